@@ -1,0 +1,244 @@
+"""Typed surface of the native engine (built from native/, bound in native/bindings/).
+
+Import it through `medusa_cli.native`, never directly: llama_cpp must be loaded first.
+Every failure a person can cause raises NativeError with a one-line message: what, where, what to do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LLAMA_CPP_PYTHON: str
+"""The llama-cpp-python version this module was built against."""
+
+class NativeError(RuntimeError): ...
+
+def libllama_version() -> str:
+    """Version text of the libllama that is loaded in this process."""
+
+def system_info() -> dict[str, Any]:
+    """{"devices": [{"name", "description", "type", "memory_total", "memory_free"}], "cpu_features": ["AVX2", ...]}."""
+
+# --- files ---------------------------------------------------------------------------------------
+
+class GgufTensor:
+    name: str
+    type: str
+    """ggml type name, lower case as ggml prints it: "q4_1", "f16", "i8"."""
+    shape: tuple[int, ...]
+    """ggml order: the contiguous dimension first."""
+    offset: int
+    """Absolute byte offset in the file."""
+    nbytes: int
+
+class GgufFile:
+    path: str
+    version: int
+    alignment: int
+    data_offset: int
+    file_size: int
+    metadata: dict[str, Any]
+    """All key-values in file order; arrays are lists."""
+    tensors: list[GgufTensor]
+
+def read_gguf(path: str) -> GgufFile:
+    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded."""
+
+# --- trees ---------------------------------------------------------------------------------------
+
+class Tree:
+    """Static draft tree. Node 0 is the root; nodes 1.. are the choices, stably ordered by depth."""
+
+    def __init__(self, choices: Sequence[Sequence[int]]) -> None:
+        """choices: paths of ranks. NativeError for duplicates, empty or negative entries, orphans, over 255 nodes."""
+    def clipped(self, head_count: int, ranks: int, max_nodes: int = 256) -> Tree:
+        """Without the choices deeper than head_count or with a rank >= ranks; at most max_nodes nodes with root."""
+    @property
+    def choices(self) -> list[list[int]]: ...
+    @property
+    def size(self) -> int:
+        """Nodes including the root."""
+    @property
+    def depth(self) -> int:
+        """Deepest drafted depth (0: root only)."""
+    @property
+    def max_rank(self) -> int:
+        """Largest rank used, -1 when there is none."""
+    @property
+    def parents(self) -> list[int]:
+        """Parent index of each node; -1 for the root."""
+    @property
+    def leaf_count(self) -> int: ...
+    @property
+    def sequences(self) -> list[list[int]]:
+        """Leaf indices below each node: the sequence ids the node is decoded with."""
+
+# --- model and heads -----------------------------------------------------------------------------
+
+class Model:
+    def __init__(
+        self,
+        path: str,
+        *,
+        n_gpu_layers: int = -1,
+        on_progress: Callable[[float], bool | None] | None = None,
+    ) -> None:
+        """Loads a GGUF (plain, or the base part of a single file). n_gpu_layers < 0: all, when there is a GPU.
+
+        on_progress gets 0..1 and may return False to abort.
+        """
+    path: str
+    description: str
+    """For example "llama 135M Q4_1"."""
+    architecture: str
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_ctx_train: int
+    n_params: int
+    size_bytes: int
+    is_recurrent: bool
+    """Recurrent or hybrid: cannot branch."""
+    chat_template: str | None
+    bos_text: str
+    eos_text: str
+    add_bos: bool
+    has_heads: bool
+    """The file carries head tensors (single file)."""
+    gpu: bool
+    """Weights were placed on a GPU device."""
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str: ...
+    def token_piece(self, token: int, *, special: bool = False) -> bytes: ...
+    def is_eog(self, token: int) -> bool: ...
+
+class Heads:
+    """Draft heads of a sidecar or single file, validated against the base, on the base's output device."""
+
+    def __init__(self, model: Model, path: str) -> None: ...
+    kind: str
+    head_count: int
+    block_count: int
+    lm_head: str
+    """"own" | "base" | "draft_vocab"."""
+    output_rows: int
+    """Rows of the lm_head that is read (vocabulary or draft vocabulary size)."""
+    accuracy: list[list[float]]
+    """[head][rank]; empty when the file has none."""
+    tree: list[list[int]]
+    """Choices stored in the file; empty when it has none."""
+    nbytes: int
+    def probabilities(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """hidden [n_embd] -> probabilities [head_count, output_rows]."""
+    def draft_tokens(self, hidden: NDArray[np.float32], ranks: int) -> list[list[int]]:
+        """hidden [n_embd] -> base token ids [head_count][ranks], most probable first."""
+
+# --- decoding ------------------------------------------------------------------------------------
+
+class Sampling:
+    """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        repeat_penalty: float = 1.0,
+        repeat_last_n: int = 64,
+        logit_bias: dict[int, float] | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+class Accept:
+    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H)))."""
+
+    def __init__(
+        self, kind: str, *, epsilon: float = 0.09, delta: float = 0.3, greedy_root: bool = False
+    ) -> None: ...
+
+class Piece:
+    """One emitted token and the text that became printable with it (whole UTF-8 characters only)."""
+
+    token: int
+    text: str
+    drafted: bool
+    """Accepted draft (False: sampled from the base model's own logits as the next root)."""
+
+class Generation:
+    tokens: list[int]
+    text: str
+    stop_reason: str
+    """"eos" | "stop" | "length" | "context_full" | "cancelled"."""
+    prompt_tokens: int
+    reused_tokens: int
+    """Prompt tokens that were already in the cache."""
+    stats: dict[str, Any]
+    """DESIGN 9 keys: tokens_per_step, acceptance_per_depth, tokens_per_second, prompt_tokens_per_second, steps,
+    timings_ms {draft, verify, accept, commit, other}, ttft_ms, peak_rss_bytes, tree_nodes, accept."""
+
+class Session:
+    """One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt."""
+
+    def __init__(
+        self,
+        model: Model,
+        heads: Heads | None = None,
+        *,
+        tree: Tree | None = None,
+        n_ctx: int = 0,
+        n_threads: int = 0,
+        type_k: str = "f16",
+        type_v: str = "f16",
+    ) -> None:
+        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only (plain decoding)."""
+    n_ctx: int
+    tree: Tree
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int = -1,
+        sampling: Sampling | None = None,
+        accept: Accept | None = None,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        on_step: Callable[[list[Piece]], None] | None = None,
+    ) -> Generation:
+        """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        on_step runs once per step with the GIL held. A Python exception in it (or a pending signal, which is
+        checked once per step and per prompt chunk) ends the generation within one step and is raised; the tokens
+        emitted so far stay available as `last`. accept None: greedy at temperature 0, exact above.
+        """
+    last: Generation | None
+    """The newest generation, also when it was cut short by an exception (stop_reason "cancelled")."""
+    def cancel(self) -> None:
+        """Thread-safe: ends a running generate() within one step with stop_reason "cancelled"."""
+    def reset(self) -> None: ...
+    @property
+    def cached_tokens(self) -> list[int]: ...
+
+def collect(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    temperatures: Sequence[float],
+    *,
+    max_tokens: int,
+    n_parallel: int = 32,
+    seed: int = 0,
+    n_threads: int = 0,
+    hidden: bool = True,
+    on_sequence: Callable[[int, list[int], NDArray[np.float16] | None], bool | None],
+    on_progress: Callable[[int], None] | None = None,
+) -> None:
+    """Generates one continuation per prompt, n_parallel at a time (training data).
+
+    on_sequence(index, tokens, states): tokens are the generated ids (the end-of-generation token included when it
+    came), states [len(tokens), n_embd]: states[i] is the post-norm hidden state from which tokens[i] was sampled, so
+    head k (1-based) learns states[i] -> tokens[i + k]. Returning False ends the run. on_progress(total tokens so far).
+    Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.
+    """

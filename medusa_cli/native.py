@@ -1,0 +1,46 @@
+"""The native engine, loaded in the one order that works.
+
+llama_cpp goes first: it loads libllama from its own folder, and our module then finds those libraries already in the
+process. The other way round the process would hold two copies of libllama. The version is checked before anything
+native runs, because the engine relies on struct layouts of exactly that release.
+"""
+
+from importlib import metadata
+
+from medusa_cli.errors import MedusaError
+
+LLAMA_CPP_PYTHON_PIN = "0.3.36"
+
+
+def installed_llama_cpp_python() -> str | None:
+    """Version of the installed llama-cpp-python distribution, None when there is none."""
+    try:
+        return metadata.version("llama-cpp-python")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _check_versions() -> None:
+    found = installed_llama_cpp_python()
+    if found != LLAMA_CPP_PYTHON_PIN:
+        raise MedusaError(
+            f"llama-cpp-python {LLAMA_CPP_PYTHON_PIN} is needed, found {found or 'none'}: "
+            f"run `pip install llama-cpp-python=={LLAMA_CPP_PYTHON_PIN}`"
+        )
+
+
+_check_versions()
+try:
+    import llama_cpp  # noqa: F401
+except (ImportError, OSError, RuntimeError) as error:
+    raise MedusaError(f"llama-cpp-python does not load ({error}): reinstall it") from error
+try:
+    from medusa_cli._native import *  # noqa: F403
+    from medusa_cli._native import LLAMA_CPP_PYTHON
+except ImportError as error:
+    raise MedusaError(f"the native module does not load ({error}): reinstall medusa-cli") from error
+if LLAMA_CPP_PYTHON != LLAMA_CPP_PYTHON_PIN:
+    raise MedusaError(
+        f"the native module was built for llama-cpp-python {LLAMA_CPP_PYTHON}, this is {LLAMA_CPP_PYTHON_PIN}: "
+        "reinstall medusa-cli"
+    )

@@ -1,0 +1,28 @@
+// One function per topic; module.cpp calls them all.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace medusa {
+
+void bind_files(nb::module_& m);
+void bind_tree(nb::module_& m);
+void bind_model(nb::module_& m);
+void bind_session(nb::module_& m);
+void bind_collect(nb::module_& m);
+void bind_testing(nb::module_& m);
+
+// 0 or less: all physical cores.
+int resolve_threads(int threads);
+
+}  // namespace medusa

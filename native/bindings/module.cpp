@@ -1,0 +1,14 @@
+#include "bindings/bindings.h"
+#include "common.h"
+
+NB_MODULE(_native, m) {
+    nb::exception<medusa::Error>(m, "NativeError", PyExc_RuntimeError);
+    m.attr("LLAMA_CPP_PYTHON") = MEDUSA_LLAMA_CPP_PYTHON;
+    medusa::bind_files(m);
+    medusa::bind_tree(m);
+    medusa::bind_model(m);
+    medusa::bind_session(m);
+    medusa::bind_collect(m);
+    auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
+    medusa::bind_testing(testing);
+}

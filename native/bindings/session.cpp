@@ -1,0 +1,204 @@
+#include "session.h"
+
+#include "bindings/bindings.h"
+#include "bindings/session_binding.h"
+#include "heads.h"
+#include "llama_target.h"
+#include "platform.h"
+
+namespace medusa {
+namespace {
+
+constexpr int default_context = 4096;
+
+AcceptKind accept_kind(const std::string& name) {
+    if (name == "greedy") return AcceptKind::greedy;
+    if (name == "exact") return AcceptKind::exact;
+    if (name == "typical") return AcceptKind::typical;
+    throw Error("unknown accept rule " + name + ": greedy, exact or typical");
+}
+
+const char* accept_name(AcceptKind kind) {
+    return kind == AcceptKind::greedy ? "greedy" : kind == AcceptKind::exact ? "exact" : "typical";
+}
+
+nb::dict statistics(const Generation& g) {
+    const Counters& c = g.counters;
+    const double decode_ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
+    const auto steps = static_cast<double>(c.steps);
+    nb::list acceptance;
+    for (const int64_t count : c.accepted_at_depth) {
+        acceptance.append(c.steps ? static_cast<double>(count) / steps : 0.0);
+    }
+    nb::dict timings;
+    timings["draft"] = c.draft_ms;
+    timings["verify"] = c.verify_ms;
+    timings["accept"] = c.accept_ms;
+    timings["commit"] = c.commit_ms;
+    timings["other"] = c.other_ms;
+    const auto decoded = static_cast<double>(g.tokens.empty() ? 0 : g.tokens.size() - 1);  // the first is the prompt's
+    const double prompt_decoded = g.prompt_tokens - g.reused_tokens;
+    nb::dict out;
+    out["tokens_per_step"] = c.steps ? static_cast<double>(c.committed) / steps : 0.0;
+    out["acceptance_per_depth"] = acceptance;
+    out["tokens_per_second"] = decode_ms > 0 ? 1000.0 * decoded / decode_ms : 0.0;
+    out["prompt_tokens_per_second"] = c.prompt_ms > 0 ? 1000.0 * prompt_decoded / c.prompt_ms : 0.0;
+    out["steps"] = c.steps;
+    out["timings_ms"] = timings;
+    out["ttft_ms"] = c.first_token_ms;
+    out["peak_rss_bytes"] = peak_rss_bytes();
+    out["tree_nodes"] = c.tree_nodes;
+    out["accept"] = accept_name(g.accept);
+    return out;
+}
+
+std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
+                                             const Tree* tree_or_null, int n_ctx, int n_threads,
+                                             const std::string& type_k, const std::string& type_v) {
+    const Tree tree = tree_or_null ? *tree_or_null : Tree();
+    if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
+    if (tree.size() > 1 && model->is_recurrent()) {
+        throw Error(model->path() + " is a recurrent model, whose state cannot follow a tree of drafts: use --no-spec");
+    }
+    if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
+        throw Error("the tree is " + std::to_string(tree.depth()) + " deep, there are " +
+                    std::to_string(heads->head_count()) + " heads: choose a smaller tree");
+    }
+    if (heads && &heads->model() != model.get()) throw Error("these heads were loaded for another model");
+    if (n_ctx < 0) throw Error("a context of " + std::to_string(n_ctx) + " tokens: give a positive --ctx-size");
+    ContextParams params;
+    params.context_size = n_ctx > 0 ? n_ctx : std::min(model->train_context(), default_context);
+    params.threads = resolve_threads(n_threads);
+    params.type_k = type_by_name(type_k);
+    params.type_v = type_by_name(type_v);
+    const bool drafts = tree.size() > 1;
+    auto target = std::make_unique<LlamaTarget>(model, params, tree, drafts);
+    std::unique_ptr<Drafter> drafter;
+    if (drafts) drafter = std::make_unique<HeadsDrafter>(heads, tree.depth(), params.threads);
+    const int vocab_size = model->vocab_size();
+    const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
+        return make_chain(sampling, vocab_size, prompt);
+    };
+    return std::make_unique<SessionBinding>(
+        std::make_unique<Session>(std::move(target), std::move(drafter), model, chain, tree));
+}
+
+void bind_params(nb::module_& m) {
+    nb::class_<SamplingParams>(m, "Sampling")
+        .def(
+            "__init__",
+            [](SamplingParams* self, float temperature, int top_k, float top_p, float min_p, float repeat_penalty,
+               int repeat_last_n, const std::vector<std::pair<Token, float>>& logit_bias, uint64_t seed) {
+                if (!(repeat_penalty > 0.0f)) throw Error("repeat penalty must be above 0 (1 switches it off)");
+                new (self)
+                    SamplingParams{temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, logit_bias, seed};
+            },
+            nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 40, "top_p"_a = 0.95f, "min_p"_a = 0.05f,
+            "repeat_penalty"_a = 1.0f, "repeat_last_n"_a = 64, "logit_bias"_a = std::vector<std::pair<Token, float>>{},
+            "seed"_a = 0);
+    nb::class_<AcceptParams>(m, "Accept")
+        .def(
+            "__init__",
+            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root) {
+                if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
+                if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
+                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root};
+            },
+            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false);
+    nb::class_<Piece>(m, "Piece")
+        .def_ro("token", &Piece::token)
+        .def_ro("text", &Piece::text)
+        .def_ro("drafted", &Piece::drafted);
+    nb::class_<Generation>(m, "Generation")
+        .def_ro("tokens", &Generation::tokens)
+        .def_ro("text", &Generation::text)
+        .def_prop_ro("stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); })
+        .def_ro("prompt_tokens", &Generation::prompt_tokens)
+        .def_ro("reused_tokens", &Generation::reused_tokens)
+        .def_prop_ro("stats", &statistics);
+}
+
+}  // namespace
+
+Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
+                                    const nb::object& on_step) {
+    if (busy_.exchange(true)) throw Error("this session is generating already: wait for it or open another");
+    struct Release {
+        std::atomic<bool>& flag;
+        ~Release() { flag = false; }
+    } release{busy_};
+    // Python exceptions never cross the engine (or libllama, which polls from C): they end the run and wait here.
+    std::exception_ptr failure;
+    const auto guarded = [&](auto&& call) {
+        const nb::gil_scoped_acquire gil;
+        try {
+            call();
+        } catch (...) {
+            failure = std::current_exception();
+            session_->cancel();
+        }
+    };
+    OnStep step;
+    if (!on_step.is_none()) {
+        step = [&](const std::vector<Piece>& pieces) {
+            if (!failure) guarded([&] { on_step(pieces); });
+        };
+    }
+    Stopwatch since_poll;
+    const StopPoll poll = [&] {
+        constexpr double signal_interval_ms = 20;
+        if (since_poll.elapsed_ms() > signal_interval_ms && !failure) {
+            since_poll.lap();
+            guarded([] {
+                if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            });
+        }
+        return failure != nullptr;
+    };
+    {
+        const nb::gil_scoped_release released;
+        session_->generate(prompt, params, step, poll);
+    }
+    if (failure) std::rethrow_exception(failure);
+    return *session_->last();
+}
+
+void bind_session_methods(nb::class_<SessionBinding>& session) {
+    session
+        .def(
+            "generate",
+            [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
+               const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
+               const std::vector<std::string>& stop, bool ignore_eos, const nb::object& on_step) {
+                GenerateParams params;
+                params.max_tokens = max_tokens;
+                params.sampling = sampling.value_or(SamplingParams{});
+                params.accept = accept.value_or(
+                    AcceptParams{params.sampling.temperature > 0.0f ? AcceptKind::exact : AcceptKind::greedy});
+                params.stop = stop;
+                params.ignore_eos = ignore_eos;
+                return self.generate(prompt, params, on_step);
+            },
+            "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
+            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "on_step"_a = nb::none())
+        .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
+        .def("reset", [](SessionBinding& self) { self.session().reset(); })
+        .def_prop_ro("n_ctx", [](SessionBinding& self) { return self.session().context_size(); })
+        .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
+        .def_prop_ro("last",
+                     [](SessionBinding& self) -> std::optional<Generation> {
+                         if (const Generation* last = self.session().last()) return *last;
+                         return std::nullopt;
+                     })
+        .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.session().cached_tokens(); });
+}
+
+void bind_session(nb::module_& m) {
+    bind_params(m);
+    nb::class_<SessionBinding> session(m, "Session");
+    session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
+                "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16");
+    bind_session_methods(session);
+}
+
+}  // namespace medusa

@@ -1,0 +1,70 @@
+#include "bindings/bindings.h"
+#include "bindings/session_binding.h"
+#include "llama_api.h"
+#include "testing/fake_target.h"
+
+namespace medusa {
+namespace {
+
+using testing::FakeDrafter;
+using testing::FakeTarget;
+using testing::FakeVocabulary;
+
+// A session over the fake model that also shows the fake's cache.
+class FakeSession : public SessionBinding {
+  public:
+    FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness)
+        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness)) {}
+
+    FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
+
+  private:
+    static std::unique_ptr<Session> make(const Tree& tree, int vocab_size, int context_size, double acceptance,
+                                         uint64_t seed, float sharpness) {
+        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, tree.leaf_count());
+        auto drafter = std::make_unique<FakeDrafter>(*target, acceptance, seed + 1);
+        const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
+            return make_chain(sampling, vocab_size, prompt);
+        };
+        return std::make_unique<Session>(std::move(target), std::move(drafter), std::make_shared<FakeVocabulary>(),
+                                         chain, tree);
+    }
+};
+
+// A text stream fed piece by piece: (texts as they became printable, stopped).
+std::pair<std::vector<std::string>, bool> stream(const std::vector<nb::bytes>& pieces, std::vector<std::string> stops) {
+    TextStream text(std::move(stops));
+    std::vector<std::string> out;
+    for (const nb::bytes& piece : pieces) out.push_back(text.push(std::string(piece.c_str(), piece.size())));
+    out.push_back(text.finish());
+    return {out, text.stopped()};
+}
+
+std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logits, const SamplingParams& sampling,
+                                                  const std::vector<Token>& history) {
+    const auto chain = make_chain(sampling, static_cast<int>(logits.size()), {});
+    for (const Token token : history) chain->accept(token);
+    std::vector<Candidate> candidates;
+    chain->apply(logits, candidates);
+    std::vector<std::pair<Token, float>> out;
+    for (const Candidate& c : candidates) out.emplace_back(c.token, c.p);
+    return out;
+}
+
+}  // namespace
+
+void bind_testing(nb::module_& m) {
+    nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
+        .def(nb::init<const Tree&, int, int, double, uint64_t, float>(), "tree"_a, nb::kw_only(), "vocab_size"_a = 32,
+             "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f)
+        .def("logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); })
+        .def("sequence", [](FakeSession& s, int id) { return s.target().sequence(id); })
+        .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })
+        .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cache_calls(); });
+    m.def("stream", &stream, "pieces"_a, "stops"_a);
+    m.def("distribution", &distribution, "logits"_a, "sampling"_a, "history"_a = std::vector<Token>{});
+    m.def("uniform", &uniform, "seed"_a, "index"_a);
+    m.def("argmax", [](const std::vector<float>& logits) { return argmax(logits); }, "logits"_a);
+}
+
+}  // namespace medusa

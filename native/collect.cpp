@@ -1,0 +1,151 @@
+#include "collect.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace medusa {
+namespace {
+
+// A sequence of the context that works on one prompt after another.
+struct Slot {
+    int id = 0;
+    bool busy = false;
+    int position = 0;  // cells in use
+    int row = -1;      // output row of the newest decode
+    Token next = 0;    // drawn, not decoded
+    std::unique_ptr<Chain> chain;
+    Continuation work;
+};
+
+class Collector {
+  public:
+    Collector(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
+              const std::vector<float>& temperatures, const CollectParams& params)
+        : prompts_(prompts), temperatures_(temperatures), params_(params), context_(model, sized(prompts, params)) {
+        context_.set_hidden(params.hidden);
+        width_ = params.hidden ? model->embedding_size() : 0;
+        vocab_size_ = model->vocab_size();
+        model_ = std::move(model);
+        slots_.resize(params.parallel);
+        for (int i = 0; i < params.parallel; ++i) slots_[i].id = i;
+    }
+
+    void run(const OnContinuation& on_done, const OnCollected& on_progress) {
+        while (true) {
+            for (Slot& slot : slots_) {
+                if (!slot.busy && next_ < prompts_.size() && !start(slot, on_done)) return;
+            }
+            rows_.clear();
+            for (Slot& slot : slots_) {
+                if (!slot.busy) continue;
+                slot.row = static_cast<int>(rows_.size());
+                rows_.push_back({slot.next, slot.position++, {&slot.id, 1}, true});
+            }
+            if (rows_.empty()) return;
+            decode();
+            for (Slot& slot : slots_) {
+                if (slot.busy && !take(slot, on_done)) return;
+            }
+            if (on_progress && !on_progress(produced_)) return;
+        }
+    }
+
+  private:
+    static ContextParams sized(const std::vector<std::vector<Token>>& prompts, const CollectParams& params) {
+        size_t longest = 0;
+        for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+        // Cells are split evenly among the sequences, in multiples of 256.
+        const int per_sequence = (static_cast<int>(longest) + params.max_tokens + 255) / 256 * 256;
+        ContextParams out;
+        out.context_size = per_sequence * params.parallel;
+        out.max_sequences = params.parallel;
+        out.max_outputs = params.parallel;
+        out.threads = params.threads;
+        out.unified = false;
+        return out;
+    }
+
+    void decode() {
+        if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate: lower --parallel");
+    }
+
+    // Prefills the next prompt into an idle slot and draws its first token.
+    bool start(Slot& slot, const OnContinuation& on_done) {
+        context_.remove(slot.id, -1, -1);
+        const size_t index = next_++;
+        const auto& prompt = prompts_[index];
+        slot.busy = true;
+        slot.position = 0;
+        slot.work = {index, {}, {}};
+        SamplingParams sampling;
+        sampling.temperature = temperatures_[index];
+        slot.chain = make_chain(sampling, vocab_size_, prompt);
+        if (params_.hidden) context_.set_hidden(false);
+        const size_t last = prompt.size() - 1;
+        for (size_t begin = 0; begin < last; begin += LlamaContext::batch_size) {
+            rows_.clear();
+            for (size_t i = begin; i < std::min<size_t>(last, begin + LlamaContext::batch_size); ++i) {
+                rows_.push_back({prompt[i], slot.position++, {&slot.id, 1}, false});
+            }
+            decode();
+        }
+        if (params_.hidden) context_.set_hidden(true);
+        rows_.assign(1, {prompt[last], slot.position++, {&slot.id, 1}, true});
+        decode();
+        slot.row = 0;
+        return take(slot, on_done);
+    }
+
+    // Draws a token from the slot's row; hands the continuation over when it is complete.
+    bool take(Slot& slot, const OnContinuation& on_done) {
+        slot.chain->apply(context_.logits(slot.row), distribution_);
+        Continuation& work = slot.work;
+        const uint64_t stream = params_.seed * 0x9E3779B97F4A7C15ull + work.index;
+        slot.next = draw(distribution_, uniform(stream, work.tokens.size()));
+        slot.chain->accept(slot.next);
+        work.tokens.push_back(slot.next);
+        ++produced_;
+        if (params_.hidden) {
+            const auto state = context_.hidden(slot.row);
+            work.states.resize(work.states.size() + width_);
+            constexpr float largest = 65504.0f;  // of half precision
+            std::transform(state.begin(), state.end(), work.states.end() - width_,
+                           [=](float value) { return ggml_fp32_to_fp16(std::clamp(value, -largest, largest)); });
+        }
+        const bool done =
+            model_->is_end_of_generation(slot.next) || static_cast<int>(work.tokens.size()) >= params_.max_tokens;
+        if (!done) return true;
+        slot.busy = false;
+        return on_done(work);
+    }
+
+    std::shared_ptr<LlamaModel> model_;
+    const std::vector<std::vector<Token>>& prompts_;
+    const std::vector<float>& temperatures_;
+    CollectParams params_;
+    LlamaContext context_;
+    std::vector<Slot> slots_;
+    std::vector<BatchRow> rows_;
+    std::vector<Candidate> distribution_;
+    size_t next_ = 0;
+    size_t width_ = 0;
+    int vocab_size_ = 0;
+    uint64_t produced_ = 0;
+};
+
+}  // namespace
+
+void collect(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
+             const std::vector<float>& temperatures, const CollectParams& params, const OnContinuation& on_done,
+             const OnCollected& on_progress) {
+    if (prompts.size() != temperatures.size()) throw Error("collect: one temperature per prompt is needed");
+    if (params.parallel < 1 || params.parallel > Tree::max_size || params.max_tokens < 1) {
+        throw Error("collect: parallel must be within 1..256 and max_tokens positive");
+    }
+    for (const auto& prompt : prompts) {
+        if (prompt.empty()) throw Error("collect: a prompt is empty");
+    }
+    Collector(std::move(model), prompts, temperatures, params).run(on_done, on_progress);
+}
+
+}  // namespace medusa

@@ -1,0 +1,35 @@
+// Types every native file shares.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace medusa {
+
+using Token = int32_t;
+
+// A failure a person can act on. The text is one line: what, where, what to do.
+class Error : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+// Milliseconds since construction or the last lap().
+class Stopwatch {
+  public:
+    double elapsed_ms() const { return std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
+    double lap() {
+        const auto now = Clock::now();
+        const double ms = std::chrono::duration<double, std::milli>(now - start_).count();
+        start_ = now;
+        return ms;
+    }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace medusa

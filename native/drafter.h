@@ -1,0 +1,36 @@
+// What proposes tokens. Medusa heads are the first; Hydra, prompt lookup and others come through the same door.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tree.h"
+
+namespace medusa {
+
+// What a drafter reads besides token ids.
+struct DrafterNeeds {
+    bool hidden = false;  // post-norm hidden state of the last accepted node
+};
+
+struct DraftInput {
+    std::span<const Token> context;  // committed tokens, then the root
+    std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
+};
+
+// tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
+struct Draft {
+    const Tree* tree = nullptr;
+    std::vector<Token> tokens;
+    std::vector<float> q;
+};
+
+class Drafter {
+  public:
+    virtual ~Drafter() = default;
+    virtual DrafterNeeds needs() const = 0;
+    // Fills a draft on (part of) `shape`. Siblings carry distinct tokens. draft.tree stays valid until the next call.
+    virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;
+};
+
+}  // namespace medusa

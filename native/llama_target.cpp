@@ -1,0 +1,82 @@
+#include "llama_target.h"
+
+#include <algorithm>
+
+namespace medusa {
+namespace {
+
+const std::vector<int> first_sequence{0};
+
+ContextParams sized_for(ContextParams params, const Tree& tree) {
+    params.max_sequences = tree.leaf_count();
+    params.max_outputs = tree.size();
+    return params;
+}
+
+}  // namespace
+
+LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const Tree& tree, bool hidden)
+    : context_(std::move(model), sized_for(params, tree)), cache_(context_, tree.leaf_count()), hidden_(hidden) {}
+
+int LlamaTarget::truncate(int count) {
+    if (!cache_.truncate(count)) forget();
+    return cache_.position();
+}
+
+void LlamaTarget::discard() {
+    if (!cache_.rollback()) forget();
+}
+
+void LlamaTarget::forget() {
+    context_.clear();
+    cache_.forget();
+}
+
+DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, const StopPoll& stop) {
+    rows_.clear();
+    for (const Token token : tokens) {
+        rows_.push_back({token, position() + static_cast<int>(rows_.size()), first_sequence, output});
+    }
+    const DecodeStatus status = context_.decode(rows_, stop);
+    if (status == DecodeStatus::ok) {
+        cache_.appended(static_cast<int>(tokens.size()));
+    } else {
+        discard();
+    }
+    return status;
+}
+
+DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop) {
+    // All but the last token without outputs: hidden states would make each of them pay for the output matrix.
+    auto rest = tokens.first(tokens.size() - 1);
+    if (hidden_ && !rest.empty()) context_.set_hidden(false);
+    DecodeStatus status = DecodeStatus::ok;
+    while (!rest.empty() && status == DecodeStatus::ok) {
+        if (stop && stop()) {
+            status = DecodeStatus::cancelled;
+            break;
+        }
+        const auto chunk = rest.first(std::min<size_t>(rest.size(), LlamaContext::batch_size));
+        status = append(chunk, false, stop);
+        rest = rest.subspan(chunk.size());
+    }
+    if (hidden_) context_.set_hidden(true);
+    return status == DecodeStatus::ok ? append(tokens.last(1), true, stop) : status;
+}
+
+DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {
+    cache_.prepare(tree);
+    rows_.clear();
+    for (int node = 0; node < tree.size(); ++node) {
+        rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
+    }
+    const DecodeStatus status = context_.decode(rows_, stop);
+    if (status != DecodeStatus::ok) discard();
+    return status;
+}
+
+void LlamaTarget::commit(const Tree& tree, const std::vector<int>& path) {
+    cache_.commit(tree, path);
+}
+
+}  // namespace medusa

@@ -1,0 +1,131 @@
+#include "testing/fake_target.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+
+#include "sampler.h"
+
+namespace medusa::testing {
+namespace {
+
+uint64_t hash_tokens(const std::vector<Token>& tokens, uint64_t seed) {
+    uint64_t hash = 0xcbf29ce484222325ull ^ seed;
+    for (const Token token : tokens) hash = (hash ^ static_cast<uint64_t>(token + 1)) * 0x100000001b3ull;
+    return hash;
+}
+
+}  // namespace
+
+FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences)
+    : vocab_size_(vocab_size),
+      context_size_(context_size),
+      seed_(seed),
+      sharpness_(sharpness),
+      cache_(*this, max_sequences) {}
+
+bool FakeTarget::remove(int sequence, int from, int to) {
+    ++cache_calls_;
+    for (Cell& cell : cells_) {
+        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
+        if (sequence < 0) {
+            cell.sequences.clear();
+        } else {
+            cell.sequences.erase(sequence);
+        }
+    }
+    std::erase_if(cells_, [](const Cell& cell) { return cell.sequences.empty(); });
+    return true;
+}
+
+void FakeTarget::copy(int source, int target, int from, int to) {
+    ++cache_calls_;
+    for (Cell& cell : cells_) {
+        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
+        if (cell.sequences.contains(source)) cell.sequences.insert(target);
+    }
+}
+
+int FakeTarget::truncate(int count) {
+    cache_.truncate(count);
+    return cache_.position();
+}
+
+std::vector<Token> FakeTarget::sequence(int id) const {
+    std::map<int, Token> by_position;
+    for (const Cell& cell : cells_) {
+        if (!cell.sequences.contains(id)) continue;
+        if (!by_position.emplace(cell.position, cell.token).second) throw std::logic_error("two cells at one position");
+    }
+    std::vector<Token> tokens;
+    for (const auto& [position, token] : by_position) {
+        if (position != static_cast<int>(tokens.size())) throw std::logic_error("a hole in a sequence");
+        tokens.push_back(token);
+    }
+    return tokens;
+}
+
+std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) const {
+    const uint64_t hash = hash_tokens(tokens, seed_);
+    std::vector<float> logits(vocab_size_);
+    for (int token = 0; token < vocab_size_; ++token) {
+        logits[token] = sharpness_ * static_cast<float>(uniform(hash, static_cast<uint64_t>(token)));
+    }
+    return logits;
+}
+
+DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop) {
+    if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
+    for (const Token token : tokens) {
+        cells_.push_back({position(), token, {0}});
+        cache_.appended(1);
+    }
+    rows_.assign(1, logits_after(sequence(0)));
+    return DecodeStatus::ok;
+}
+
+DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {
+    if (static_cast<int>(cells_.size()) + tree.size() > context_size_) return DecodeStatus::context_full;
+    cache_.prepare(tree);
+    for (int node = 0; node < tree.size(); ++node) {
+        const auto& sequences = tree.sequences(node);
+        cells_.push_back({position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()}});
+    }
+    rows_.clear();
+    for (int node = 0; node < tree.size(); ++node) {
+        const size_t length = position() + tree.depth_of(node) + 1;
+        std::vector<Token> path;
+        for (const int id : tree.sequences(node)) {
+            std::vector<Token> tokens_of = sequence(id);
+            tokens_of.resize(length);
+            if (!path.empty() && tokens_of != path) throw std::logic_error("sequences of a node see different paths");
+            path = std::move(tokens_of);
+        }
+        rows_.push_back(logits_after(path));
+    }
+    return DecodeStatus::ok;
+}
+
+void FakeDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
+    out.tree = &shape;
+    out.tokens.assign(shape.size(), input.context.back());
+    out.q.assign(shape.size(), 1.0f);
+    std::vector<std::vector<Token>> paths(shape.size());
+    paths[0].assign(input.context.begin(), input.context.end());
+    for (int node = 0; node < shape.size(); ++node) {
+        const auto logits = target_.logits_after(paths[node]);
+        std::vector<Token> order(logits.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) { return logits[a] > logits[b]; });
+        if (uniform(hash_tokens(paths[node], seed_), 0) >= acceptance_)
+            std::rotate(order.begin(), order.begin() + 1, order.end());
+        for (const int child : shape.children(node)) {
+            out.tokens[child] = order.at(shape.rank(child));
+            paths[child] = paths[node];
+            paths[child].push_back(out.tokens[child]);
+        }
+    }
+}
+
+}  // namespace medusa::testing

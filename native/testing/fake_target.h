@@ -1,0 +1,78 @@
+// A deterministic model without weights, for testing the algorithm exactly (DESIGN 8, tiers 1 and 2).
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "drafter.h"
+#include "target.h"
+#include "tree_cache.h"
+
+namespace medusa::testing {
+
+// Logits are a hash of the whole path of tokens, so any mistake in masks, positions or commits changes them. The cache
+// is a list of cells with sequence sets, as in llama.cpp, edited only through TreeCache; reads check that each
+// sequence is one unbroken path.
+class FakeTarget final : public Target, private CacheOps {
+  public:
+    FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences);
+
+    int vocab_size() const override { return vocab_size_; }
+    int context_size() const override { return context_size_; }
+    int position() const override { return cache_.position(); }
+    int truncate(int count) override;
+    DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop) override;
+    DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
+    void commit(const Tree& tree, const std::vector<int>& path) override { cache_.commit(tree, path); }
+    void discard() override { cache_.rollback(); }
+    std::span<const float> logits(int row) override { return rows_.at(row); }
+    std::span<const float> hidden(int row) override { return {}; }
+
+    // Logits after a sequence of tokens, whatever the cache holds.
+    std::vector<float> logits_after(const std::vector<Token>& tokens) const;
+    // Tokens of one sequence in the cache; throws std::logic_error when its positions are not 0, 1, 2, ...
+    std::vector<Token> sequence(int id) const;
+    size_t cell_count() const { return cells_.size(); }
+    int64_t cache_calls() const { return cache_calls_; }
+
+  private:
+    struct Cell {
+        int position;
+        Token token;
+        std::set<int> sequences;
+    };
+    bool remove(int sequence, int from, int to) override;
+    void copy(int source, int target, int from, int to) override;
+
+    int vocab_size_, context_size_;
+    uint64_t seed_;
+    float sharpness_;
+    std::vector<Cell> cells_;
+    std::vector<std::vector<float>> rows_;
+    int64_t cache_calls_ = 0;
+    TreeCache cache_;
+};
+
+// Knows the target. With probability `acceptance` (per node, by hash) the children of a node carry its best tokens in
+// order of rank; otherwise the best token is left out, so that greedy decoding rejects them all.
+class FakeDrafter final : public Drafter {
+  public:
+    FakeDrafter(const FakeTarget& target, double acceptance, uint64_t seed)
+        : target_(target), acceptance_(acceptance), seed_(seed) {}
+    DrafterNeeds needs() const override { return {}; }
+    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+
+  private:
+    const FakeTarget& target_;
+    double acceptance_;
+    uint64_t seed_;
+};
+
+// Token t is one printable byte; token 0 ends the generation.
+class FakeVocabulary final : public Vocabulary {
+  public:
+    std::string piece(Token token) const override { return std::string(1, static_cast<char>('!' + token % 90)); }
+    bool is_end_of_generation(Token token) const override { return token == 0; }
+};
+
+}  // namespace medusa::testing

@@ -1,0 +1,72 @@
+#include "tree.h"
+
+#include <algorithm>
+#include <map>
+
+namespace medusa {
+namespace {
+
+std::string text(const Choice& choice) {
+    std::string out = "[";
+    for (size_t i = 0; i < choice.size(); ++i) out += (i ? ", " : "") + std::to_string(choice[i]);
+    return out + "]";
+}
+
+}  // namespace
+
+Tree::Tree(std::vector<Choice> choices) : choices_(std::move(choices)) {
+    std::stable_sort(choices_.begin(), choices_.end(),
+                     [](const Choice& a, const Choice& b) { return a.size() < b.size(); });
+    if (choices_.size() + 1 > static_cast<size_t>(max_size)) {
+        throw Error("tree: " + std::to_string(choices_.size()) + " choices, at most " + std::to_string(max_size - 1) +
+                    " are possible: use a smaller tree");
+    }
+    std::map<Choice, int> index{{Choice{}, 0}};
+    parents_ = {-1};
+    depths_ = {0};
+    ranks_ = {-1};
+    children_.resize(choices_.size() + 1);
+    for (const Choice& choice : choices_) {
+        if (choice.empty()) throw Error("tree: an empty choice: a choice lists one rank per depth, such as [0, 1]");
+        if (choice.back() < 0) throw Error("tree: negative rank in " + text(choice) + ": ranks count from 0");
+        const int node = static_cast<int>(parents_.size());
+        const auto parent = index.find(Choice(choice.begin(), choice.end() - 1));
+        if (parent == index.end()) {
+            throw Error("tree: choice " + text(choice) + " is an orphan: add its parent " +
+                        text(Choice(choice.begin(), choice.end() - 1)));
+        }
+        if (!index.emplace(choice, node).second) throw Error("tree: choice " + text(choice) + " is listed twice");
+        parents_.push_back(parent->second);
+        depths_.push_back(static_cast<int>(choice.size()));
+        ranks_.push_back(choice.back());
+        children_[parent->second].push_back(node);
+    }
+    index_leaves();
+}
+
+void Tree::index_leaves() {
+    sequences_.assign(size(), {});
+    leaf_count_ = 0;
+    for (int node = 0; node < size(); ++node) {
+        if (!children_[node].empty()) continue;
+        for (int up = node; up >= 0; up = parents_[up]) sequences_[up].push_back(leaf_count_);
+        ++leaf_count_;
+    }
+}
+
+int Tree::max_rank() const {
+    return *std::max_element(ranks_.begin(), ranks_.end());
+}
+
+Tree Tree::clipped(int head_count, int ranks, int max_nodes) const {
+    std::vector<Choice> kept;
+    for (const Choice& choice : choices_) {
+        if (static_cast<int>(kept.size()) + 1 >= max_nodes) break;
+        const bool fits = static_cast<int>(choice.size()) <= head_count &&
+                          std::all_of(choice.begin(), choice.end(), [&](int rank) { return rank < ranks; });
+        if (fits) kept.push_back(choice);
+    }
+    return Tree(std::move(kept));
+}
+
+}  // namespace medusa
