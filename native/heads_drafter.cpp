@@ -87,21 +87,7 @@ std::span<const float> HeadsDrafter::evaluate(std::span<const float> hidden) {
 void HeadsDrafter::top(int head, int ranks, std::vector<int>& rows) const {
     const size_t width = static_cast<size_t>(heads_->output_rows());
     const std::span<const float> p(output_.data() + head * width, width);
-    rows.clear();
-    if (ranks == 1) {
-        rows.push_back(argmax(p));
-        return;
-    }
-    // Insertion into a short sorted list: after the first few rows hardly any value passes the first comparison.
-    float lowest = -1.0f;
-    for (size_t row = 0; row < width; ++row) {
-        if (p[row] <= lowest) continue;
-        if (rows.size() == static_cast<size_t>(ranks)) rows.pop_back();
-        const auto place = std::upper_bound(rows.begin(), rows.end(), p[row],
-                                            [&](float value, int other) { return value > p[other]; });
-        rows.insert(place, static_cast<int>(row));
-        if (rows.size() == static_cast<size_t>(ranks)) lowest = p[rows.back()];
-    }
+    top_indices(p, ranks, rows);
     // Heads full of NaN rank nothing: any distinct rows will do, they are verified like all others.
     for (int row = 0; rows.size() < static_cast<size_t>(ranks); ++row) {
         if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);

@@ -317,8 +317,8 @@ using SamplerPtr = std::unique_ptr<llama_sampler, SamplerFree>;
 // libllama's own samplers, so that every setting means what it means there.
 class LlamaChain final : public Chain {
   public:
-    LlamaChain(SamplerPtr chain, bool argmax_only, bool stateless)
-        : chain_(std::move(chain)), argmax_only_(argmax_only), stateless_(stateless) {}
+    LlamaChain(SamplerPtr chain, bool argmax_only, bool stateless, int top_k)
+        : chain_(std::move(chain)), argmax_only_(argmax_only), stateless_(stateless), top_k_(top_k) {}
 
     void apply(std::span<const float> logits, std::vector<Candidate>& out) override {
         out.clear();
@@ -326,8 +326,15 @@ class LlamaChain final : public Chain {
             out.push_back({argmax(logits), 1.0f});
             return;
         }
-        candidates_.resize(logits.size());
-        for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
+        if (stateless_ && top_k_ > 0) {
+            // libllama's top-k leaves the same candidates, after copying the whole vocabulary.
+            top_indices(logits, top_k_, top_);
+            candidates_.clear();
+            for (const int i : top_) candidates_.push_back({static_cast<llama_token>(i), logits[i], 0.0f});
+        } else {
+            candidates_.resize(logits.size());
+            for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
+        }
         llama_token_data_array array{candidates_.data(), candidates_.size(), -1, false};
         llama_sampler_apply(chain_.get(), &array);
         const auto* best = std::max_element(array.data, array.data + array.size, [](const auto& a, const auto& b) {
@@ -352,13 +359,16 @@ class LlamaChain final : public Chain {
     }
 
     std::unique_ptr<Chain> clone() const override {
-        return std::make_unique<LlamaChain>(SamplerPtr(llama_sampler_clone(chain_.get())), argmax_only_, stateless_);
+        return std::make_unique<LlamaChain>(SamplerPtr(llama_sampler_clone(chain_.get())), argmax_only_, stateless_,
+                                            top_k_);
     }
 
   private:
     SamplerPtr chain_;
     bool argmax_only_;
     bool stateless_;  // neither bias nor penalty: the logits decide alone
+    int top_k_;
+    std::vector<int> top_;
     std::vector<llama_token_data> candidates_;
 };
 
@@ -392,7 +402,7 @@ std::unique_ptr<Chain> make_chain(const SamplingParams& params, int vocab_size, 
         if (params.min_p > 0.0f) add(llama_sampler_init_min_p(params.min_p, 1));
         add(llama_sampler_init_temp(params.temperature));
     }
-    return std::make_unique<LlamaChain>(std::move(chain), argmax_only, stateless);
+    return std::make_unique<LlamaChain>(std::move(chain), argmax_only, stateless, params.top_k);
 }
 
 ggml_type type_by_name(const std::string& name) {

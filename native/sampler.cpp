@@ -5,33 +5,58 @@
 
 namespace medusa {
 
+namespace {
+
+// Maximum of a block in eight lanes, a loop that compilers turn into vector instructions.
+float block_max(const float* values, size_t count) {
+    float lanes[8];
+    std::fill(std::begin(lanes), std::end(lanes), -std::numeric_limits<float>::infinity());
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        for (size_t lane = 0; lane < 8; ++lane) lanes[lane] = std::max(lanes[lane], values[i + lane]);
+    }
+    for (; i < count; ++i) lanes[0] = std::max(lanes[0], values[i]);
+    return *std::max_element(std::begin(lanes), std::end(lanes));
+}
+
+constexpr size_t block_size = 256;
+
+}  // namespace
+
 Token argmax(std::span<const float> logits) {
-    // Two passes that vectorise: the maximum of each block, then the position inside the winning block.
-    constexpr size_t block = 256;
     float best = -std::numeric_limits<float>::infinity();
     size_t best_block = 0;
-    for (size_t start = 0; start < logits.size(); start += block) {
-        const size_t end = std::min(logits.size(), start + block);
-        float lanes[8];
-        std::fill(std::begin(lanes), std::end(lanes), -std::numeric_limits<float>::infinity());
-        size_t i = start;
-        for (; i + 8 <= end; i += 8) {
-            for (size_t lane = 0; lane < 8; ++lane) {
-                lanes[lane] = logits[i + lane] > lanes[lane] ? logits[i + lane] : lanes[lane];
-            }
-        }
-        for (; i < end; ++i) lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
-        const float top = *std::max_element(std::begin(lanes), std::end(lanes));
+    for (size_t start = 0; start < logits.size(); start += block_size) {
+        const float top = block_max(&logits[start], std::min(block_size, logits.size() - start));
         if (top > best) {
             best = top;
             best_block = start;
         }
     }
-    const size_t end = std::min(logits.size(), best_block + block);
+    const size_t end = std::min(logits.size(), best_block + block_size);
     for (size_t i = best_block; i < end; ++i) {
         if (logits[i] == best) return static_cast<Token>(i);
     }
     return 0;  // no number at all in the logits
+}
+
+void top_indices(std::span<const float> values, int k, std::vector<int>& out) {
+    out.clear();
+    // A short sorted list; blocks without a value above its end are skipped whole.
+    float lowest = -std::numeric_limits<float>::infinity();
+    const auto full = [&] { return out.size() == static_cast<size_t>(k); };
+    for (size_t start = 0; start < values.size(); start += block_size) {
+        const size_t end = std::min(values.size(), start + block_size);
+        if (full() && !(block_max(&values[start], end - start) > lowest)) continue;
+        for (size_t i = start; i < end; ++i) {
+            if (full() ? !(values[i] > lowest) : values[i] != values[i]) continue;
+            if (full()) out.pop_back();
+            const auto place = std::upper_bound(out.begin(), out.end(), values[i],
+                                                [&](float value, int other) { return value > values[other]; });
+            out.insert(place, static_cast<int>(i));
+            if (full()) lowest = values[out.back()];
+        }
+    }
 }
 
 double uniform(uint64_t seed, uint64_t index) {

@@ -43,6 +43,9 @@ class Chain {
 // Index of the largest value, the lowest of equals.
 Token argmax(std::span<const float> logits);
 
+// Indices of the k largest values, largest first (ties: the lowest index). Fewer when there are fewer numbers.
+void top_indices(std::span<const float> values, int k, std::vector<int>& out);
+
 // Uniform in [0, 1): a pure function of (seed, index), so that the n-th emitted token uses the n-th number whether or
 // not it was drafted.
 double uniform(uint64_t seed, uint64_t index);
