@@ -1,0 +1,92 @@
+"""The state of a chat: system prompt and turns; saved and loaded as a JSON transcript."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medusa_cli.errors import MedusaError
+from medusa_cli.template import Message
+
+FORMAT = "medusa-transcript"
+VERSION = 1
+
+
+@dataclass
+class Conversation:
+    """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet."""
+
+    system: str | None = None
+    turns: list[Message] = field(default_factory=list)
+
+    def messages(self) -> list[Message]:
+        """System prompt (if any) and turns, as a chat template takes them."""
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        return [*head, *self.turns]
+
+    def add_user(self, text: str) -> None:
+        self.turns.append({"role": "user", "content": text})
+
+    def add_answer(self, text: str) -> None:
+        self.turns.append({"role": "assistant", "content": text})
+
+    def drop_last(self, role: str) -> Message | None:
+        """Removes and returns the last turn if it is of `role`."""
+        return self.turns.pop() if self.turns and self.turns[-1]["role"] == role else None
+
+    def clear(self) -> None:
+        """Forgets the turns and keeps the system prompt."""
+        self.turns.clear()
+
+    def save(self, path: Path, model: str) -> None:
+        """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure."""
+        from medusa_cli.converters.atomic import atomic_file
+
+        if path.exists() and not _is_transcript(path):
+            raise MedusaError(f"{path} exists and is no transcript of medusa: give another name")
+        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.messages()}
+        with atomic_file(path) as file:
+            file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: Path) -> Conversation:
+        """Reads a transcript. MedusaError says what is wrong with it."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise MedusaError(f"no such file: {path}") from error
+        except OSError as error:
+            raise MedusaError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        except (ValueError, RecursionError) as error:
+            raise MedusaError(f"{path} is not a transcript (not JSON)") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise MedusaError(f"{path} is not a transcript of medusa")
+        if content.get("version") != VERSION:
+            raise MedusaError(
+                f"{path} is a transcript of version {content.get('version')}, this medusa knows {VERSION}"
+            )
+        return cls._from_messages(content.get("messages"), path)
+
+    @classmethod
+    def _from_messages(cls, messages: Any, path: Path) -> Conversation:
+        if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+            raise MedusaError(f'{path} is damaged: "messages" must be a list of objects with "role" and "content"')
+        turns = [{"role": message["role"], "content": message["content"]} for message in messages]
+        system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
+        if any(turn["role"] != ("user", "assistant")[index % 2] for index, turn in enumerate(turns)):
+            raise MedusaError(f"{path} is damaged: user and assistant must take turns")
+        return cls(system, turns)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
+
+
+def _is_transcript(path: Path) -> bool:
+    try:
+        Conversation.load(path)
+    except MedusaError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""The chat loop: lines in, answers out. It knows neither the terminal nor the native module, so fakes can drive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from medusa_cli import report
+from medusa_cli.chat.commands import COMMANDS, FENCE, Leave, find_command
+from medusa_cli.chat.conversation import Conversation
+from medusa_cli.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
+from medusa_cli.options import MAX_SEED
+from medusa_cli.settings import Settings
+from medusa_cli.template import Message
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+
+class ChatEngine(Protocol):
+    """What the loop needs of runtime.Engine."""
+
+    name: str
+    n_ctx: int
+
+    @property
+    def last(self) -> native.Generation | None: ...
+    def chat_tokens(self, messages: Sequence[Message]) -> list[int]: ...
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+    ) -> native.Generation: ...
+
+
+class Reader(Protocol):
+    """Where lines come from."""
+
+    interactive: bool
+
+    def read(self, continued: bool = False) -> str:
+        """The next line without its end. EOFError at the end of input, KeyboardInterrupt on Ctrl-C."""
+        ...
+
+
+class Screen(Protocol):
+    """Where answers and messages go."""
+
+    def piece(self, text: str, drafted: bool) -> None:
+        """A part of the answer."""
+
+    def end_answer(self, stats: str | None) -> None:
+        """Closes the answer's line; stats is the muted last line, if one is to be shown."""
+
+    def note(self, text: str) -> None:
+        """A message for a person at a terminal; nothing is shown to a program."""
+
+    def show(self, text: str) -> None:
+        """What a command was asked for (stderr)."""
+
+    def error(self, text: str) -> None:
+        """What went wrong, one line (stderr)."""
+
+
+class Repl:
+    """One chat. `run` is the whole loop; `submit` handles one entry."""
+
+    def __init__(
+        self, engine: ChatEngine, reader: Reader, screen: Screen, settings: Settings, system: str | None = None
+    ) -> None:
+        self.engine = engine
+        self.reader = reader
+        self.screen = screen
+        self.settings = settings
+        self.conversation = Conversation(system)
+        self.seed = 0
+        self.generation: native.Generation | None = None
+        self._regenerated = 0
+
+    def run(self) -> int:
+        """Reads and answers until the end: exit code 0 after Ctrl-D, the end of input or /exit, 130 after Ctrl-C.
+
+        At a terminal errors are shown and the chat goes on; piped input ends with the first one (it is raised).
+        """
+        while True:
+            try:
+                entry, fenced = self._read_entry()
+            except EOFError:
+                return 0
+            except KeyboardInterrupt:
+                return EXIT_INTERRUPT
+            try:
+                interrupted = self.submit(entry, verbatim=fenced)
+            except Leave:
+                return 0
+            except Exception as error:
+                if not self.reader.interactive or not is_reportable(error):
+                    raise
+                self.screen.error(describe(error))
+                continue
+            if interrupted and not self.reader.interactive:
+                return EXIT_INTERRUPT
+
+    def _read_entry(self) -> tuple[str, bool]:
+        """One line, or (with True) the lines between two fences. The end of input closes a fence, too."""
+        line = self.reader.read()
+        if not line.lstrip().startswith(FENCE):
+            return line, False
+        rest = line.lstrip().removeprefix(FENCE)
+        lines: list[str] = []
+        while True:
+            if rest.rstrip().endswith(FENCE):
+                lines.append(rest.rstrip().removesuffix(FENCE))
+                break
+            lines.append(rest)
+            try:
+                rest = self.reader.read(continued=True)
+            except EOFError:
+                break
+        return "\n".join(lines).strip("\n"), True
+
+    def submit(self, entry: str, verbatim: bool = False) -> bool:
+        """Handles one entry: a command (not if verbatim) or a user turn. True when Ctrl-C cut an answer short."""
+        if not entry.strip():
+            return False
+        command = None if verbatim else find_command(entry)
+        if command is not None:
+            name, argument = command
+            if name not in COMMANDS:
+                self.screen.error(f"no command {name}: /help lists them")
+                return False
+            return COMMANDS[name].run(self, argument)
+        self.conversation.add_user(entry)
+        return self.answer()
+
+    def regenerate(self) -> bool:
+        """Answers the last user turn again, with another seed; the old answer stays if no new one comes."""
+        old = self.conversation.drop_last("assistant")
+        if not self.conversation.turns:
+            raise MedusaError("there is nothing to answer again yet")
+        self._regenerated += 1
+        try:
+            return self._generate_answer()
+        finally:
+            if old is not None and self.conversation.turns and self.conversation.turns[-1]["role"] == "user":
+                self.conversation.turns.append(old)
+
+    def answer(self) -> bool:
+        """Answers the conversation's last user turn. True when Ctrl-C cut it short; what came stays in it.
+
+        A user turn that got no answer (an error, or Ctrl-C before the first character) is taken back.
+        """
+        self._regenerated = 0
+        try:
+            return self._generate_answer()
+        finally:
+            self.conversation.drop_last("user")
+
+    def _generate_answer(self) -> bool:
+        tokens = self.engine.chat_tokens(self.conversation.messages())
+        if len(tokens) >= self.engine.n_ctx:
+            raise MedusaError(
+                f"the conversation has {len(tokens)} tokens, the context holds {self.engine.n_ctx}: "
+                "/clear starts afresh, a larger -c makes room"
+            )
+        # A fixed seed gives the same answer each time, so /regen moves on from it.
+        self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
+            MAX_SEED + 1
+        )
+        parts: list[str] = []
+
+        def on_step(pieces: list[Any]) -> None:
+            for piece in pieces:
+                parts.append(piece.text)
+                self.screen.piece(piece.text, piece.drafted)
+
+        interrupted = False
+        try:
+            self.generation = self.engine.generate(tokens, self.settings, self.seed, on_step)
+        except KeyboardInterrupt:
+            interrupted = True
+            # Without a piece the engine may not have begun: its last generation could be the one before.
+            self.generation = self.engine.last if parts else None
+        self._finish("".join(parts), interrupted)
+        return interrupted
+
+    def _finish(self, text: str, interrupted: bool) -> None:
+        """Closes the answer's line and keeps the answer."""
+        generation = self.generation
+        self.screen.end_answer(None if generation is None else report.stats_line(generation.stats))
+        if text or not interrupted:
+            self.conversation.add_answer(text)
+        if generation is not None and generation.stop_reason == "context_full":
+            self.screen.error(
+                f"the context of {self.engine.n_ctx} tokens is full, the answer ends here: "
+                "/clear starts afresh, a larger -c makes room"
+            )

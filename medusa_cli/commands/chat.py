@@ -1,0 +1,68 @@
+"""`medusa chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medusa_cli.options import DraftOptions, EngineOptions, ModelArgument, SamplingOptions, SystemOption, grouped
+
+if TYPE_CHECKING:
+    from medusa_cli.runtime import Engine
+    from medusa_cli.settings import Settings
+
+DEFAULT_TEMPERATURE = 0.7
+
+
+@grouped
+def chat(
+    engine: EngineOptions,
+    draft: DraftOptions,
+    sampling: SamplingOptions,
+    model: ModelArgument = "demo",
+    system: SystemOption = None,
+    color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
+) -> None:
+    """Chat with a model. Piped input: one message a line, only the answers on stdout."""
+    from medusa_cli import console, settings
+
+    chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
+    from medusa_cli.chat.commands import COMMANDS
+    from medusa_cli.chat.repl import Repl
+    from medusa_cli.chat.terminal import TerminalScreen, open_reader
+    from medusa_cli.files import valid_text
+    from medusa_cli.runtime import open_engine
+
+    opened = open_engine(model, engine, draft, console.messages())
+    # Said before the first message is typed, not after.
+    opened.chat_tokens([{"role": "user", "content": "Hello"}])
+    reader = open_reader(list(COMMANDS))
+    screen = TerminalScreen(reader.interactive, color_drafts)
+    for line in first_screen(opened, chosen):
+        screen.note(line)
+    code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
+    if code:
+        raise typer.Exit(code)
+
+
+def first_screen(engine: Engine, settings: Settings) -> list[str]:
+    """What a newcomer sees first: what is loaded, what drafts, and the few keys that matter."""
+    from medusa_cli import __version__
+    from medusa_cli.report import size
+
+    model, heads = engine.model, engine.heads
+    where = "GPU" if model.gpu else "CPU"
+    file = Path(model.path).name
+    name = file if engine.name == file else f"{engine.name}: {file}"
+    if heads is None:
+        drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
+    else:
+        drafting = f"{heads.head_count} {heads.kind} heads, tree of {engine.tree_nodes} nodes ({engine.tree_name})"
+    return [
+        f"medusa {__version__} · {name} · {model.architecture}, {size(model.size_bytes)} · {where}",
+        f"{drafting} · context {engine.n_ctx} · {settings.accept_kind}, temperature {settings.temperature:g}",
+        "/help lists the commands. Ctrl-C stops an answer, Ctrl-D leaves.",
+        "",
+    ]

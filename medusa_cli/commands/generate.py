@@ -1,0 +1,120 @@
+"""`medusa generate`: one prompt in, one text (or one JSON object) out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medusa_cli.options import (
+    DraftOptions,
+    EngineOptions,
+    ModelArgument,
+    SamplingOptions,
+    SystemOption,
+    grouped,
+)
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+    from medusa_cli.runtime import Engine
+    from medusa_cli.settings import Settings
+
+DEFAULT_TEMPERATURE = 0.0
+
+
+@grouped
+def generate(
+    model: ModelArgument,
+    engine: EngineOptions,
+    draft: DraftOptions,
+    sampling: SamplingOptions,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE (-: standard input).")
+    ] = None,
+    system: SystemOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming.")] = False,
+) -> None:
+    """Generate text after one prompt: -p TEXT, -f FILE, or standard input."""
+    from medusa_cli import console, settings
+    from medusa_cli.files import valid_text
+
+    text = _read_prompt(prompt, file)
+    if raw and system is not None:
+        raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
+    chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
+    from medusa_cli.runtime import open_engine
+
+    opened = open_engine(model, engine, draft, console.messages())
+    if raw:
+        tokens = opened.raw_tokens(text)
+    else:
+        messages = [{"role": "user", "content": text}]
+        if system:
+            messages.insert(0, {"role": "system", "content": valid_text(system)})
+        tokens = opened.chat_tokens(messages)
+    _run(opened, tokens, chosen, as_json)
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    from medusa_cli.errors import MedusaError
+    from medusa_cli.files import read_text, valid_text
+
+    if prompt is not None and file is not None:
+        raise typer.BadParameter("give either -p or -f, not both", param_hint="--prompt")
+    if prompt is not None:
+        text = valid_text(prompt)
+    elif file is None and sys.stdin.isatty():
+        raise typer.BadParameter("there is no prompt: give -p TEXT, -f FILE, or pipe one in", param_hint="--prompt")
+    else:
+        text = read_text(file or Path("-"))
+    if not text:
+        raise MedusaError("the prompt is empty: give -p TEXT, -f FILE, or pipe one in")
+    return text
+
+
+def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
+    """Generates and prints. Ctrl-C keeps what there is (as text or JSON) and goes on as KeyboardInterrupt."""
+    from medusa_cli import console, report
+
+    seed = settings.pick_seed()
+    ended_line = True
+    begun = False
+    clean = console.printable if sys.stdout.isatty() else str
+
+    def on_step(pieces: list[native.Piece]) -> None:
+        nonlocal begun, ended_line
+        begun = True
+        text = clean("".join(piece.text for piece in pieces))
+        if text and not as_json:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            ended_line = text.endswith("\n")
+
+    interrupt: KeyboardInterrupt | None = None
+    generation: native.Generation | None
+    try:
+        generation = engine.generate(tokens, settings, seed, on_step)
+    except KeyboardInterrupt as error:
+        interrupt, generation = error, engine.last if begun else None
+    if generation is not None and as_json:
+        print(json.dumps(report.as_json(generation, seed), ensure_ascii=False), flush=True)
+    elif not as_json:
+        if not ended_line:
+            print(flush=True)
+        if generation is not None:
+            _print_stats(generation)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _print_stats(generation: native.Generation) -> None:
+    from medusa_cli import console, report
+
+    if sys.stderr.isatty():
+        console.messages().print(report.stats_line(generation.stats), style="dim", markup=False)

@@ -1,0 +1,122 @@
+"""`medusa inspect`: what a GGUF file holds, without loading a model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from medusa_cli.report import count, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_RANKS_SHOWN = 5
+
+
+def inspect(
+    file: Annotated[str, typer.Argument(help="A GGUF file (model, heads, or both in one), or `demo`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what a GGUF file holds: architecture, quantisation, heads, tree, accuracies, sizes."""
+    from pathlib import Path
+
+    from medusa_cli import console, inspection, models
+
+    if file == models.DEMO:
+        ref = models.resolve(file, console.messages())
+        heads = models.read_header(ref.heads) if ref.heads is not None and ref.heads.is_file() else None
+        found = inspection.inspect_file(models.read_header(ref.path), heads)
+    else:
+        found = inspection.inspect_file(models.read_header(Path(file).expanduser()))
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(found, console.data())
+
+
+def _print(found: dict[str, Any], out: Console) -> None:
+    rows = _model_rows(found)
+    heads = found["heads"]
+    _print_rows(rows, out)
+    if heads is None:
+        return
+    out.print()
+    _print_rows(_head_rows(heads, found), out)
+    if heads["accuracy"]:
+        out.print()
+        out.print(_accuracy_table(heads["accuracy"]))
+    if heads["tree"]:
+        _print_tree(heads, out)
+
+
+def _print_rows(rows: list[tuple[str, str]], out: Console) -> None:
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
+        out.print(value, markup=False, soft_wrap=True)
+
+
+def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("file", found["path"]), ("size", size(found["file_size"])), ("content", found["content"])]
+    if found["name"]:
+        rows.append(("name", str(found["name"])))
+    if found["content"] == "heads":
+        return rows
+    quantisation = found["quantisation"]
+    name = quantisation["name"] or str(quantisation["dominant"]).upper()
+    parts = ", ".join(
+        f"{kind} {size(entry['bytes'])} in {entry['tensors']}" for kind, entry in quantisation["types"].items()
+    )
+    rows += [
+        ("architecture", str(found["architecture"])),
+        ("quantisation", f"{name} ({parts} tensors)"),
+        ("parameters", count(found["parameters"])),
+        ("layers", f"{_known(found['layers'])} of width {_known(found['embedding_length'])}"),
+        ("vocabulary", f"{_known(found['vocabulary'])} tokens"),
+        ("context", f"{_known(found['context_length'])} tokens"),
+        ("chat template", "yes" if found["chat_template"] else "no (use `medusa generate --raw`)"),
+    ]
+    if found["heads"] is None:
+        rows.append(("heads", "none"))
+    return rows
+
+
+def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("heads", f"{_known(heads['head_count'])} of kind {_known(heads['kind'])}")]
+    if heads["path"] != found["path"]:
+        rows.append(("heads file", heads["path"]))
+    rows.append(("blocks per head", _known(heads["block_count"])))
+    draft = f", {heads['draft_vocab_size']} tokens" if heads["draft_vocab_size"] else ""
+    rows.append(("lm_head", f"{_known(heads['lm_head'])}{draft}"))
+    types = ", ".join(heads["types"])
+    rows.append(("heads' size", f"{size(heads['bytes'])} ({count(heads['parameters'])} parameters, {types})"))
+    rows.append(("made for", f"{_known(heads['base_name'])} ({_known(heads['base_fingerprint'])})"))
+    return rows
+
+
+def _accuracy_table(accuracy: list[list[float]]) -> Any:
+    from rich.table import Table
+
+    ranks = min(MAX_RANKS_SHOWN, len(accuracy[0]))
+    table = Table("head", *(f"rank {rank}" for rank in range(ranks)), box=None, title="accuracy", title_justify="left")
+    for number, row in enumerate(accuracy, start=1):
+        table.add_row(str(number), *(f"{100 * value:.1f}%" for value in row[:ranks]))
+    return table
+
+
+def _print_tree(heads: dict[str, Any], out: Console) -> None:
+    from medusa_cli import trees
+
+    out.print()
+    shares = ", with the chance that each draft is accepted" if heads["accuracy"] else ""
+    out.print(f"[dim]tree of {len(heads['tree']) + 1} nodes: ranks by depth{shares}[/]")
+    for line in trees.draw(heads["tree"], heads["accuracy"]):
+        out.print(line, markup=False, soft_wrap=True)
+    if heads["expected_tokens_per_step"]:
+        out.print(f"[dim]expected tokens per step: {heads['expected_tokens_per_step']:.2f}[/]")
+
+
+def _known(value: Any) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,58 @@
+"""`medusa split`: takes a single file apart into the base model and a sidecar of heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def split(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A single-file GGUF: model and heads in one.")],
+    base_out: Annotated[
+        Path | None,
+        typer.Option("--base-out", metavar="FILE", show_default=False, help="Base model; default NAME.base.gguf."),
+    ] = None,
+    heads_out: Annotated[
+        Path | None,
+        typer.Option("--heads-out", metavar="FILE", show_default=False, help="Heads; default NAME.heads.gguf."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+) -> None:
+    """Split a single-file GGUF into the base model and its heads (a sidecar for --heads)."""
+    from medusa_cli import console, models
+
+    models.check_is_file(file)
+    stem = file.name.removesuffix(".gguf")
+    base = base_out or file.with_name(f"{stem}.base.gguf")
+    heads = heads_out or file.with_name(f"{stem}.heads.gguf")
+    _check_outputs(base, heads, force)
+    _split(file, base, heads, console.messages())
+    print(f"{base}\n{heads}")
+
+
+def _check_outputs(base: Path, heads: Path, force: bool) -> None:
+    from medusa_cli.errors import MedusaError
+
+    for path in (base, heads):
+        if path.is_dir():
+            raise MedusaError(f"{path} is a directory: give a file name")
+        if path.exists() and not force:
+            raise MedusaError(f"{path} exists: give another name, or --force to overwrite it")
+        if not path.absolute().parent.is_dir():
+            raise MedusaError(f"{path}: no such folder")
+
+
+def _split(file: Path, base: Path, heads: Path, console: Console) -> None:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from medusa_cli.converters import single_file
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Splitting", total=None)
+        single_file.split(file, base, heads, lambda done, total: bar.update(task, completed=done, total=total))

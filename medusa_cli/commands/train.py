@@ -1,0 +1,65 @@
+"""`medusa train`: options only; the work is medusa_cli.training's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medusa_cli.options import MAX_SEED
+
+
+def train(
+    model: Annotated[str, typer.Argument(help="The GGUF model to train heads for, or `demo`.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the model with its heads goes.")
+    ],
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
+    heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, help="Time for everything: text generation and training.")
+    ] = 60,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
+    ] = None,
+    seed: Annotated[int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, help="Same seed and data, same heads.")] = 0,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", min=1000, help="Tokens to generate, instead of a share of the minutes.")
+    ] = None,
+    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
+    n_gpu_layers: Annotated[
+        int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all when there is one.")
+    ] = -1,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Texts generated at a time.")] = 32,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option("--work-dir", metavar="DIR", help="Where text and hidden states are kept to resume from."),
+    ] = None,
+) -> None:
+    """Train draft heads for a model on its own text (needs torch). Ctrl-C saves; the same command resumes."""
+    from medusa_cli import console, models
+
+    messages = console.messages()
+    ref = models.resolve(model, messages)
+    from medusa_cli.training import train as training
+    from medusa_cli.training.options import TrainOptions
+
+    training.run(
+        TrainOptions(
+            model=ref.path,
+            output=output,
+            sidecar=sidecar,
+            heads=heads,
+            minutes=minutes,
+            data=data,
+            seed=seed,
+            tokens=tokens,
+            threads=threads,
+            n_gpu_layers=n_gpu_layers,
+            parallel=parallel,
+            work_dir=work_dir,
+            console=messages,
+        )
+    )

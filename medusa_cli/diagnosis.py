@@ -1,0 +1,162 @@
+"""Facts about this machine and installation. Works, and says what is wrong, also when the engine cannot load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from medusa_cli import __version__, models
+from medusa_cli.errors import describe, is_reportable
+
+DISTRIBUTION = "medusa-cli"
+ENGINE_LIBRARY = "llama-cpp-python"
+
+
+def diagnose() -> dict[str, Any]:
+    """The report behind `medusa doctor`, JSON-ready. "problems" holds one line each; empty when all is well."""
+    problems: list[str] = []
+    found: dict[str, Any] = {
+        "medusa": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "llama_cpp_python": installed_version(ENGINE_LIBRARY),
+        "llama_cpp_python_wanted": wanted_version(),
+        **_engine(problems),
+        "cpu": cpu_name(),
+        "cores_physical": physical_cores(),
+        "cores_logical": os.cpu_count() or 1,
+    }
+    found["memory_total"], found["memory_available"] = memory()
+    found["demo"] = _demo(problems)
+    found["problems"] = problems
+    return found
+
+
+def _engine(problems: list[str]) -> dict[str, Any]:
+    """What the engine says of itself; when it does not load, why goes to `problems`."""
+    try:
+        from medusa_cli import native
+
+        info = native.system_info()
+        return {
+            "libllama": native.libllama_version(),
+            "devices": info["devices"],
+            "cpu_features": info["cpu_features"],
+        }
+    except Exception as error:  # whatever is broken, the rest of the report is wanted
+        reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
+        problems.append(reason)
+        return {"libllama": None, "devices": [], "cpu_features": []}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _demo(problems: list[str]) -> dict[str, Any]:
+    given = os.environ.get(models.DEMO_VARIABLE)
+    path = Path(given).expanduser() if given else models.cache_path()
+    cached = path.is_file() and path.stat().st_size == models.DEMO_BASE.size
+    if given and not cached:
+        problems.append(
+            f"{models.DEMO_VARIABLE}={given} is not {models.DEMO_BASE.file_name}: unset it, or give that file"
+        )
+    if not models.DEMO_HEADS.is_file():
+        problems.append(f"the demo's heads are missing ({models.DEMO_HEADS}): reinstall {DISTRIBUTION}")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not given and not cached and not os.access(existing, os.W_OK):
+        problems.append(f"{existing} cannot be written: set XDG_CACHE_HOME to a folder you can write to")
+    return {"path": str(path), "cached": cached, "disk_free": shutil.disk_usage(existing).free}
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed distribution, None when there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def wanted_version() -> str | None:
+    """The llama-cpp-python version that this medusa pins, read from its own metadata."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for requirement in requirements:
+        name, _, version = requirement.partition("==")
+        if name.strip() == ENGINE_LIBRARY:
+            return version.split(";")[0].strip()
+    return None
+
+
+def cpu_name() -> str | None:
+    """The CPU's name as the system gives it."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def physical_cores() -> int | None:
+    """Cores without their extra hardware threads, None where the system does not tell."""
+    cores: set[tuple[str, str]] = set()
+    package = "0"
+    for line in _lines("/proc/cpuinfo"):
+        key, _, value = line.partition(":")
+        if key.strip() == "physical id":
+            package = value.strip()
+        elif key.strip() == "core id":
+            cores.add((package, value.strip()))
+    return len(cores) or None
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Bytes of main memory: all of it, and what is available now; None where the system does not tell."""
+    if sys.platform == "win32":
+        return _windows_memory()
+    fields = {name: value for name, _, value in (line.partition(":") for line in _lines("/proc/meminfo"))}
+    if "MemTotal" in fields:
+        available = fields.get("MemAvailable")
+        return _kib(fields["MemTotal"]), _kib(available) if available else None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
+    except (ValueError, OSError):
+        return None, None
+
+
+def _kib(value: str) -> int:
+    return int(value.split()[0]) * 1024
+
+
+def _windows_memory() -> tuple[int | None, int | None]:
+    import ctypes
+
+    class Status(ctypes.Structure):
+        _fields_ = [
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *(
+                (name, ctypes.c_ulonglong)
+                for name in ("total", "free", "pages", "pages_free", "virtual", "virtual_free")
+            ),
+            ("extended", ctypes.c_ulonglong),
+        ]
+
+    status = Status()
+    status.length = ctypes.sizeof(Status)
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
+        return None, None
+    return int(status.total), int(status.free)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

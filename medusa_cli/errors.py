@@ -1,0 +1,81 @@
+"""Errors a person can cause, and the one place where an exception becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPT = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class MedusaError(Exception):
+    """Something the person can put right. The message is one line: what, where, what to do."""
+
+
+def is_native_error(error: BaseException) -> bool:
+    """True for the engine's NativeError, without importing the engine."""
+    return any(cls.__name__ == "NativeError" for cls in type(error).__mro__)
+
+
+def is_reportable(error: BaseException) -> bool:
+    """True for errors whose own message is meant for the person (MedusaError, the engine's NativeError)."""
+    return isinstance(error, MedusaError) or is_native_error(error)
+
+
+def describe(error: BaseException) -> str:
+    """One line for `error`: its own message when it was written for people, else what went wrong and where."""
+    if is_reportable(error):
+        text = str(error)
+    elif isinstance(error, OSError):
+        text = _describe_os_error(error)
+    elif isinstance(error, MemoryError):
+        text = "out of memory: try a smaller context (-c), a smaller model, or close other programs"
+    else:
+        text = f"internal error: {type(error).__name__}: {error} (MEDUSA_DEBUG=1 shows where)"
+    return " ".join(text.split())
+
+
+def _describe_os_error(error: OSError) -> str:
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+    if error.errno == errno.ENOSPC:
+        return f"{where}no space left on the disk: free some and try again"
+    return f"{where}{(error.strerror or str(error)).lower()}"
+
+
+def report(error: BaseException) -> int:
+    """Writes the stderr line for `error` and returns the exit code.
+
+    KeyboardInterrupt gives 130 and a closed pipe 141, both without a message. With MEDUSA_DEBUG=1 the traceback of
+    everything else comes first.
+    """
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return EXIT_BROKEN_PIPE
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPT
+    if os.environ.get("MEDUSA_DEBUG") == "1":
+        traceback.print_exception(type(error), error, error.__traceback__)
+    print_error(describe(error))
+    return EXIT_ERROR
+
+
+def print_error(message: str) -> None:
+    """Prints `error: message` on stderr as one line."""
+    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    label = "\x1b[1;31merror:\x1b[0m" if red else "error:"
+    print(f"{label} {message}", file=sys.stderr, flush=True)
+
+
+def _silence_stdout() -> None:
+    """Points stdout at the null device, so that the interpreter's last flush cannot fail on the closed pipe."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,292 @@
+"""Options that several commands share, spelled as in llama.cpp.
+
+Each group is a dataclass; `grouped` splices the fields of the groups that a command takes into its command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ENGINE_PANEL = "Model and engine"
+SAMPLING_PANEL = "Sampling"
+DRAFT_PANEL = "Drafting"
+MAX_SEED = 2**32 - 1
+
+ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
+
+
+class CacheType(str, Enum):
+    """KV cache types, as ggml names them."""
+
+    f32 = "f32"
+    f16 = "f16"
+    bf16 = "bf16"
+    q8_0 = "q8_0"
+    q5_1 = "q5_1"
+    q5_0 = "q5_0"
+    q4_1 = "q4_1"
+    q4_0 = "q4_0"
+    iq4_nl = "iq4_nl"
+
+
+class AcceptKind(str, Enum):
+    """Accept rules: exact keeps the base model's distribution, typical does not."""
+
+    greedy = "greedy"
+    exact = "exact"
+    typical = "typical"
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineOptions:
+    """How the model is loaded and where it runs."""
+
+    ctx_size: Annotated[
+        int,
+        typer.Option(
+            "-c",
+            "--ctx-size",
+            metavar="N",
+            min=0,
+            rich_help_panel=ENGINE_PANEL,
+            help="Context size in tokens; 0: the model's own, at most 4096.",
+        ),
+    ] = 0
+    threads: Annotated[
+        int,
+        typer.Option(
+            "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        ),
+    ] = 0
+    n_gpu_layers: Annotated[
+        int,
+        typer.Option(
+            "-ngl",
+            "--n-gpu-layers",
+            metavar="N",
+            min=-1,
+            rich_help_panel=ENGINE_PANEL,
+            help="Layers on the GPU; -1: all when there is one, 0: none.",
+        ),
+    ] = -1
+    cache_type_k: Annotated[
+        CacheType, typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, help="Type of cached keys.")
+    ] = CacheType.f16
+    cache_type_v: Annotated[
+        CacheType, typer.Option("-ctv", "--cache-type-v", rich_help_panel=ENGINE_PANEL, help="Type of cached values.")
+    ] = CacheType.f16
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftOptions:
+    """Which heads draft, which tree, and how drafts are accepted."""
+
+    heads: Annotated[
+        Path | None,
+        typer.Option(
+            "--heads",
+            metavar="FILE",
+            rich_help_panel=DRAFT_PANEL,
+            help="Draft heads beside the model (a sidecar GGUF).",
+        ),
+    ] = None
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            "--tree",
+            metavar="NAME|FILE[:NAME]",
+            rich_help_panel=DRAFT_PANEL,
+            help="Draft tree: built-in name, or JSON file of choices or of named lists.",
+        ),
+    ] = None
+    no_spec: Annotated[
+        bool,
+        typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),
+    ] = False
+    accept: Annotated[
+        AcceptKind | None,
+        typer.Option(
+            "--accept",
+            show_default=False,
+            rich_help_panel=DRAFT_PANEL,
+            help="Accept rule; default greedy at temperature 0, exact above. typical is lossy.",
+        ),
+    ] = None
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            "--epsilon", metavar="X", min=0.0, max=1.0, rich_help_panel=DRAFT_PANEL, help="Threshold of typical."
+        ),
+    ] = 0.09
+    delta: Annotated[
+        float,
+        typer.Option(
+            "--delta", metavar="X", min=0.0, max=1.0, rich_help_panel=DRAFT_PANEL, help="Entropy factor of typical."
+        ),
+    ] = 0.3
+    greedy_root: Annotated[
+        bool,
+        typer.Option(
+            "--greedy-root", rich_help_panel=DRAFT_PANEL, help="With typical: most likely root, as in the paper."
+        ),
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """What is generated, and when it ends."""
+
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--max-tokens",
+            metavar="N",
+            min=-1,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Most tokens to generate; -1: until the model ends or the context is full.",
+        ),
+    ] = -1
+    temp: Annotated[
+        float | None,
+        typer.Option(
+            "--temp",
+            metavar="X",
+            min=0.0,
+            show_default=False,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Temperature; default 0.7 in chat, 0 (most likely token) in generate.",
+        ),
+    ] = None
+    top_k: Annotated[
+        int,
+        typer.Option(
+            "--top-k", metavar="N", min=0, rich_help_panel=SAMPLING_PANEL, help="Keep the k likeliest; 0: all."
+        ),
+    ] = 40
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", metavar="X", min=0.0, max=1.0, rich_help_panel=SAMPLING_PANEL, help="Nucleus; 1: off."),
+    ] = 0.95
+    min_p: Annotated[
+        float,
+        typer.Option(
+            "--min-p",
+            metavar="X",
+            min=0.0,
+            max=1.0,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Drop what is less likely than this share of the likeliest; 0: off.",
+        ),
+    ] = 0.05
+    repeat_penalty: Annotated[
+        float,
+        typer.Option(
+            "--repeat-penalty",
+            metavar="X",
+            min=0.01,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Penalty on repeats; 1: off.",
+        ),
+    ] = 1.0
+    repeat_last_n: Annotated[
+        int,
+        typer.Option(
+            "--repeat-last-n",
+            metavar="N",
+            min=0,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Tokens the penalty looks back on.",
+        ),
+    ] = 64
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logit-bias",
+            metavar="ID=BIAS",
+            rich_help_panel=SAMPLING_PANEL,
+            help="Add BIAS to the logit of token ID (repeatable; -inf forbids it).",
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "-s",
+            "--seed",
+            metavar="N",
+            min=-1,
+            max=MAX_SEED,
+            show_default=False,
+            rich_help_panel=SAMPLING_PANEL,
+            help="Random seed; the same seed gives the same text. Default (and -1): a new one each time.",
+        ),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, help="End before TEXT (repeatable)."),
+    ] = None
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", rich_help_panel=SAMPLING_PANEL, help="Go on past end-of-generation tokens.")
+    ] = False
+
+
+SystemOption = Annotated[
+    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt of the conversation.")
+]
+
+
+_LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", re.IGNORECASE)
+
+
+def parse_logit_bias(entries: list[str] | None) -> dict[int, float]:
+    """["15043=1.5", "7=-inf"] -> {15043: 1.5, 7: -inf}. typer.BadParameter for anything else.
+
+    llama.cpp's own spelling, the sign as separator (15043+1), is understood too.
+    """
+    bias: dict[int, float] = {}
+    for entry in entries or []:
+        match = _LOGIT_BIAS.fullmatch(entry.strip())
+        if match is None:
+            raise typer.BadParameter(f"{entry!r} is not ID=BIAS, such as 15043=-1.5", param_hint="--logit-bias")
+        bias[int(match[1])] = float(match[2])
+    return bias
+
+
+def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose option-group parameters (dataclasses) appear on the command line field by field."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    members: dict[str, list[str]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name]))
+            continue
+        field_hints = typing.get_type_hints(groups[name], include_extras=True)
+        members[name] = [field.name for field in dataclasses.fields(groups[name])]
+        parameters += [
+            parameter.replace(name=field.name, annotation=field_hints[field.name], default=field.default)
+            for field in dataclasses.fields(groups[name])
+        ]
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        for name, fields in members.items():
+            values[name] = groups[name](**{field: values.pop(field) for field in fields})
+        return function(**values)
+
+    signature = inspect.Signature(parameters)
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command

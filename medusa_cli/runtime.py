@@ -1,0 +1,172 @@
+"""From options to an engine that answers: model, heads, tree, session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medusa_cli import models, template, trees
+from medusa_cli.errors import MedusaError
+from medusa_cli.options import DraftOptions, EngineOptions
+from medusa_cli.settings import Settings
+from medusa_cli.template import Message
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
+OnStep = Callable[[list["native.Piece"]], None]
+MAX_NODES = 256
+NOTICEABLE_SECONDS = 0.5
+
+
+@dataclass
+class Engine:
+    """A loaded model with its heads, tree and one session (one conversation)."""
+
+    name: str
+    model: native.Model
+    heads: native.Heads | None
+    tree_name: str
+    """Name of the tree, "" when nothing is drafted."""
+    session: native.Session
+    n_ctx: int
+    """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
+
+    @property
+    def tree_nodes(self) -> int:
+        """Nodes of the tree with the root; 1 when nothing is drafted."""
+        return self.session.tree.size
+
+    @property
+    def last(self) -> native.Generation | None:
+        """The newest generation, also one that was cut short."""
+        return self.session.last
+
+    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
+        model = self.model
+        text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
+        has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
+        return model.tokenize(text, add_special=not has_bos, parse_special=True)
+
+    def raw_tokens(self, text: str) -> list[int]:
+        """Token ids of a prompt without a template."""
+        return self.model.tokenize(text, add_special=True, parse_special=True)
+
+    def generate(self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep) -> native.Generation:
+        """Decodes after `prompt` (token ids) until a stop. MedusaError when the prompt does not fit the context."""
+        if len(prompt) >= self.n_ctx:
+            raise MedusaError(
+                f"the prompt has {len(prompt)} tokens, the context holds {self.n_ctx}: shorten it, or give a larger -c"
+            )
+        if settings.logit_bias and (highest := max(settings.logit_bias)) >= self.model.n_vocab:
+            raise MedusaError(f"--logit-bias names token {highest}, the vocabulary ends at {self.model.n_vocab - 1}")
+        return self.session.generate(
+            prompt,
+            max_tokens=settings.max_tokens,
+            sampling=settings.sampling(seed),
+            accept=settings.rule(),
+            stop=settings.stop,
+            ignore_eos=settings.ignore_eos,
+            on_step=on_step,
+        )
+
+
+def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, console: Console) -> Engine:
+    """Loads what `reference` and the options name; progress and remarks go to `console`.
+
+    MedusaError or NativeError, one line each, for everything that does not fit together.
+    """
+    # Everything cheap is checked before the model is loaded.
+    wanted_tree = trees.resolve(draft.tree) if draft.tree and not draft.no_spec else None
+    if draft.heads and not draft.no_spec:
+        models.check_is_file(draft.heads)
+    ref = models.resolve(reference, console)
+    from medusa_cli import native
+
+    model = load_model(ref.path, options.n_gpu_layers, console)
+    heads_path = None if draft.no_spec else heads_file(ref, draft.heads, model)
+    if heads_path is None and wanted_tree is not None:
+        raise MedusaError(f"--tree needs draft heads, and {ref.name} has none: give --heads FILE")
+    if heads_path is not None and model.is_recurrent:
+        raise MedusaError(
+            f"{ref.name} is a recurrent model ({model.architecture}), which cannot check a tree of drafts: "
+            "run it with --no-spec"
+        )
+    heads = None if heads_path is None else native.Heads(model, str(heads_path))
+    tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
+    if 0 < model.n_ctx_train < options.ctx_size:
+        console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
+    session = native.Session(
+        model,
+        heads,
+        tree=tree,
+        n_ctx=options.ctx_size,
+        n_threads=options.threads,
+        type_k=options.cache_type_k.value,
+        type_v=options.cache_type_v.value,
+    )
+    n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
+    return Engine(ref.name, model, heads, tree_name, session, n_ctx)
+
+
+def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:
+    """Loads the base model, with a progress bar on a terminal once it takes noticeable time."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    from medusa_cli import native
+
+    columns = (TextColumn("Loading {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(path.name, total=1.0)
+    begun = time.monotonic()
+
+    def on_progress(done: float) -> None:
+        if time.monotonic() - begun > NOTICEABLE_SECONDS:
+            bar.start()
+            bar.update(task, completed=done)
+
+    try:
+        return native.Model(str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress)
+    finally:
+        bar.stop()
+
+
+def heads_file(ref: models.ModelRef, given: Path | None, model: native.Model) -> Path | None:
+    """The file the heads are read from: --heads, else the model file itself, else what came with the reference."""
+    if given is not None:
+        return given
+    if model.has_heads:
+        return ref.path
+    if ref.heads is not None and not ref.heads.is_file():
+        raise MedusaError(f"the heads of {ref.name} are missing ({ref.heads}): reinstall medusa-cli, or use --no-spec")
+    return ref.heads
+
+
+def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model) -> tuple[str, native.Tree]:
+    """The tree that is asked for, else the heads' own, else the default of the backend; clipped to the heads.
+
+    A tree the person wrote is used as it stands: MedusaError when the heads cannot fill it.
+    """
+    from medusa_cli import native
+
+    if wanted is not None and wanted.strict:
+        tree = native.Tree(wanted.choices)
+        if tree.depth > heads.head_count:
+            raise MedusaError(
+                f"{wanted.name}: the tree is {tree.depth} deep, the heads draft {heads.head_count} tokens: "
+                f"leave out the choices longer than {heads.head_count}"
+            )
+        if tree.max_rank >= heads.output_rows:
+            raise MedusaError(f"{wanted.name}: rank {tree.max_rank} is past the heads' {heads.output_rows} tokens")
+        return wanted.name, tree
+    if wanted is None:
+        default = trees.DEFAULT_GPU if model.gpu else trees.DEFAULT_CPU
+        wanted = trees.NamedTree("heads", heads.tree) if heads.tree else trees.named(default)
+    clipped = native.Tree(wanted.choices).clipped(heads.head_count, heads.output_rows, MAX_NODES)
+    return wanted.name, clipped

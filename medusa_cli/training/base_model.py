@@ -1,0 +1,83 @@
+"""What training needs to know of the base model, read from its file without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from medusa_cli.converters.fingerprint import fingerprint
+from medusa_cli.converters.gguf_header import TensorInfo, read_header
+from medusa_cli.errors import MedusaError
+
+OUTPUT_NAMES = ("output.weight", "token_embd.weight")
+"""The second where the model ties its embeddings."""
+SAMPLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """n_embd: hidden size. n_vocab: rows of the output matrix. content: short hash that tells quantisations apart."""
+
+    path: Path
+    name: str
+    fingerprint: str
+    content: str
+    n_embd: int
+    n_vocab: int
+    output: TensorInfo
+    output_at: int
+    """Where the output matrix begins in the file, bytes."""
+
+
+def read_base(path: Path) -> BaseModel:
+    """MedusaError for files that are no language model, carry heads already or have no usable output matrix."""
+    header, size = read_header(path)
+    if any(entry.key.startswith("medusa.") for entry in header.kv):
+        raise MedusaError(f"{path}: carries heads already, take it apart with `medusa split` and train its base")
+    metadata = header.metadata()
+    try:
+        print_ = fingerprint(metadata)
+    except MedusaError as error:
+        raise MedusaError(f"{path}: {error}") from None
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    output = next((tensors[name] for name in OUTPUT_NAMES if name in tensors), None)
+    n_embd = int(metadata[f"{metadata['general.architecture']}.embedding_length"])
+    if output is None or len(output.shape) != 2 or output.shape[0] != n_embd:
+        raise MedusaError(f"{path}: has no output matrix of its hidden size {n_embd}, heads cannot be trained for it")
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    return BaseModel(
+        path=path,
+        name=str(metadata.get("general.name") or path.stem),
+        fingerprint=print_,
+        content=digest.hexdigest()[:12],
+        n_embd=n_embd,
+        n_vocab=output.shape[1],
+        output=output,
+        output_at=header.data_offset + output.offset,
+    )
+
+
+def output_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    """[len(rows), n_embd] rows of the output matrix, dequantised; only these are read.
+
+    MedusaError when a row is outside the matrix or its quantisation cannot be decoded.
+    """
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < base.n_vocab:
+        raise MedusaError(f"{base.path}: {base.output.name} has {base.n_vocab} rows, fewer than the tokens in use")
+    shape = (base.n_vocab, base.output.nbytes // base.n_vocab)
+    data = np.memmap(base.path, np.uint8, "r", base.output_at, shape)
+    try:
+        values = dequantize(np.ascontiguousarray(data[rows]), GGMLQuantizationType(base.output.type))
+    except NotImplementedError as error:
+        raise MedusaError(f"{base.path}: {base.output.name} has a type that cannot be decoded ({error})") from error
+    return np.asarray(values, dtype=np.float32)

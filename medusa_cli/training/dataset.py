@@ -1,0 +1,102 @@
+"""Training rows from a corpus: which hidden state learns which tokens, and what is held out.
+
+Row i of the corpus is the hidden state tokens[i] was sampled from; head k (1-based) learns tokens[i + k] of that text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .corpus import Text
+
+HELD_OUT_PERCENT = 5
+DRAFT_VOCAB = 12288
+MIN_COUNT = 2
+MISSING = -1
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows [start, start + length) of the corpus: one text."""
+
+    start: int
+    length: int
+    group: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """Texts by use. The tree is built on `build` and its tokens per step are measured on `score`."""
+
+    train: list[Span]
+    build: list[Span]
+    score: list[Span]
+
+
+def bucket(group: str) -> int:
+    """0..9999, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big") % 10000
+
+
+def split_texts(texts: Sequence[Text], limit: int | None = None) -> Split:
+    """Splits by group, so that no prompt is on two sides; `limit`: only the first texts, up to that many tokens.
+
+    When chance holds nothing out (a handful of prompts), the groups with the lowest buckets are taken instead.
+    """
+    ends = list(accumulate(text.length for text in texts))
+    spans = [
+        Span(end - text.length, text.length, text.group)
+        for text, end in zip(texts, ends, strict=True)
+        if limit is None or end - text.length < limit
+    ]
+    groups = sorted({span.group for span in spans}, key=lambda group: (bucket(group), group))
+    held = [group for group in groups if bucket(group) < HELD_OUT_PERCENT * 100]
+    if len(held) < 2:
+        held = groups[: min(2, len(groups) - 1)]
+    build, score = set(held[0::2]), set(held[1::2] or held)
+    return Split(
+        [span for span in spans if span.group not in build | score],
+        [span for span in spans if span.group in build],
+        [span for span in spans if span.group in score],
+    )
+
+
+def draft_vocabulary(
+    tokens: NDArray[np.integer], spans: Sequence[Span], n_vocab: int, limit: int = DRAFT_VOCAB
+) -> NDArray[np.int32]:
+    """d2t [D]: the most frequent tokens of `spans`, most frequent first, each seen at least MIN_COUNT times."""
+    parts = [tokens[span.start : span.start + span.length] for span in spans]
+    counts = np.bincount(np.concatenate(parts) if parts else tokens[:0], minlength=n_vocab)
+    order = np.argsort(-counts, kind="stable")[:limit]
+    return order[counts[order] >= MIN_COUNT].astype(np.int32)
+
+
+def token_to_draft(d2t: NDArray[np.integer], n_vocab: int) -> NDArray[np.int32]:
+    """[n_vocab]: the draft row of each token, MISSING for tokens outside the draft vocabulary."""
+    rows = np.full(n_vocab, MISSING, dtype=np.int32)
+    rows[d2t] = np.arange(len(d2t), dtype=np.int32)
+    return rows
+
+
+def targets(
+    tokens: NDArray[np.integer], spans: Sequence[Span], t2d: NDArray[np.integer], heads: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """(rows [N], targets [N, heads]): every row of `spans` with at least one target inside its text.
+
+    targets[:, k - 1] is the draft row of tokens[row + k], MISSING beyond the text's end or outside the vocabulary.
+    """
+    starts = [np.arange(span.start, span.start + span.length - 1, dtype=np.int64) for span in spans]
+    ends = [np.full(max(0, span.length - 1), span.start + span.length, dtype=np.int64) for span in spans]
+    rows = np.concatenate(starts) if starts else np.zeros(0, np.int64)
+    end = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    table = np.full((len(rows), heads), MISSING, dtype=np.int32)
+    for k in range(1, heads + 1):
+        inside = rows + k < end
+        table[inside, k - 1] = t2d[tokens[rows[inside] + k]]
+    return rows, table

@@ -1,0 +1,102 @@
+"""How good heads are, and which tree suits them. NumPy only: `tune` uses the same functions.
+
+All functions work on *ranks*: for one text, an integer array [positions, heads] that holds, for each position, the rank
+at which head k (column k - 1) put the token that really came, RANKS where it is not among the first RANKS. Row i
+belongs to the hidden state the root tokens[i] was sampled from; consecutive rows are consecutive tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+RANKS = 10
+
+Choice = tuple[int, ...]
+
+
+def accuracy_table(texts: Sequence[NDArray[np.integer]], ranks: int = RANKS) -> NDArray[np.float64]:
+    """[head][rank]: P(rank i of head k is right | its parent path is right), over all positions of all texts.
+
+    The parent path counts as right when heads 1..k-1 all had the real token among their first `ranks`. Zero where no
+    position qualifies.
+    """
+    table = np.concatenate(texts)
+    heads = table.shape[1]
+    accuracy = np.zeros((heads, ranks))
+    alive = np.ones(len(table), dtype=bool)
+    for k in range(heads):
+        column = table[alive, k]
+        hits = np.bincount(column[column < ranks], minlength=ranks)
+        accuracy[k] = hits / max(1, len(column))
+        alive &= table[:, k] < ranks
+    return accuracy
+
+
+def path_probability(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choice: Sequence[int]) -> float:
+    """Product of the accuracies along a path of ranks."""
+    probability = 1.0
+    for head, rank in enumerate(choice):
+        probability *= float(accuracy[head][rank])
+    return probability
+
+
+def grow_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], nodes: int) -> list[Choice]:
+    """The tree of at most `nodes` nodes (root included) with the most expected tokens (Medusa 2.3.3).
+
+    Grown greedily: always the likeliest path whose parent is in the tree; ties go to the shorter, then to the lower
+    ranks. Paths of probability 0 are never added. Returns choices sorted by depth, then by ranks.
+    """
+    heads = len(accuracy)
+    chosen: list[Choice] = []
+    heap: list[tuple[float, int, Choice]] = []
+
+    def push_children(parent: Choice, probability: float) -> None:
+        if len(parent) < heads:
+            for rank, share in enumerate(accuracy[len(parent)]):
+                if share > 0:
+                    heapq.heappush(heap, (-probability * float(share), len(parent) + 1, (*parent, rank)))
+
+    push_children((), 1.0)
+    while heap and len(chosen) < nodes - 1:
+        negative, _, choice = heapq.heappop(heap)
+        chosen.append(choice)
+        push_children(choice, -negative)
+    return sorted(chosen, key=lambda choice: (len(choice), choice))
+
+
+def predicted_tokens_per_step(
+    accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choices: Sequence[Sequence[int]]
+) -> float:
+    """1 (the root) + the probability of each node, as the accuracies tell."""
+    return 1.0 + sum(path_probability(accuracy, choice) for choice in choices)
+
+
+def accepted_depths(ranks: NDArray[np.integer], choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """[positions]: how many drafted tokens the tree would have right at each position of one text."""
+    depths = np.zeros(len(ranks), dtype=np.int64)
+    for choice in choices:
+        right = (ranks[:, : len(choice)] == np.asarray(choice)).all(axis=1)
+        depths[right] = np.maximum(depths[right], len(choice))
+    return depths
+
+
+def simulate(texts: Sequence[NDArray[np.integer]], choices: Sequence[Sequence[int]]) -> tuple[float, list[float]]:
+    """Walks each text with the tree as the engine would.
+
+    Returns tokens per step and acceptance per depth (share of steps that accepted at least that many tokens).
+    """
+    steps = 0
+    reached = np.zeros(max((len(choice) for choice in choices), default=0), dtype=np.int64)
+    for ranks in texts:
+        depths = accepted_depths(ranks, choices).tolist()
+        at = 0
+        while at < len(depths):
+            steps += 1
+            reached[: depths[at]] += 1
+            at += 1 + depths[at]
+    acceptance = [float(count) / max(1, steps) for count in reached]
+    return 1.0 + sum(acceptance), acceptance

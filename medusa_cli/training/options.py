@@ -1,0 +1,56 @@
+"""What `medusa train` was asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from medusa_cli.errors import MedusaError
+
+TREE_NODES = 16
+"""Size of the default tree that is written with the heads, root included."""
+
+
+@dataclass
+class TrainOptions:
+    """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
+
+    sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
+    generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
+    generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
+    work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
+    """
+
+    model: Path
+    output: Path
+    sidecar: bool
+    heads: int = 4
+    minutes: float = 60
+    data: Path | None = None
+    seed: int = 0
+    tokens: int | None = None
+    threads: int = 0
+    n_gpu_layers: int = -1
+    parallel: int = 32
+    work_dir: Path | None = None
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def check(self) -> None:
+        """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
+        if not 1 <= self.heads <= 16:
+            raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
+        if self.tokens is None and not self.minutes > 0:
+            raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
+        if self.tokens is not None and self.tokens < 1000:
+            raise MedusaError(f"--tokens {self.tokens}: at least 1000 are needed to train on")
+        if not 1 <= self.parallel <= 256:
+            raise MedusaError(f"--parallel {self.parallel}: choose 1 to 256")
+        for path, what in ((self.model, "model"), (self.data, "prompts")):
+            if path is not None and not path.is_file():
+                raise MedusaError(f"{path}: no such {what} file")
+        if self.output.is_dir() or not self.output.absolute().parent.is_dir():
+            raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+        if self.output.exists() and self.output.samefile(self.model):
+            raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")

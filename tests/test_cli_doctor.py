@@ -1,0 +1,106 @@
+"""`medusa doctor` and `medusa train`'s command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from cli_fakes import base_gguf
+from typer.testing import CliRunner
+
+from medusa_cli import cli, diagnosis, models, native
+from medusa_cli.errors import MedusaError
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    result = CliRunner().invoke(cli.app, list(arguments), env={"NO_COLOR": "1", "TERM": "dumb"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(autouse=True)
+def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that are there, and an empty cache that can be written."""
+    monkeypatch.setattr(models, "DEMO_HEADS", base_gguf(tmp_path / "heads.gguf"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(models.DEMO_VARIABLE, raising=False)
+
+
+def test_a_healthy_installation() -> None:
+    code, out, err = invoke("doctor")
+    assert (code, err) == (0, "")
+    for text in ("medusa", "llama-cpp-python", "libllama", "CPU features", "memory", "device", "in order"):
+        assert text in out
+    code, out, _ = invoke("doctor", "--json")
+    found = json.loads(out)
+    assert (code, found["problems"]) == (0, [])
+    assert found["llama_cpp_python"] == native.LLAMA_CPP_PYTHON
+    assert found["cores_logical"] >= 1
+    assert found["memory_total"] > found["memory_available"] > 0
+    assert found["demo"]["cached"] is False
+
+
+def test_it_works_when_the_engine_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise MedusaError("llama-cpp-python 0.3.36 is needed, found 0.3.35: run `pip install ...`")
+
+    monkeypatch.setattr("medusa_cli.native", Broken("medusa_cli.native"))
+    monkeypatch.setitem(sys.modules, "medusa_cli.native", Broken("medusa_cli.native"))
+    code, out, _ = invoke("doctor")
+    assert code == 1
+    assert "problem: llama-cpp-python 0.3.36 is needed, found 0.3.35" in out
+    code, out, _ = invoke("doctor", "--json")
+    assert code == 1
+    assert json.loads(out)["libllama"] is None
+
+
+def test_a_wrong_engine_library_is_named_in_a_real_process() -> None:
+    program = (
+        "from importlib import metadata; real = metadata.version\n"
+        "metadata.version = lambda name: '0.0.1' if name == 'llama-cpp-python' else real(name)\n"
+        "import sys; sys.argv = ['medusa', *sys.argv[1:]]; from medusa_cli.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program, "doctor", "--json"], capture_output=True, text=True)
+    assert result.returncode == 1
+    found = json.loads(result.stdout)
+    assert (found["llama_cpp_python"], found["libllama"]) == ("0.0.1", None)
+    assert any("found 0.0.1" in problem for problem in found["problems"])
+    result = subprocess.run([sys.executable, "-c", program, "inspect", __file__], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+
+
+def test_problems_around_the_demo_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "DEMO_HEADS", tmp_path / "gone.gguf")
+    monkeypatch.setenv(models.DEMO_VARIABLE, str(tmp_path / "nowhere.gguf"))
+    problems = diagnosis.diagnose()["problems"]
+    assert any("heads are missing" in problem for problem in problems)
+    assert any(models.DEMO_VARIABLE in problem for problem in problems)
+
+
+def test_train_hands_its_options_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("medusa_cli.training.train")
+    seen: list[Any] = []
+    monkeypatch.setattr("medusa_cli.training.train.run", seen.append)
+    model = base_gguf(tmp_path / "tiny.gguf")
+    code, out, err = invoke(
+        "train", str(model), "-o", "out.gguf", "--sidecar", "--heads", "3", "--minutes", "2.5", "--data", "d.jsonl",
+        "-s", "4", "--tokens", "5000", "-t", "2", "-ngl", "0", "--parallel", "8", "--work-dir", "w",
+    )  # fmt: skip
+    assert (code, out, err) == (0, "", "")
+    options = seen[0]
+    assert (options.model, options.output, options.sidecar, options.heads) == (model, Path("out.gguf"), True, 3)
+    assert (options.minutes, options.data, options.seed, options.tokens) == (2.5, Path("d.jsonl"), 4, 5000)
+    assert (options.threads, options.n_gpu_layers, options.parallel, options.work_dir) == (2, 0, 8, Path("w"))
+
+
+def test_train_checks_the_model_first(tmp_path: Path) -> None:
+    code, _, err = invoke("train", str(tmp_path / "nowhere.gguf"), "-o", "out.gguf")
+    assert code == 1
+    assert err.startswith(f"error: no such file: {tmp_path / 'nowhere.gguf'}")
