@@ -132,7 +132,8 @@ def _add_keys(writer: GGUFWriter, heads: MedusaHeads) -> None:
 
 def _add_f16(writer: GGUFWriter, name: str, matrix: NDArray[np.floating]) -> None:
     """numpy's [out, in] becomes ggml's ne = {in, out}; values beyond F16's range would turn into infinities."""
-    narrow = np.ascontiguousarray(matrix, dtype=np.float16)
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(matrix, dtype=np.float16)
     if not np.isfinite(narrow).all():
         raise MedusaError(f"{name}: holds values that F16 cannot represent, train with a lower learning rate")
     writer.add_tensor(name, narrow)

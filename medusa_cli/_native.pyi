@@ -156,9 +156,7 @@ class Sampling:
 class Accept:
     """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H)))."""
 
-    def __init__(
-        self, kind: str, *, epsilon: float = 0.09, delta: float = 0.3, greedy_root: bool = False
-    ) -> None: ...
+    def __init__(self, kind: str, *, epsilon: float = 0.09, delta: float = 0.3, greedy_root: bool = False) -> None: ...
 
 class Piece:
     """One emitted token and the text that became printable with it (whole UTF-8 characters only)."""

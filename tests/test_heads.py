@@ -48,9 +48,7 @@ def output_matrix(path: str) -> np.ndarray:
 @pytest.mark.parametrize("lm_head", ["own", "base", "draft_vocab"])
 @pytest.mark.parametrize("blocks", [0, 1, 3])
 @pytest.mark.parametrize("bias", [True, False])
-def test_probabilities_equal_numpy(
-    base: native.Model, tmp_path: Path, lm_head: str, blocks: int, bias: bool
-) -> None:
+def test_probabilities_equal_numpy(base: native.Model, tmp_path: Path, lm_head: str, blocks: int, bias: bool) -> None:
     written = write_heads(tmp_path / "heads.gguf", heads=3, blocks=blocks, lm_head=lm_head, bias=bias)
     heads = native.Heads(base, str(tmp_path / "heads.gguf"))
     assert (heads.head_count, heads.block_count, heads.lm_head) == (3, blocks, lm_head)

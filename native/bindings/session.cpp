@@ -88,14 +88,13 @@ void bind_params(nb::module_& m) {
         .def(
             "__init__",
             [](SamplingParams* self, float temperature, int top_k, float top_p, float min_p, float repeat_penalty,
-               int repeat_last_n, const std::vector<std::pair<Token, float>>& logit_bias, uint64_t seed) {
+               int repeat_last_n, const std::optional<std::map<Token, float>>& logit_bias, uint64_t seed) {
                 if (!(repeat_penalty > 0.0f)) throw Error("repeat penalty must be above 0 (1 switches it off)");
-                new (self)
-                    SamplingParams{temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, logit_bias, seed};
+                new (self) SamplingParams{temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, {}, seed};
+                if (logit_bias) self->logit_bias.assign(logit_bias->begin(), logit_bias->end());
             },
             nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 40, "top_p"_a = 0.95f, "min_p"_a = 0.05f,
-            "repeat_penalty"_a = 1.0f, "repeat_last_n"_a = 64, "logit_bias"_a = std::vector<std::pair<Token, float>>{},
-            "seed"_a = 0);
+            "repeat_penalty"_a = 1.0f, "repeat_last_n"_a = 64, "logit_bias"_a = nb::none(), "seed"_a = 0);
     nb::class_<AcceptParams>(m, "Accept")
         .def(
             "__init__",

@@ -1,0 +1,16 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from medusa_cli import models
+
+
+@pytest.fixture(scope="session")
+def demo_model_path() -> Path:
+    """The demo base model, fetched into the user's cache the first time (or named by MEDUSA_DEMO_MODEL)."""
+    return models.demo_base(Console(stderr=True))
