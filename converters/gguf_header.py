@@ -231,7 +231,7 @@ def read_header(path: Path) -> tuple[Header, int]:
                 header = parse(view, str(path))
     except OSError as error:
         raise explain_os_error(error, path) from error
-    if header.data_offset + header.data_size > size:
+    if header.tensors and header.data_offset + header.data_size > size:
         missing = header.data_offset + header.data_size - size
         raise MedusaError(f"{path}: truncated GGUF, {missing} bytes are missing, fetch the file again")
     return header, size

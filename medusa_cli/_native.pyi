@@ -240,3 +240,35 @@ def collect(
     head k (1-based) learns states[i] -> tokens[i + k]. Returning False ends the run. on_progress(total tokens so far).
     Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.
     """
+
+class testing:
+    """A deterministic model without weights, for tests of the algorithm. In truth a submodule."""
+
+    class FakeSession(Session):
+        def __init__(
+            self,
+            tree: Tree,
+            *,
+            vocab_size: int = 32,
+            context_size: int = 512,
+            acceptance: float = 0.5,
+            seed: int = 0,
+            sharpness: float = 8.0,
+        ) -> None: ...
+        def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
+        def sequence(self, id: int) -> list[int]: ...
+        @property
+        def cell_count(self) -> int: ...
+        @property
+        def cache_calls(self) -> int: ...
+
+    @staticmethod
+    def stream(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[list[str], bool]: ...
+    @staticmethod
+    def distribution(
+        logits: Sequence[float], sampling: Sampling, history: Sequence[int] = ()
+    ) -> list[tuple[int, float]]: ...
+    @staticmethod
+    def uniform(seed: int, index: int) -> float: ...
+    @staticmethod
+    def argmax(logits: Sequence[float]) -> int: ...

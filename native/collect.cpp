@@ -82,9 +82,10 @@ class Collector {
         slot.chain = make_chain(sampling, vocab_size_, prompt);
         if (params_.hidden) context_.set_hidden(false);
         const size_t last = prompt.size() - 1;
-        for (size_t begin = 0; begin < last; begin += LlamaContext::batch_size) {
+        const size_t batch = context_.batch_size();
+        for (size_t begin = 0; begin < last; begin += batch) {
             rows_.clear();
-            for (size_t i = begin; i < std::min<size_t>(last, begin + LlamaContext::batch_size); ++i) {
+            for (size_t i = begin; i < std::min<size_t>(last, begin + batch); ++i) {
                 rows_.push_back({prompt[i], slot.position++, {&slot.id, 1}, false});
             }
             decode();

@@ -40,6 +40,17 @@ void remove_amx_kernels() {
 #endif
 }
 
+std::string reason() {
+    const std::lock_guard lock(log_mutex);
+    return last_log_error.empty() ? "" : " (" + last_log_error + ")";
+}
+
+std::string token_text(const llama_vocab* vocab, llama_token token) {
+    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab, token);
+}
+
+}  // namespace
+
 void initialise_backend() {
     static std::once_flag once;
     std::call_once(once, [] {
@@ -51,17 +62,6 @@ void initialise_backend() {
     const std::lock_guard lock(log_mutex);
     last_log_error.clear();
 }
-
-std::string reason() {
-    const std::lock_guard lock(log_mutex);
-    return last_log_error.empty() ? "" : " (" + last_log_error + ")";
-}
-
-std::string token_text(const llama_vocab* vocab, llama_token token) {
-    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab, token);
-}
-
-}  // namespace
 
 std::string libllama_version() {
     return llama_version();
@@ -241,8 +241,8 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     : model_(std::move(model)), batch_(std::make_unique<Batch>()) {
     initialise_backend();
     auto p = llama_context_default_params();
-    p.n_ctx = params.context_size;
-    p.n_batch = p.n_ubatch = batch_size;
+    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
+    p.n_batch = p.n_ubatch = 512;
     p.n_seq_max = params.max_sequences;
     // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
     p.n_outputs_max = std::max(params.max_outputs, params.max_sequences);
@@ -268,6 +268,9 @@ LlamaContext::~LlamaContext() {
 }
 int LlamaContext::size() const {
     return static_cast<int>(llama_n_ctx(context_));
+}
+int LlamaContext::batch_size() const {
+    return static_cast<int>(llama_n_batch(context_));
 }
 void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);

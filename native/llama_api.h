@@ -23,6 +23,9 @@ namespace medusa {
 
 std::string libllama_version();
 
+// Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
+void initialise_backend();
+
 // Progress of loading in 0..1; false aborts.
 using LoadProgress = std::function<bool(float)>;
 
@@ -91,8 +94,6 @@ struct BatchRow {
 
 class LlamaContext final : public CacheOps {
   public:
-    static constexpr int batch_size = 512;
-
     LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params);
     ~LlamaContext() override;
     LlamaContext(const LlamaContext&) = delete;
@@ -100,9 +101,11 @@ class LlamaContext final : public CacheOps {
 
     const LlamaModel& model() const { return *model_; }
     int size() const;
+    // Most rows one decode() takes.
+    int batch_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
-    // At most batch_size rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
+    // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     std::span<const float> logits(int row) const;
     std::span<const float> hidden(int row) const;

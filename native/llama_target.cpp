@@ -56,7 +56,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
             status = DecodeStatus::cancelled;
             break;
         }
-        const auto chunk = rest.first(std::min<size_t>(rest.size(), LlamaContext::batch_size));
+        const auto chunk = rest.first(std::min<size_t>(rest.size(), context_.batch_size()));
         status = append(chunk, false, stop);
         rest = rest.subspan(chunk.size());
     }

@@ -125,7 +125,8 @@ def test_output_does_not_depend_on_the_order_of_siblings(
 
 def longest_greedy_match(session: testing.FakeSession, choices: list[list[int]], context: list[int]) -> int:
     """Reference for acceptance 1: how deep the tree follows the argmax path (ranks of the fake are its true order)."""
-    depth, node = 0, []
+    depth = 0
+    node: list[int] = []
     while [*node, 0] in choices:  # rank 0 is the argmax
         node = [*node, 0]
         depth += 1
@@ -193,6 +194,7 @@ def test_a_step_that_accepts_nothing_costs_one_scan_of_the_cache() -> None:
     wide = [[rank] for rank in range(9)]
     session = testing.FakeSession(native.Tree(wide), acceptance=0.0)
     session.generate(PROMPT, max_tokens=10, ignore_eos=True)
+    assert session.last is not None
     before, steps = session.cache_calls, session.last.stats["steps"]
     # 8 copies bring the leaves in step once; then each step removes the rejected nodes in a single call.
     assert before <= 8 + 1 + steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -80,7 +81,7 @@ def test_explicit_draft_output_is_used(base: native.Model, tmp_path: Path) -> No
     assert int(heads.probabilities(hidden)[0].argmax()) == int((rows.astype(np.float32) @ hidden).argmax())
 
 
-BAD_HEADS = {
+BAD_HEADS: dict[str, tuple[dict[str, Any], str]] = {
     "hidden size": ({"hidden": BASE_HIDDEN * 2}, "another base"),
     "vocabulary of own heads": ({"lm_head": "own", "vocab": BASE_VOCAB + 8}, "another base"),
     "vocabulary of the draft map": ({"lm_head": "draft_vocab", "d2t": np.array([1, BASE_VOCAB])}, "another base"),
@@ -106,7 +107,8 @@ BAD_HEADS = {
 def test_unfit_heads_are_refused_in_one_line(base: native.Model, tmp_path: Path, case: str) -> None:
     options, message = BAD_HEADS[case]
     path = tmp_path / "heads.gguf"
-    write_heads(path, **{"heads": 2, "blocks": 1, "lm_head": "base", **options})
+    arguments: dict[str, Any] = {"heads": 2, "blocks": 1, "lm_head": "base", **options}
+    write_heads(path, **arguments)
     with pytest.raises(native.NativeError, match=message) as caught:
         native.Heads(base, str(path))
     assert "\n" not in str(caught.value)

@@ -43,7 +43,7 @@ def train(
 
     messages = console.messages()
     ref = models.resolve(model, messages)
-    from medusa_cli.training import train as training
+    import medusa_cli.training.train as training
     from medusa_cli.training.options import TrainOptions
 
     training.run(

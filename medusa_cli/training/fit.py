@@ -128,7 +128,7 @@ class Fit:
             loss = heads_loss(self.heads, states.gather(all_rows[picked]), wanted, output, block)
             self._update(loss)
             if self.step % 10 == 0 or self.step == self.plan.steps:
-                value = float(loss)
+                value = float(loss.detach())
             if on_step is not None:
                 on_step(self.step, value)
             if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:

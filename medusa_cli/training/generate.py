@@ -25,6 +25,7 @@ from medusa_cli.errors import MedusaError
 from .corpus import Corpus, Text
 from .dialogs import Conversation, PromptSource
 from .filters import loop_start
+from .interrupts import Stopped
 from .rendering import Message, prompt_tokens
 from .self_written import UserTurns
 
@@ -60,10 +61,6 @@ class Round:
     cursor: int
     next_job: int
     jobs: list[Job]
-
-
-class Stopped(Exception):
-    """Leaves a native run from one of its callbacks."""
 
 
 class TextWriter:

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from types import FrameType
 
 
+class Stopped(Exception):
+    """Leaves a native run from one of its callbacks."""
+
+
 class Interrupt:
     """`requested` turns true at the first Ctrl-C; a second one interrupts at once, as usual."""
 

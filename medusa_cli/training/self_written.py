@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
@@ -9,16 +10,17 @@ from medusa_cli import native, template
 
 from .dialogs import Conversation
 from .filters import loop_start
+from .interrupts import Stopped
 from .rendering import tokenize_rendered
 from .seed_prompts import follow_up
 from .seed_words import OPENERS
 
-MAX_TOKENS = 120
+MAX_TOKENS = 96
 CAPTION = "@@user-turn@@"
 OPENED_SHARE = 0.7
 """Share of the turns that begin with given words: alone with the header a small model asks the same few things."""
 FOLLOW_UP_SHARE = 0.3
-SURPLUS = 1.5
+SURPLUS = 1.3
 """Turns asked for per turn wanted: some are cut off, repeated or no questions."""
 
 
@@ -44,17 +46,23 @@ class UserTurns:
             turns[index] = openers[index] + self._text(tokens)
             return not should_stop()
 
-        native.collect(
-            self.model,
-            [tokenize_rendered(self.model, self.header + opener) for opener in openers],
-            [round(rng.uniform(0.7, 1.0), 2) for _ in openers],
-            max_tokens=MAX_TOKENS,
-            n_parallel=self.parallel,
-            seed=rng.getrandbits(31),
-            n_threads=self.threads,
-            hidden=False,
-            on_sequence=on_sequence,
-        )
+        def on_progress(total: int) -> None:
+            if should_stop():
+                raise Stopped
+
+        with contextlib.suppress(Stopped):
+            native.collect(
+                self.model,
+                [tokenize_rendered(self.model, self.header + opener) for opener in openers],
+                [round(rng.uniform(0.7, 1.0), 2) for _ in openers],
+                max_tokens=MAX_TOKENS,
+                n_parallel=self.parallel,
+                seed=rng.getrandbits(31),
+                n_threads=self.threads,
+                hidden=False,
+                on_sequence=on_sequence,
+                on_progress=on_progress,
+            )
         conversations: dict[str, Conversation] = {}
         for index in sorted(turns):
             turn = turns[index].strip()

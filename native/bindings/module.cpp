@@ -1,7 +1,9 @@
 #include "bindings/bindings.h"
 #include "common.h"
+#include "llama_api.h"
 
 NB_MODULE(_native, m) {
+    medusa::initialise_backend();
     nb::exception<medusa::Error>(m, "NativeError", PyExc_RuntimeError);
     m.attr("LLAMA_CPP_PYTHON") = MEDUSA_LLAMA_CPP_PYTHON;
     medusa::bind_files(m);
