@@ -37,7 +37,10 @@ class Text:
 
 
 class Corpus:
-    """The texts under one folder. `state` is kept in the manifest for whoever generates (JSON values only)."""
+    """The texts under one folder.
+
+    tokens: in all texts, those in memory included. state: JSON values, kept in the manifest for whoever generates.
+    """
 
     def __init__(self, folder: Path, n_embd: int) -> None:
         """Opens or creates. MedusaError when the folder holds something else or cannot be written."""
@@ -45,6 +48,7 @@ class Corpus:
         self.shards: list[str] = []
         self.texts: list[Text] = []
         self.state: dict[str, Any] = {}
+        self.tokens = 0
         self._pending: list[tuple[Text, NDArray[np.int32], NDArray[np.float16]]] = []
         self._flushed = time.monotonic()
         try:
@@ -67,16 +71,12 @@ class Corpus:
             for name in self.shards:
                 rows = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
                 self.texts.extend(Text(**row) for row in rows)
+            self.tokens = sum(text.length for text in self.texts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> MedusaError:
         return MedusaError(f"{self.folder}: damaged training data ({why}), remove the folder to start anew")
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in all texts, those in memory included."""
-        return sum(text.length for text in self.texts) + sum(text.length for text, _, _ in self._pending)
 
     @property
     def bytes_per_token(self) -> int:
@@ -91,6 +91,7 @@ class Corpus:
         if tokens.shape != (text.length,) or states.shape != (text.length, self.n_embd):
             raise MedusaError(f"job {text.job}: {states.shape} hidden states for {tokens.shape} tokens")
         self._pending.append((text, tokens, states))
+        self.tokens += text.length
         size = sum(text.length for text, _, _ in self._pending) * self.bytes_per_token
         if size >= SHARD_BYTES or time.monotonic() - self._flushed > SHARD_SECONDS:
             self.flush()

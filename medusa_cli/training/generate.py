@@ -7,6 +7,7 @@ the model made up itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -92,8 +93,8 @@ class TextWriter:
     ) -> None:
         """Generates until tokens_left() <= 0, the prompts are used up, or should_stop() (asked at every step).
 
-        on_tokens(n): n more tokens came. Complete answers are on disk when this returns or raises. MedusaError when
-        the model writes nothing that can be used.
+        on_tokens(n): n tokens of unfinished answers exist besides the corpus. Complete answers are on disk when this
+        returns or raises. MedusaError when the model writes nothing that can be used.
         """
         fruitless = 0
         try:
@@ -105,7 +106,9 @@ class TextWriter:
                 self._answer(current, should_stop, on_tokens)
                 fruitless = 0 if self.corpus.tokens > before else fruitless + 1
                 if fruitless == FRUITLESS_ROUNDS and not should_stop():
-                    raise MedusaError("the model's answers are empty or loops, no heads can be trained on them")
+                    raise MedusaError(
+                        f"no usable text: the answers are empty or loops, or prompts have over {self.max_prompt} tokens"
+                    )
         finally:
             self.corpus.flush()
 
@@ -174,50 +177,37 @@ class TextWriter:
         """Generates the round's answers into the corpus; counts the round as done unless stopped."""
         pairs = [(job, prompt_tokens(self.model, job.messages)) for job in current.jobs]
         pairs = [(job, tokens) for job, tokens in pairs if 0 < len(tokens) <= self.max_prompt]
+        finished = 0
 
         def on_sequence(index: int, tokens: list[int], states: NDArray[np.float16] | None) -> bool:
+            nonlocal finished
             assert states is not None
+            finished += len(tokens)
             self._keep(pairs[index][0], tokens, states)
             return not should_stop()
 
-        try:
-            if pairs:
-                self._collect(pairs, self.seed * 7919 + current.number, should_stop, on_sequence, on_tokens)
-        except Stopped:
-            return
-        if not should_stop():
-            self.corpus.state["rounds"] = current.number + 1
-            self.corpus.flush()
-
-    def _collect(
-        self,
-        pairs: list[tuple[Job, list[int]]],
-        seed: int,
-        should_stop: Callable[[], bool],
-        on_sequence: Callable[[int, list[int], NDArray[np.float16] | None], bool],
-        on_tokens: Callable[[int], None],
-    ) -> None:
-        counted = 0
-
         def on_progress(total: int) -> None:
-            nonlocal counted
-            on_tokens(total - counted)
-            counted = total
+            on_tokens(total - finished)
             if should_stop():
                 raise Stopped
 
-        native.collect(
-            self.model,
-            [tokens for _, tokens in pairs],
-            [job.temperature for job, _ in pairs],
-            max_tokens=self.max_answer,
-            n_parallel=self.parallel,
-            seed=seed & 0x7FFFFFFF,
-            n_threads=self.threads,
-            hidden=True,
-            on_sequence=on_sequence,
-            on_progress=on_progress,
-        )
+        if pairs:
+            with contextlib.suppress(Stopped):
+                native.collect(
+                    self.model,
+                    [tokens for _, tokens in pairs],
+                    [job.temperature for job, _ in pairs],
+                    max_tokens=self.max_answer,
+                    n_parallel=self.parallel,
+                    seed=(self.seed * 7919 + current.number) & 0x7FFFFFFF,
+                    n_threads=self.threads,
+                    hidden=True,
+                    on_sequence=on_sequence,
+                    on_progress=on_progress,
+                )
+        if not should_stop():
+            self.corpus.state["rounds"] = current.number + 1
+            self.corpus.flush()
 
     def _keep(self, job: Job, tokens: list[int], states: NDArray[np.float16]) -> None:
         """Adds the part of an answer that is worth training on."""

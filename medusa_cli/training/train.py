@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from medusa_cli import paths
 from medusa_cli.converters import sidecar, single_file
-from medusa_cli.converters.atomic import atomic_file, atomic_path
+from medusa_cli.converters.atomic import atomic_file
 from medusa_cli.errors import MedusaError
 
 from . import dataset, evaluate
@@ -144,10 +145,10 @@ class _Run:
             )
             with phase(options.console, "Writing text", "tokens") as bar:
 
-                def on_tokens(count: int) -> None:
+                def on_tokens(unfinished: int) -> None:
                     self.corpus.state["seconds"] = seconds()
-                    have = self.corpus.tokens
-                    bar.update(have, have + max(0.0, tokens_left()))
+                    have = self.corpus.tokens + unfinished
+                    bar.update(have, have + max(0.0, tokens_left() - unfinished))
 
                 writer.run(tokens_left, should_stop, on_tokens)
         self._check_interrupt()
@@ -259,15 +260,16 @@ class _Run:
             sidecar.write_sidecar(self.options.output, heads)
             return
         with (
-            atomic_path(self.folder / "heads.gguf") as part,
+            tempfile.TemporaryDirectory(dir=self.folder) as scratch,
             phase(self.options.console, "Writing file", "bytes") as bar,
         ):
+            part = Path(scratch) / "heads.gguf"
             sidecar.write_sidecar(part, heads)
             single_file.join(self.options.model, part, self.options.output, bar.update)
 
     def _check_interrupt(self) -> None:
         if self.interrupt.requested:
-            self.options.console.print(f"Saved in {self.folder}. The same command continues from here.")
+            _say(self.options.console, f"Saved in {self.folder}. The same command continues from here.")
             raise KeyboardInterrupt
 
 
@@ -275,19 +277,24 @@ def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
     million = corpus.bytes_per_token * 1e6 / GIB
-    console.print(f"Base: {base.name} ({base.fingerprint}), {options.heads} heads")
+    _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} heads")
     if corpus.tokens:
-        console.print(f"Continuing with {corpus.tokens} tokens from an earlier run.")
+        _say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
     if options.tokens is None:
-        console.print(f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
+        _say(console, f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
         return
     needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token
-    console.print(f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
+    _say(console, f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
             f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
         )
+
+
+def _say(console: Console, text: str) -> None:
+    """One line as it is: paths are neither wrapped nor read as markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _report(console: Console, result: TrainResult) -> None:
@@ -298,11 +305,12 @@ def _report(console: Console, result: TrainResult) -> None:
         table.add_row(str(head), *(f"{value:.1%}" for value in row[:3]), f"{sum(row):.1%}")
     console.print(table)
     size = result.output.stat().st_size / (1 << 20)
-    console.print(
+    _say(
+        console,
         f"Tree: {len(result.tree) + 1} nodes; {result.predicted:.2f} tokens per step predicted, "
-        f"{result.measured:.2f} measured on other held-out text"
+        f"{result.measured:.2f} measured on other held-out text",
     )
-    console.print(f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
+    _say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
