@@ -232,12 +232,14 @@ def collect(
     hidden: bool = True,
     on_sequence: Callable[[int, list[int], NDArray[np.float16] | None], bool | None],
     on_progress: Callable[[int], None] | None = None,
+    on_partial: Callable[[int, list[int]], bool | None] | None = None,
 ) -> None:
     """Generates one continuation per prompt, n_parallel at a time (training data).
 
     on_sequence(index, tokens, states): tokens are the generated ids (the end-of-generation token included when it
     came), states [len(tokens), n_embd]: states[i] is the post-norm hidden state from which tokens[i] was sampled, so
     head k (1-based) learns states[i] -> tokens[i + k]. Returning False ends the run. on_progress(total tokens so far).
+    on_partial(index, tokens so far), after every 32 tokens of a continuation: returning False ends that continuation.
     Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.
     """
 

@@ -20,8 +20,12 @@ struct Slot {
 class Collector {
   public:
     Collector(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
-              const std::vector<float>& temperatures, const CollectParams& params)
-        : prompts_(prompts), temperatures_(temperatures), params_(params), context_(model, sized(prompts, params)) {
+              const std::vector<float>& temperatures, const CollectParams& params, const OnPartial& on_partial)
+        : prompts_(prompts),
+          temperatures_(temperatures),
+          params_(params),
+          on_partial_(on_partial),
+          context_(model, sized(prompts, params)) {
         context_.set_hidden(params.hidden);
         width_ = params.hidden ? model->embedding_size() : 0;
         vocab_size_ = model->vocab_size();
@@ -33,7 +37,7 @@ class Collector {
     void run(const OnContinuation& on_done, const OnCollected& on_progress) {
         while (true) {
             for (Slot& slot : slots_) {
-                if (!slot.busy && next_ < prompts_.size() && !start(slot, on_done)) return;
+                if (!slot.busy && next_ < prompts_.size()) start(slot);
             }
             rows_.clear();
             for (Slot& slot : slots_) {
@@ -69,8 +73,8 @@ class Collector {
         if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate: lower --parallel");
     }
 
-    // Prefills the next prompt into an idle slot and draws its first token.
-    bool start(Slot& slot, const OnContinuation& on_done) {
+    // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch.
+    void start(Slot& slot) {
         context_.remove(slot.id, -1, -1);
         const size_t index = next_++;
         const auto& prompt = prompts_[index];
@@ -80,8 +84,11 @@ class Collector {
         SamplingParams sampling;
         sampling.temperature = temperatures_[index];
         slot.chain = make_chain(sampling, vocab_size_, prompt);
-        if (params_.hidden) context_.set_hidden(false);
+        slot.next = prompt.back();
         const size_t last = prompt.size() - 1;
+        if (last == 0) return;
+        // Hidden states would make every row pay for the output matrix.
+        if (params_.hidden) context_.set_hidden(false);
         const size_t batch = context_.batch_size();
         for (size_t begin = 0; begin < last; begin += batch) {
             rows_.clear();
@@ -91,10 +98,6 @@ class Collector {
             decode();
         }
         if (params_.hidden) context_.set_hidden(true);
-        rows_.assign(1, {prompt[last], slot.position++, {&slot.id, 1}, true});
-        decode();
-        slot.row = 0;
-        return take(slot, on_done);
     }
 
     // Draws a token from the slot's row; hands the continuation over when it is complete.
@@ -115,7 +118,7 @@ class Collector {
         }
         const bool done =
             model_->is_end_of_generation(slot.next) || static_cast<int>(work.tokens.size()) >= params_.max_tokens;
-        if (!done) return true;
+        if (!done && !(on_partial_ && work.tokens.size() % partial_interval == 0 && !on_partial_(work))) return true;
         slot.busy = false;
         return on_done(work);
     }
@@ -124,6 +127,7 @@ class Collector {
     const std::vector<std::vector<Token>>& prompts_;
     const std::vector<float>& temperatures_;
     CollectParams params_;
+    const OnPartial& on_partial_;
     LlamaContext context_;
     std::vector<Slot> slots_;
     std::vector<BatchRow> rows_;
@@ -138,7 +142,7 @@ class Collector {
 
 void collect(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
              const std::vector<float>& temperatures, const CollectParams& params, const OnContinuation& on_done,
-             const OnCollected& on_progress) {
+             const OnCollected& on_progress, const OnPartial& on_partial) {
     if (prompts.size() != temperatures.size()) throw Error("collect: one temperature per prompt is needed");
     if (params.parallel < 1 || params.parallel > Tree::max_size || params.max_tokens < 1) {
         throw Error("collect: parallel must be within 1..256 and max_tokens positive");
@@ -146,7 +150,7 @@ void collect(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<To
     for (const auto& prompt : prompts) {
         if (prompt.empty()) throw Error("collect: a prompt is empty");
     }
-    Collector(std::move(model), prompts, temperatures, params).run(on_done, on_progress);
+    Collector(std::move(model), prompts, temperatures, params, on_partial).run(on_done, on_progress);
 }
 
 }  // namespace medusa

@@ -204,6 +204,7 @@ class TextWriter:
                     hidden=True,
                     on_sequence=on_sequence,
                     on_progress=on_progress,
+                    on_partial=lambda _, tokens: loop_start(tokens) == len(tokens),
                 )
         if not should_stop():
             self.corpus.state["rounds"] = current.number + 1
