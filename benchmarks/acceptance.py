@@ -11,25 +11,14 @@ and the overhead: time of everything but verify per step, relative to a plain de
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
 
+from common import Bench, read_prompts
 from rich.console import Console
 from rich.table import Table
-
-from medusa_cli import models, native, template
-
-
-def read_prompts(path: Path) -> list[tuple[str, str]]:
-    """(category, first user turn) of each line."""
-    prompts = []
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        prompts.append((row.get("category", "all"), row["turns"][0] if "turns" in row else row["prompt"]))
-    return prompts
 
 
 def step_ms(stats: dict[str, float], phases: dict[str, float], *names: str) -> float:
@@ -48,25 +37,14 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
 
-    reference = models.resolve(arguments.model, Console(stderr=True))
-    model = native.Model(str(reference.path))
-    heads = native.Heads(model, str(arguments.heads or reference.heads or reference.path))
-    tree = native.Tree(heads.tree).clipped(heads.head_count, heads.output_rows, arguments.nodes)
-    drafting, plain = native.Session(model, heads, tree=tree), native.Session(model)
-
+    bench = Bench(arguments.model, arguments.heads, arguments.nodes)
     by_category: dict[str, list[float]] = defaultdict(list)
     acceptance, overheads, same = [], [], 0
     prompts = read_prompts(arguments.data)[: arguments.limit]
     for category, text in prompts:
-        rendered = template.render(
-            model.chat_template,
-            [{"role": "user", "content": text}],
-            bos_text=model.bos_text,
-            eos_text=model.eos_text,
-        )
-        tokens = model.tokenize(rendered, add_special=False)
-        drafted = drafting.generate(tokens, max_tokens=arguments.max_tokens)
-        baseline = plain.generate(tokens, max_tokens=arguments.max_tokens)
+        tokens = bench.chat_tokens(text)
+        drafted = bench.drafting.generate(tokens, max_tokens=arguments.max_tokens)
+        baseline = bench.plain.generate(tokens, max_tokens=arguments.max_tokens)
         same += drafted.tokens == baseline.tokens
         if drafted.stats["steps"] == 0:
             continue
@@ -83,7 +61,9 @@ def main() -> None:
     table.add_row("all", str(len(everything)), f"{mean:.3f}", style="bold")
     console.print(table)
     depths = [statistics.mean(column) for column in zip(*acceptance, strict=True)]
-    console.print(f"tree of {tree.size} nodes; accepted at depth 1, 2, ...: {' '.join(f'{d:.3f}' for d in depths)}")
+    console.print(
+        f"tree of {bench.tree.size} nodes; accepted at depth 1, 2, ...: {' '.join(f'{d:.3f}' for d in depths)}"
+    )
     console.print(f"overhead (all but verify, of a plain step): median {statistics.median(overheads):.3f}")
     console.print(f"identical to plain decoding: {same} of {len(prompts)} answers")
     if arguments.require and mean < arguments.require:

@@ -168,6 +168,8 @@ class Piece:
 
 class Generation:
     tokens: list[int]
+    paths: list[list[int]]
+    """Accepted tree nodes of each step, from the root downwards."""
     text: str
     stop_reason: str
     """"eos" | "stop" | "length" | "context_full" | "cancelled"."""
@@ -241,6 +243,22 @@ def collect(
     head k (1-based) learns states[i] -> tokens[i + k]. Returning False ends the run. on_progress(total tokens so far).
     on_partial(index, tokens so far), after every 32 tokens of a continuation: returning False ends that continuation.
     Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.
+    """
+
+def teacher_forced(
+    model: Model,
+    tokens: Sequence[int],
+    *,
+    prompt_length: int,
+    tree: Tree | None = None,
+    paths: Sequence[Sequence[int]] = (),
+    n_threads: int = 0,
+) -> tuple[list[int], list[float]]:
+    """The model's argmax after tokens[:i] for i in prompt_length .. len(tokens), and its logits after all of them.
+
+    Step i verifies `tree` with the next tokens on the nodes of paths[i] and fillers on the others. tree None: plain
+    decoding. With the tree and Generation.paths of a session it repeats the session's batch widths and cache layout
+    without its drafts and its acceptance (DESIGN 8, tier 3).
     """
 
 class testing:

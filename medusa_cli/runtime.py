@@ -98,7 +98,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
             f"{ref.name} is a recurrent model ({model.architecture}), which cannot check a tree of drafts: "
             "run it with --no-spec"
         )
-    heads = None if heads_path is None else native.Heads(model, str(heads_path))
+    heads = None if heads_path is None else load_heads(model, heads_path, console)
     tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
@@ -135,6 +135,24 @@ def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:
         return native.Model(str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress)
     finally:
         bar.stop()
+
+
+def load_heads(model: native.Model, path: Path, console: Console) -> native.Heads:
+    """Loads heads for `model`. Shapes or a vocabulary of another base are an error, another name of it is a remark."""
+    from medusa_cli import native
+    from medusa_cli.converters.fingerprint import fingerprint
+
+    heads = native.Heads(model, str(path))
+    if path.samefile(model.path):
+        return heads
+    wanted, base = native.read_gguf(str(path)).metadata, native.read_gguf(model.path).metadata
+    made_for, found = wanted.get("medusa.base.fingerprint"), fingerprint(base)
+    if made_for is not None and made_for != found:
+        raise MedusaError(f"{path}: made for the base {made_for}, but {model.path} is {found}: choose the right pair")
+    names = wanted.get("medusa.base.name"), base.get("general.name")
+    if all(names) and names[0] != names[1]:
+        console.print(f"note: the heads were made for {names[0]}, this model is {names[1]}", markup=False)
+    return heads
 
 
 def heads_file(ref: models.ModelRef, given: Path | None, model: native.Model) -> Path | None:

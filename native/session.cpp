@@ -181,6 +181,7 @@ void Session::step(Run& run) {
     counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
     for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
     run.hidden_row = accepted.path.back();
+    run.out.paths.push_back(accepted.path);
     run.root = accepted.next_root;
     emit(run, emitted);
     counters.other_ms += watch.lap();

@@ -48,7 +48,8 @@ struct Counters {
 };
 
 struct Generation {
-    std::vector<Token> tokens;  // emitted, without an end-of-generation token
+    std::vector<Token> tokens;            // emitted, without an end-of-generation token
+    std::vector<std::vector<int>> paths;  // the accepted nodes of each step, from the root downwards
     std::string text;
     StopReason stop_reason = StopReason::none;
     int prompt_tokens = 0;

@@ -29,7 +29,8 @@ def heads(demo_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     width = metadata["llama.embedding_length"]
     block = Block(np.zeros((width, width), np.float16), np.zeros(width, np.float32))
     path = tmp_path_factory.mktemp("heads") / "heads.gguf"
-    write_sidecar(path, MedusaHeads([[block], [block]], "base", "demo", fingerprint(metadata), tree=[[0], [1], [0, 0]]))
+    name = metadata["general.name"]
+    write_sidecar(path, MedusaHeads([[block], [block]], "base", name, fingerprint(metadata), tree=[[0], [1], [0, 0]]))
     return path
 
 

@@ -110,6 +110,7 @@ void bind_params(nb::module_& m) {
         .def_ro("drafted", &Piece::drafted);
     nb::class_<Generation>(m, "Generation")
         .def_ro("tokens", &Generation::tokens)
+        .def_ro("paths", &Generation::paths)
         .def_ro("text", &Generation::text)
         .def_prop_ro("stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); })
         .def_ro("prompt_tokens", &Generation::prompt_tokens)

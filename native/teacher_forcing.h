@@ -1,0 +1,26 @@
+// What a model says next after each prefix of a given text: the reference that explains a difference between plain and
+// speculative decoding.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "llama_api.h"
+#include "tree.h"
+
+namespace medusa {
+
+struct TeacherForced {
+    std::vector<Token> tokens;       // the argmax after each prefix, from the prompt's end on
+    std::vector<float> last_logits;  // behind tokens.back()
+};
+
+// Decodes `tokens` behind its first `prompt_length` in verify steps of `tree`: step i puts the next tokens on the nodes
+// of paths[i] (from the root downwards; {0} when `paths` has ended) and fillers on all others, then commits that path.
+// With the root-only tree this is plain decoding. With the tree and the accepted paths of a session it repeats the
+// session's batch widths and cache layout, but neither its drafts nor its acceptance.
+TeacherForced teacher_forced(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int prompt_length,
+                             const Tree& tree, std::span<const std::vector<int>> paths, int threads);
+
+}  // namespace medusa
