@@ -44,8 +44,7 @@ def read_medusa(checkpoint: Checkpoint, names: Sequence[str], is_full_model: boo
     heads = check_numbers(checkpoint, (head for head, _, _ in (*blocks, *outputs)))
     has_output = bool(outputs)
     block_count, remarks = _block_count(checkpoint, blocks, outputs)
-    hidden = matrix_shape(checkpoint, _any_matrix(checkpoint, blocks, outputs))[1]
-    rows = matrix_shape(checkpoint, outputs[min(outputs)])[0] if has_output else 0
+    rows, hidden = _sizes(checkpoint, prefix, block_count, blocks, outputs)
 
     tensors: list[HeadTensor] = []
     parts: tuple[tuple[str, tuple[int, ...], Role], ...] = (
@@ -92,10 +91,10 @@ def _sorted_names(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, di
         assert match
         prefixes.setdefault(match["prefix"], name)
         key = (int(match["head"]), int(match["index"]), match["part"])
+        if len(prefixes) > 1:
+            first, second = prefixes.values()
+            raise MedusaError(f"{checkpoint.name}: two sets of heads ({first!r}, {second!r}): name the file you mean")
         put(checkpoint, blocks if match["linear"] else outputs, key, name)
-    if len(prefixes) > 1:
-        first, second = list(prefixes.values())[:2]
-        raise MedusaError(f"{checkpoint.name}: two sets of heads ({first!r}, {second!r}): name the file you mean")
     return next(iter(prefixes)), blocks, outputs
 
 
@@ -120,12 +119,14 @@ def _block_count(checkpoint: Checkpoint, blocks: dict[Key, str], outputs: dict[K
     return check_blocks(checkpoint, count), count_remark(stated, count, "blocks in each head")
 
 
-def _any_matrix(checkpoint: Checkpoint, blocks: dict[Key, str], outputs: dict[Key, str]) -> str:
-    for names in (blocks, outputs):
-        weights = [key for key in names if key[2] == "weight"]
-        if weights:
-            return names[min(weights)]
-    raise MedusaError(f"{checkpoint.name}: these heads have biases but no weights, download them again")
+def _sizes(
+    checkpoint: Checkpoint, prefix: str, count: int, blocks: dict[Key, str], outputs: dict[Key, str]
+) -> tuple[int, int]:
+    """Rows of the output matrices (0: there are none) and the hidden size."""
+    if outputs:
+        source = find(checkpoint, outputs, (0, count, "weight"), f"{prefix}0.{count}.weight")
+        return matrix_shape(checkpoint, source)
+    return 0, matrix_shape(checkpoint, find(checkpoint, blocks, (0, 0, "weight"), f"{prefix}0.0.linear.weight"))[1]
 
 
 def _blocks_of(
