@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -185,12 +185,12 @@ def _cache_blobs(folder: Path) -> Path | None:
 
 
 def _open_folder(root: Path) -> Checkpoint:
-    names, where = _model_files(root)
-    for stem in HEAD_STEMS:
-        found = [name for name in (stem + suffix for suffix in SUFFIXES) if inside(root, name) is not None]
-        names += found[:1]
-    if not names:
-        names = _other_weight_files(root)
+    try:
+        present = {entry.name for entry in root.iterdir()}
+    except OSError as error:
+        raise explain_os_error(error, root) from error
+    names, where = model_files(present, lambda index: read_index(_existing(root, index)))
+    names = names + head_files(present) or other_files(present, str(root))
     checkpoint = Checkpoint(root, root, [_open_file(_existing(root, name)) for name in names], where)
     for name, file_name in where.items():
         if name not in checkpoint.tensors:
@@ -198,45 +198,52 @@ def _open_folder(root: Path) -> Checkpoint:
     return checkpoint
 
 
-def _model_files(root: Path) -> tuple[list[str], dict[str, str]]:
-    """Names of the model's weight files, and for sharded ones the index: tensor name -> file name."""
+def model_files(
+    present: Collection[str], index_of: Callable[[str], dict[str, str]]
+) -> tuple[list[str], dict[str, str]]:
+    """Names of a model's weight files among the files of a folder, and its index (tensor name -> file name).
+
+    index_of reads an index file by name. Nothing is returned where the folder holds no model.
+    """
     for stem, suffix in MODEL_STEMS:
-        if inside(root, stem + suffix) is not None:
+        if stem + suffix in present:
             return [stem + suffix], {}
-        if inside(root, f"{stem}{suffix}.index.json") is not None:
-            where = _read_index(root, f"{stem}{suffix}.index.json")
+        if f"{stem}{suffix}.index.json" in present:
+            where = index_of(f"{stem}{suffix}.index.json")
             return sorted(set(where.values())), where
     return [], {}
 
 
-def _read_index(root: Path, index: str) -> dict[str, str]:
-    path = _existing(root, index)
+def head_files(present: Collection[str]) -> list[str]:
+    """Names of the files that hold heads only; of one in several formats, the safest."""
+    found = ([stem + suffix for suffix in SUFFIXES if stem + suffix in present] for stem in HEAD_STEMS)
+    return [names[0] for names in found if names]
+
+
+def other_files(present: Collection[str], label: str) -> list[str]:
+    """The one weight file of another name, or all shards of one set without an index. MedusaError for anything else."""
+    names = sorted(name for name in present if name.endswith(SUFFIXES) and name not in NOT_WEIGHTS)
+    names = [name for name in names if name.endswith(".safetensors")] or names
+    if not names:
+        raise MedusaError(f"{label}: no weights (.safetensors, .pt or .bin) in this folder")
+    shard = SHARD.fullmatch(names[0])
+    if shard:
+        count = int(shard["count"])
+        expected = {f"{shard['stem']}-{i:05d}-of-{shard['count']}{shard['suffix']}" for i in range(1, count + 1)}
+        if set(names) == expected:
+            return names
+        raise MedusaError(f"{label}: holds {len(names)} weight files, not the {count} parts of one model and no index")
+    if len(names) > 1:
+        raise MedusaError(f"{label}: several weight files ({names[0]}, {names[1]}), name the one you mean")
+    return names
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """The weight_map of an index file: tensor name -> file name. MedusaError for anything else."""
     where = parse_json(_read_text(path, MAX_INDEX_BYTES), str(path)).get("weight_map")
     if not isinstance(where, dict) or not where or not all(isinstance(file, str) for file in where.values()):
         raise MedusaError(f"{path}: no weight_map of tensor names to files, download the file again")
     return where
-
-
-def _other_weight_files(root: Path) -> list[str]:
-    """The one weight file of another name, or all shards of one set that has no index."""
-    try:
-        names = sorted(entry.name for entry in root.iterdir())
-    except OSError as error:
-        raise explain_os_error(error, root) from error
-    names = [name for name in names if name.endswith(SUFFIXES) and name not in NOT_WEIGHTS]
-    names = [name for name in names if name.endswith(".safetensors")] or names
-    if not names:
-        raise MedusaError(f"{root}: no weights (.safetensors, .pt or .bin) in this folder")
-    shard = SHARD.fullmatch(names[0])
-    if shard:
-        count = int(shard["count"])
-        expected = [f"{shard['stem']}-{i:05d}-of-{shard['count']}{shard['suffix']}" for i in range(1, count + 1)]
-        if names == expected:
-            return names
-        raise MedusaError(f"{root}: holds {len(names)} weight files, not the {count} parts of one model and no index")
-    if len(names) > 1:
-        raise MedusaError(f"{root}: several weight files ({names[0]}, {names[1]}), name the one you mean")
-    return names
 
 
 def _existing(root: Path, file_name: str) -> Path:

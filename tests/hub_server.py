@@ -1,0 +1,193 @@
+"""A local HTTP server that speaks as much of the Hub's API as huggingface_hub needs to download.
+
+Model info (with and without a revision), the tree of a revision, resolve with HEAD, ETag, commit and range headers,
+the Hub's error codes, access tokens, and connections that break in the middle of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+TOKEN = "hf_the_right_token"
+LARGE = (".safetensors", ".bin", ".pt", ".gguf", ".model")
+
+
+@dataclass
+class Repo:
+    """files: name -> content of main. revisions: further branches or tags. access: public, private or gated."""
+
+    files: dict[str, bytes]
+    revisions: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    access: str = "public"
+
+    def commit_of(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """The commit and its files, by branch, tag or commit."""
+        for name, files in {"main": self.files, **self.revisions}.items():
+            commit = hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+            if revision in (name, commit):
+                return commit, files
+        return None
+
+
+class HubServer:
+    """Serves `repos` on a free port while the context is open.
+
+    requests: (method, path) of everything asked, in order. drops: file name -> how many downloads break off in the
+    middle. ranges: Range headers that were sent. failing: an HTTP status that answers everything.
+    """
+
+    def __init__(self, repos: dict[str, Repo]) -> None:
+        self.repos = repos
+        self.requests: list[tuple[str, str]] = []
+        self.ranges: list[str] = []
+        self.drops: dict[str, int] = {}
+        self.failing: int | None = None
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def downloads(self) -> list[str]:
+        """Names of the files that were sent, in order."""
+        paths = [path for method, path in self.requests if method == "GET" and "/resolve/" in path]
+        return [path.rpartition("/")[2] for path in paths]
+
+    def __enter__(self) -> HubServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: HubServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.requests.append((self.command, path))
+        if self.hub.failing is not None:
+            self._error(self.hub.failing)
+            return
+        routes: list[tuple[str, Callable[..., None]]] = [
+            (r"/api/models/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?", self._info),
+            (r"/api/models/(?P<repo>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)", self._tree),
+            (r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<name>.+)", self._file),
+        ]
+        for pattern, route in routes:
+            match = re.fullmatch(pattern, path)
+            if match:
+                self._route(route, match, body)
+                return
+        self._error(404)
+
+    def _route(self, route: Callable[..., None], match: re.Match[str], body: bool) -> None:
+        """Checks access as the Hub does: private repositories look absent, gated ones say so."""
+        found = match.groupdict()
+        repo = self.hub.repos.get(found["repo"])
+        allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+        if repo is None or (repo.access == "private" and not allowed):
+            self._error(404 if allowed else 401, "RepoNotFound")
+            return
+        if repo.access == "gated" and not allowed and route == self._file:
+            self._error(403, "GatedRepo")
+            return
+        commit = repo.commit_of(found["revision"] or "main")
+        if commit is None:
+            self._error(404, "RevisionNotFound")
+            return
+        route(found, *commit, body)
+
+    def _info(self, found: dict[str, str], commit: str, files: dict[str, bytes], body: bool) -> None:
+        siblings = []
+        for name, data in files.items():
+            entry: dict[str, Any] = {"rfilename": name, "size": len(data), "blobId": _git_sum(data)}
+            if name.endswith(LARGE):
+                entry["lfs"] = {"sha256": _sum(data), "size": len(data), "pointerSize": 134}
+            siblings.append(entry)
+        self._json({"id": found["repo"], "modelId": found["repo"], "sha": commit, "siblings": siblings})
+
+    def _tree(self, found: dict[str, str], commit: str, files: dict[str, bytes], body: bool) -> None:
+        entries = []
+        for name, data in files.items():
+            entry: dict[str, Any] = {"type": "file", "path": name, "size": len(data), "oid": _git_sum(data)}
+            if name.endswith(LARGE):
+                entry["lfs"] = {"oid": _sum(data), "size": len(data), "pointerSize": 134}
+            entries.append(entry)
+        self._json(entries)
+
+    def _file(self, found: dict[str, str], commit: str, files: dict[str, bytes], body: bool) -> None:
+        name = found["name"]
+        if name not in files:
+            self._error(404, "EntryNotFound")
+            return
+        data = files[name]
+        start = 0
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if wanted:
+            self.hub.ranges.append(self.headers["Range"])
+            start = int(wanted[1])
+        self.send_response(206 if wanted else 200)
+        etag = _sum(data) if name.endswith(LARGE) else _git_sum(data)
+        self.send_header("ETag", f'"{etag}"')
+        self.send_header("X-Repo-Commit", commit)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(data) - start))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if not body:
+            return
+        if self.hub.drops.get(name, 0) > 0:
+            self.hub.drops[name] -= 1
+            self.wfile.write(data[start : start + (len(data) - start) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            return
+        self.wfile.write(data[start:])
+
+    def _json(self, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _error(self, status: int, code: str | None = None) -> None:
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _git_sum(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
