@@ -1,0 +1,6 @@
+"""Base models from Hugging Face checkpoints to unquantised GGUF."""
+
+from .registry import ARCHITECTURES
+from .write import write_base
+
+__all__ = ["ARCHITECTURES", "write_base"]
