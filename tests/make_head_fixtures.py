@@ -73,7 +73,7 @@ def medusa_v1(folder: Path) -> tuple[dict[str, Any], Tensors]:
     module = half(fill(medusa_heads(HIDDEN, VOCAB, HEADS, 2), 1), torch.float16)
     torch.save(state(module), folder / "medusa_lm_head.pt")
     write_config(folder, medusa_num_heads=2, medusa_num_layers=2, base_model_name_or_path="example/base-7b")
-    facts = {"family": "medusa-v1", "lm_head": "own", "block_count": 2, "base_reference": "example/base-7b"}
+    facts = {"family": "v1", "lm_head": "own", "block_count": 2, "base_reference": "example/base-7b"}
     return facts, medusa_golden(module, 2)  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def medusa_v1_once(folder: Path) -> tuple[dict[str, Any], Tensors]:
     module = fill(medusa_heads(HIDDEN, VOCAB, HEADS, 3), 2)
     save_model(module, str(folder / "medusa_lm_head.safetensors"))
     write_config(folder, medusa_num_heads=HEADS, medusa_num_layers=3, base_model_name_or_path="example/base-7b")
-    facts = {"family": "medusa-v1", "lm_head": "own", "block_count": 3, "base_reference": "example/base-7b"}
+    facts = {"family": "v1", "lm_head": "own", "block_count": 3, "base_reference": "example/base-7b"}
     return facts, medusa_golden(module, 3)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def medusa_v2(folder: Path) -> tuple[dict[str, Any], Tensors]:
     module = half(fill(medusa_heads(HIDDEN, VOCAB, HEADS, 1, output=False), 3), torch.bfloat16)
     save_file(state(module), str(folder / "medusa_lm_head.safetensors"))
     write_config(folder, version="2", medusa_num_heads=HEADS, medusa_num_layers=1, base_model_name_or_path="a/b")
-    facts = {"family": "medusa-v2", "lm_head": "base", "block_count": 1, "base_reference": "a/b"}
+    facts = {"family": "v2", "lm_head": "base", "block_count": 1, "base_reference": "a/b"}
     return facts, medusa_golden(module, 1)  # type: ignore[arg-type]
 
 
@@ -109,7 +109,7 @@ def medusa_full(folder: Path) -> tuple[dict[str, Any], Tensors]:
     index = {"metadata": {"total_size": 0}, "weight_map": dict(sorted(where.items()))}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
     write_config(folder, architectures=["LlamaForCausalLM"], medusa_num_heads=HEADS, hidden_size=HIDDEN)
-    facts = {"family": "medusa-full", "lm_head": "own", "block_count": 1, "is_full_model": True}
+    facts = {"family": "full", "lm_head": "own", "block_count": 1, "is_full_model": True}
     return facts, medusa_golden(module, 1)  # type: ignore[arg-type]
 
 

@@ -115,7 +115,7 @@ def test_heads_are_fetched_once_and_only_what_is_needed(hub: Hub) -> None:
     assert found["revision"] == commit[0]
     sha256 = hashlib.sha256(commit[1]["medusa_lm_head.pt"]).hexdigest()
     assert found["sha256"] == f"medusa_lm_head.pt:{sha256}"
-    assert read_heads(open_checkpoint(Path(found["path"]))).family == "medusa-v1"
+    assert read_heads(open_checkpoint(Path(found["path"]))).family == "v1"
     assert sorted(hub.server.downloads()) == ["config.json", "medusa_lm_head.pt"]
     assert "org/heads: 2 files" in hub.messages
 

@@ -151,7 +151,7 @@ def _blocks_of(
 
 def _family(prefix: str, has_output: bool, is_full_model: bool) -> str:
     if not has_output:
-        return "medusa-v2"
+        return "v2"
     if prefix.endswith("medusa_heads."):
         return "modelopt"
-    return "medusa-full" if is_full_model else "medusa-v1"
+    return "full" if is_full_model else "v1"

@@ -25,7 +25,8 @@ class HeadTensor:
     """One tensor of the heads under our name.
 
     shape: (rows, columns) or (n,), torch order. load: the values, float32 (int32 for the map), in fresh memory;
-    MedusaError when they are NaN or infinite. source: its name in the checkpoint. same_as: our name of an earlier
+    MedusaError when they are NaN or infinite. source: its name in the checkpoint, "" where it is
+    computed. same_as: our name of an earlier
     tensor with the very same values, where two blocks of a head are one module; None otherwise.
     """
 
@@ -33,7 +34,7 @@ class HeadTensor:
     shape: tuple[int, ...]
     role: Role
     load: Callable[[], NDArray[Any]]
-    source: str
+    source: str = ""
     same_as: str | None = None
 
 
@@ -41,7 +42,7 @@ class HeadTensor:
 class SourceHeads:
     """Heads as a checkpoint holds them.
 
-    family: medusa-v1, medusa-full, medusa-v2, vllm, modelopt, hydra-mlp or hydra-prefix-mlp. hidden: size of the
+    family: v1, v2, full, vllm, modelopt, hydra-mlp or hydra-prefix-mlp. hidden: size of the
     hidden state they read. rows: rows of their output matrix, 0 where they use the base's (lm_head "base").
     base_reference: the base that the configuration names, as it stands there: text from a foreign file.
     is_full_model: the checkpoint carries its own base. metadata: further keys of our layout. remarks: one line each,

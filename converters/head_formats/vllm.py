@@ -69,7 +69,7 @@ def read_vllm(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
         if token_map is None:
             token_map = np.arange(rows, dtype=np.int32)
     if token_map is not None:
-        output_tensors.append(HeadTensor("medusa.d2t", (rows,), "map", token_map.copy, map_name or "row numbers"))
+        output_tensors.append(HeadTensor("medusa.d2t", (rows,), "map", token_map.copy, map_name or ""))
     return SourceHeads(
         family="vllm",
         kind="medusa",
