@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,3 +223,68 @@ def test_full_disk_is_one_line() -> None:
         pytest.skip("no /dev/full here")
     with pytest.raises(MedusaError, match="no space left"):
         convert(fixtures.HERE / "llama-spm", full)
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values inside a JSON value; long lists and objects by their first entries."""
+    found = [path] if path else []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in list(entries)[:12]:
+        found += _leaves(entry, (*path, key))
+    return found
+
+
+def _refusal(folder: Path, target: Path) -> str:
+    """The message that a conversion ends with, empty when it succeeds."""
+    try:
+        convert(folder, target)
+    except MedusaError as error:
+        return str(error)
+    return ""
+
+
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    1.5,
+    float("inf"),
+    "",
+    "x",
+    [],
+    [[]],
+    [None],
+    {},
+    {"type": "BPE"},
+    {"": 0},
+]
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "mistral-json", "gemma3", "phi3-spm", "qwen2"])
+def test_any_value_of_any_file_may_be_junk(name: str, copy: Any, tmp_path: Path) -> None:
+    """Each value of each JSON file in turn becomes junk: a model or one line, never another exception."""
+    folder = copy(name)
+    refused = 0
+    for path in sorted(folder.glob("*.json")):
+        text = path.read_text()
+        for number, leaf in enumerate(_leaves(json.loads(text))):
+            value = json.loads(text)
+            _set(*leaf, JUNK[number % len(JUNK)])(value)
+            path.write_text(json.dumps(value))
+            message = _refusal(folder, tmp_path / "x.gguf")
+            assert "\n" not in message
+            refused += bool(message)
+        path.write_text(text)
+    assert refused > 20
+
+
+def test_nested_pretokenizers(copy: Any, tmp_path: Path) -> None:
+    folder = copy("qwen2")
+    step: dict[str, Any] = {"type": "ByteLevel"}
+    for _ in range(200):
+        step = {"type": "Sequence", "pretokenizers": [step]}
+    edit_json(folder / "tokenizer.json", _set("pre_tokenizer", step))
+    with pytest.raises(MedusaError, match="no pre-tokenizer of libllama is known"):
+        convert(folder, tmp_path / "x.gguf")

@@ -72,7 +72,7 @@ class Gemma3(Architecture):
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
         super().write_parameters(writer)
-        writer.add_rope_freq_base_swa(self.local_rope)
+        writer.add_float32(f"{writer.arch}.rope.freq_base_swa", self.local_rope)
         writer.add_sliding_window(self.window)
         if self.config.get("final_logit_softcapping"):
             writer.add_final_logit_softcapping(self.config.number("final_logit_softcapping"))

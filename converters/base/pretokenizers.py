@@ -12,6 +12,8 @@ from typing import Any
 
 from medusa_cli.errors import MedusaError
 
+MAX_DEPTH = 8
+
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 DIGIT = r"\p{N}"
 DIGITS = r"\p{N}+"
@@ -72,10 +74,10 @@ def _check_normalizer(normalizer: Any, where: str) -> None:
             raise MedusaError(f"{where}: libllama has no normalizer like {repr(part)[:60]}: give a GGUF as the base")
 
 
-def _steps(step: Any, where: str) -> list[str]:
+def _steps(step: Any, where: str, depth: int = 0) -> list[str]:
     """The regular expressions that a pre-tokenizer applies one after the other."""
-    if _is(step, "Sequence") and isinstance(step.get("pretokenizers"), list):
-        return [regex for part in step["pretokenizers"] for regex in _steps(part, where)]
+    if _is(step, "Sequence") and isinstance(step.get("pretokenizers"), list) and depth < MAX_DEPTH:
+        return [regex for part in step["pretokenizers"] for regex in _steps(part, where, depth + 1)]
     if _is(step, "ByteLevel") and not step.get("add_prefix_space"):
         return [GPT2] if step.get("use_regex", True) else []
     if _is(step, "Digits"):

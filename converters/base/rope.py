@@ -93,15 +93,20 @@ def _write_yarn(writer: gguf.GGUFWriter, rope: Rope, context_length: int) -> Non
     writer.add_rope_scaling_factor(factor)
     writer.add_rope_scaling_orig_ctx_len(int(rope.number("original_max_position_embeddings", context_length)))
     if rope.values.get("extrapolation_factor") is not None:
-        writer.add_rope_scaling_yarn_ext_factor(rope.number("extrapolation_factor"))
+        _add_yarn(writer, "ext_factor", rope.number("extrapolation_factor"))
     for key in ("attention_factor", "attn_factor"):
         if rope.values.get(key) is not None:
             _write_attention_factor(writer, rope.number(key), factor)
             break
     if rope.values.get("beta_fast") is not None:
-        writer.add_rope_scaling_yarn_beta_fast(rope.number("beta_fast"))
+        _add_yarn(writer, "beta_fast", rope.number("beta_fast"))
     if rope.values.get("beta_slow") is not None:
-        writer.add_rope_scaling_yarn_beta_slow(rope.number("beta_slow"))
+        _add_yarn(writer, "beta_slow", rope.number("beta_slow"))
+
+
+def _add_yarn(writer: gguf.GGUFWriter, name: str, value: float) -> None:
+    """A key that the oldest gguf package we accept has no method for."""
+    writer.add_float32(f"{writer.arch}.rope.scaling.yarn_{name}", value)
 
 
 def _write_attention_factor(writer: gguf.GGUFWriter, wanted: float, factor: float) -> None:
@@ -109,7 +114,7 @@ def _write_attention_factor(writer: gguf.GGUFWriter, wanted: float, factor: floa
 
     The key made for this, yarn_attn_factor, is overwritten when the model is loaded; it is kept for other readers.
     """
-    writer.add_rope_scaling_yarn_attn_factor(wanted)
+    _add_yarn(writer, "attn_factor", wanted)
     usual = 1 + 0.1 * math.log(factor) if factor > 1 else 1.0
     if abs(wanted / usual - 1) > 1e-6:
         writer.add_rope_scaling_attn_factors(wanted / usual)

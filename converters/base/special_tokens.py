@@ -40,17 +40,11 @@ class SpecialTokens:
             "mask": writer.add_mask_token_id,
             "eot": writer.add_eot_token_id,
         }
-        flag_writers: dict[str, Callable[[bool], None]] = {
-            "bos": writer.add_add_bos_token,
-            "eos": writer.add_add_eos_token,
-            "sep": writer.add_add_sep_token,
-        }
         for kind, write_id in id_writers.items():
             if kind in self.ids:
                 write_id(self.ids[kind])
-        for kind, write_flag in flag_writers.items():
-            if kind in self.adds:
-                write_flag(self.adds[kind])
+        for kind, adds in self.adds.items():
+            writer.add_bool(f"tokenizer.ggml.add_{kind}_token", adds)
         if self.chat_template is not None:
             writer.add_chat_template(self.chat_template)
 
@@ -119,17 +113,14 @@ def _apply_template(processor: dict[str, Any], names: dict[str, str], adds: dict
 
 def _template(value: Any) -> list[tuple[str | None, str | None]]:
     """The pieces of a template as (special token, None) or (None, sequence)."""
-    pieces = []
-    for piece in value if isinstance(value, list) else []:
-        special = piece.get("SpecialToken") if isinstance(piece, dict) else None
-        sequence = piece.get("Sequence") if isinstance(piece, dict) else None
-        pieces.append(
-            (
-                special.get("id") if isinstance(special, dict) else None,
-                sequence.get("id") if isinstance(sequence, dict) else None,
-            )
-        )
-    return pieces
+
+    def id(piece: Any, kind: str) -> str | None:
+        entry = piece.get(kind) if isinstance(piece, dict) else None
+        name = entry.get("id") if isinstance(entry, dict) else None
+        return name if isinstance(name, str) else None
+
+    pieces = value if isinstance(value, list) else []
+    return [(id(piece, "SpecialToken"), id(piece, "Sequence")) for piece in pieces]
 
 
 def _chat_template(files: TokenizerFiles) -> str | list[dict[str, str]] | None:

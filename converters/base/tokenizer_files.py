@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..checkpoint import Checkpoint
 from ..strict_json import parse_json
 
 TOKENIZER, TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
+ID = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class TokenizerFiles:
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, dict):
             raise MedusaError(f"{where}: added_tokens_decoder is not an object, download it again")
-        return [_added(entry, int(key) if key.isdecimal() else None, where) for key, entry in entries.items()]
+        return [_added(entry, int(key) if ID.fullmatch(key) else None, where) for key, entry in entries.items()]
 
     def extra_tokens(self) -> list[AddedToken]:
         """The tokens of added_tokens.json, which has texts and ids only."""
