@@ -1,16 +1,24 @@
 """Our base conversion against llama.cpp's own converter: tensor for tensor, byte for byte, key for key.
 
     python benchmarks/compare_with_llama_cpp.py PATH/convert_hf_to_gguf.py [MODEL...] [--type F16]
+    python benchmarks/compare_with_llama_cpp.py PATH/convert_hf_to_gguf.py --pre-tokenizers
 
 PATH: an unpacked llama.cpp (llama-cpp-python's source distribution carries one under vendor/). MODEL: Hugging Face
 folders, by default all fixtures under tests/data/hf. Left out of the comparison: general.* keys other than
 general.file_type and general.quantization_version (names and provenance), and EXPECTED below. Exits 1 on any other
 difference. Needs transformers and torch, which llama.cpp's converter imports.
+
+--pre-tokenizers: llama.cpp knows the pre-tokenizer of a vocabulary by a digest of the ids that it gives to a test
+text. The published vocabularies in PATH/models are given the regular expressions of our table; their ids must have the
+digest that llama.cpp lists for them.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from medusa_cli.converters.base import write_base
+from medusa_cli.converters.base.pretokenizers import KNOWN
 from medusa_cli.converters.checkpoint import open_checkpoint
 from medusa_cli.converters.gguf_header import Header, read_header
 
@@ -33,6 +42,16 @@ EXPECTED = {
     },
 }
 """Fixture -> keys that differ on purpose, and why."""
+
+PUBLISHED = {
+    "llama-bpe": "llama-bpe",
+    "qwen2": "qwen2",
+    "gpt-2": "gpt-2",
+    "starcoder": "smollm",
+    "deepseek-coder": "deepseek-coder",
+}
+"""Vocabulary in llama.cpp's models folder -> name in our table (Starcoder's and SmolLM's are the same)."""
+CONTROL = 3
 
 # llama.cpp recognises a byte-level tokenizer by a hash over the ids it gives to a test text, so it knows vocabularies
 # that were published, and no others. Where it gives up it is told our answer: the rest can then be compared.
@@ -119,12 +138,52 @@ def compare_tensors(ours: Header, our_bytes: bytes, theirs: Header, their_bytes:
     return lines
 
 
+def compare_pretokenizers(script: Path) -> list[str]:
+    """One line for each published vocabulary, "DIFFERENT" in those that got another digest."""
+    source = (script.parent / "conversion" / "base.py").read_text(encoding="utf-8")
+    text = re.search(r"chktxt = ('.*')", source)
+    if text is None:
+        raise SystemExit(f"{script}: this llama.cpp recognises pre-tokenizers in another way")
+    listed = dict(re.findall(r'chkhsh == "([0-9a-f]{64})":\n.*\n\s+res = "([^"]+)"', source))
+    lines = []
+    for name, form in PUBLISHED.items():
+        ids = published_ids(script.parent / "models" / f"ggml-vocab-{name}.gguf", form, ast.literal_eval(text[1]))
+        digests = [hashlib.sha256(str(variant).encode()).hexdigest() for variant in (ids, ids[1:])]
+        verdict = "equal" if name in [listed.get(digest) for digest in digests] else "DIFFERENT"
+        lines.append(f"{name:<16} as {form:<16} {len(ids):>4} ids  {verdict}")
+    return lines
+
+
+def published_ids(path: Path, form: str, text: str) -> list[int]:
+    """BOS and the ids of `text` from the vocabulary in a GGUF with the pre-tokenizer that the table calls `form`."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    header = read_header(path)[0]
+    tokens, kinds = header.get("tokenizer.ggml.tokens"), header.get("tokenizer.ggml.token_type")
+    merges = [tuple(merge.split(" ")) for merge in header.get("tokenizer.ggml.merges")]
+    regexes, skips_merges = next(key for key, known in KNOWN.items() if known == form)
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=skips_merges))
+    splits = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in regexes]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, level])
+    tokenizer.normalizer = normalizers.NFC()
+    special = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return [header.get("tokenizer.ggml.bos_token_id"), *tokenizer.encode(text).ids]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("script", type=Path)
     parser.add_argument("models", type=Path, nargs="*")
     parser.add_argument("--type", default="F16", choices=["F32", "F16", "BF16"])
+    parser.add_argument("--pre-tokenizers", action="store_true")
     arguments = parser.parse_args()
+    if arguments.pre_tokenizers:
+        lines = compare_pretokenizers(arguments.script)
+        print("\n".join(lines))
+        return int(any(line.endswith("DIFFERENT") for line in lines))
     models = arguments.models or sorted(path.parent for path in FIXTURES.glob("*/config.json"))
     failed = False
     print(f"{'model':<14} {'tensors':>7} {'bytes':>12} {'keys':>5}  result")

@@ -210,20 +210,20 @@ def _write_tensors(
                     f"{checkpoint.root}: tensor {tensor.stored!r} holds values that are not finite in "
                     f"{tensor.kind.name} (damaged weights, or F16 is too narrow: use BF16)"
                 )
-            file.write(data)
-            done += len(data)
+            file.write(data.data)
+            done += data.nbytes
             progress(done, total)
         del values
         file.write(b"\0" * (-tensor.nbytes % alignment))
 
 
-def _encoded(values: NDArray[Any], kind: gguf.GGMLQuantizationType) -> bytes | None:
-    """The bytes of `values` in the file's type; None when one of them is infinite or no number there."""
+def _encoded(values: NDArray[Any], kind: gguf.GGMLQuantizationType) -> NDArray[Any] | None:
+    """`values` in the file's type (BF16 as bytes); None when one of them is infinite or no number there."""
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float16 if kind == gguf.GGMLQuantizationType.F16 else np.float32)
     if not np.isfinite(numbers).all():
         return None
-    return (quantize(numbers, kind) if kind == gguf.GGMLQuantizationType.BF16 else numbers).tobytes()
+    return quantize(numbers, kind) if kind == gguf.GGMLQuantizationType.BF16 else numbers
 
 
 def _text(shape: tuple[int, ...]) -> str:
