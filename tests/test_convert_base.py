@@ -173,6 +173,35 @@ def test_rename_separates_base_and_heads(copy: Any, tmp_path: Path) -> None:
         assert np.array_equal(read_tensor(found, tensor.name), read_tensor(plain, tensor.name))
 
 
+def test_gemma3_config_as_transformers_4_wrote_it(copy: Any, tmp_path: Path) -> None:
+    folder = copy("gemma3")
+
+    def old(config: dict[str, Any]) -> None:
+        del config["rope_parameters"], config["layer_types"], config["head_dim"]
+        config |= {"rope_scaling": {"factor": 4.0, "rope_type": "linear"}, "sliding_window_pattern": 6, "head_dim": 16}
+
+    edit_json(folder / "config.json", old)
+    expected = read_header(convert(fixtures.HERE / "gemma3", tmp_path / "new.gguf"))[0].metadata()
+    assert read_header(convert(folder, tmp_path / "old.gguf"))[0].metadata() == expected
+
+
+def test_template_that_ends_with_another_token(copy: Any, tmp_path: Path) -> None:
+    """The token a post-processor puts behind each text is the end of sequence; the named one ends a turn."""
+    folder = copy("qwen2")
+    end = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, end]
+    pair = [{"Sequence": {"id": "A", "type_id": 0}}, end, {"Sequence": {"id": "B", "type_id": 1}}, end]
+    processor = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {}}
+    edit_json(folder / "tokenizer.json", lambda value: value.update(post_processor=processor))
+    header = read_header(convert(folder, tmp_path / "t.gguf"))[0]
+    tokens = header.get("tokenizer.ggml.tokens")
+    assert tokens[header.get("tokenizer.ggml.eos_token_id")] == "<|endoftext|>"
+    assert tokens[header.get("tokenizer.ggml.eot_token_id")] == "<|im_end|>"
+    assert header.get("tokenizer.ggml.add_eos_token") is True
+    assert header.get("tokenizer.ggml.add_bos_token") is False
+    assert header.get("tokenizer.ggml.add_sep_token") is False
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_tied_head_that_is_stored_anyway(same: bool, copy: Any, tmp_path: Path) -> None:
     """transformers unties a head that is stored with other values; one with the same values is stored once."""
