@@ -20,7 +20,7 @@ from medusa_cli.errors import MedusaError
 from .atomic import explain_os_error
 from .safetensors_file import StoredTensor
 
-RENEW_BYTES = 256 << 20
+RENEW_BYTES = 64 << 20
 MAX_PICKLE_BYTES = 64 << 20
 OLDEST_SAFE_TORCH = (2, 6)
 
@@ -57,14 +57,17 @@ class TorchFile:
 
     def load(self, name: str) -> NDArray[Any]:
         """The tensor's values in fresh memory; BF16 and F8 become float32, all else stays as stored."""
-        if self._read > RENEW_BYTES:
-            self._state, self._read = {}, 0
-            self._state = self._open()
+        if not self._state:
+            self._state, self._read = self._open(), 0
         tensor = self._state[name].detach()
-        if self.tensors[name].dtype in ("BF16", "F8_E4M3", "F8_E5M2"):
-            tensor = tensor.to(self._torch.float32)
         self._read += tensor.numel() * tensor.element_size()
-        return np.array(tensor.numpy(), order="C")
+        if self.tensors[name].dtype in ("BF16", "F8_E4M3", "F8_E5M2"):
+            values = np.ascontiguousarray(tensor.to(self._torch.float32).numpy())
+        else:
+            values = np.array(tensor.numpy(), order="C")
+        if self._read > RENEW_BYTES:
+            self._state = {}
+        return values
 
     def _open(self) -> dict[str, Any]:
         try:

@@ -69,7 +69,7 @@ def test_a_mapping_is_renewed_without_changing_anything(tmp_path: Path, monkeypa
     torch.save(KINDS, tmp_path / "model.pt")
     checkpoint = open_checkpoint(tmp_path / "model.pt")
     for _ in range(2):
-        for key in ("f32", "i64", "turned"):
+        for key in ("f32", "i64", "turned"):  # each is larger than that
             np.testing.assert_array_equal(checkpoint.load(key), KINDS[key].numpy())
 
 

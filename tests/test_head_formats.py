@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import torch
 from head_modules import HydraHeads, VllmHeads, medusa_heads, prefix_layer
 from head_numpy import NumpyHeads
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from make_head_fixtures import FOLDER, HEADS, HIDDEN, VOCAB, build
 from medusa_cli.converters.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.head_formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
@@ -366,6 +369,11 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("vllm", drop(*[f"lm_heads.{i}.weight" for i in range(HEADS)]), "blocks and an output matrix"),
     ("vllm", put(**{"lm_heads__7__weight": torch.ones(20, HIDDEN)}), "has no head of its own"),
     ("vllm", put(lm_head__weight=torch.ones(20, HIDDEN)), "stands beside"),
+    (
+        "vllm",
+        lambda tensors, config: tensors.update({"lm_head.weight": tensors.pop("lm_heads.0.weight")}),
+        "'lm_head.weight' stands beside 'lm_heads.2.weight'",
+    ),
     ("vllm", drop("blocks.1.layers.1.weight"), "'blocks.1.layers.1.weight' is missing"),
     ("vllm", put(**{"blocks__1__layers__1__bias": torch.ones(HIDDEN)}), "'blocks.0.layers.0.bias' is missing"),
     ("vllm", put(**{"medusa_heads__blocks__1__layers__1__weight": SQUARE}), "are the same part"),
@@ -403,6 +411,65 @@ def test_heads_that_do_not_fit_are_refused_by_name(tmp_path: Path, name: str, ch
     assert message in str(error.value)
     assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+NONSENSE: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 0, 1, 2**31, 2**64, 1.5, "x", [], {}, [-1], [0, 0], [2**62, 4], "F8_E4M3", "U8", "BF16", "I64"]
+)
+SINGLE_FILES = [name for name in GOLDEN if len(list((FOLDER / name).glob("*.safetensors"))) == 1]
+NAMES = [
+    "lm_head.weight",
+    "model.embed_tokens.weight",
+    "token_map",
+    "lm_heads.0.weight",
+    "1.0.linear.weight",
+    "0.3.weight",
+]
+KEYS = [
+    *("medusa_num_heads", "medusa_num_layers", "num_heads", "num_hidden_layers", "hydra_num_layers", "vocab_size"),
+    *("truncated_vocab_size", "hidden_state_offset", "logit_scale", "medusa", "original_lm_head", "grounded_heads"),
+]
+
+
+@given(
+    name=st.sampled_from(SINGLE_FILES),
+    mutations=st.lists(
+        st.tuples(st.integers(0, 10**6), st.sampled_from(["shape", "dtype", "all", "rename", "drop"]), NONSENSE),
+        max_size=3,
+    ),
+    config=st.dictionaries(st.sampled_from(KEYS), NONSENSE, max_size=3),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lies_in_header_and_configuration_are_refused_or_harmless(
+    tmp_path: Path, name: str, mutations: list[tuple[int, str, Any]], config: dict[str, Any]
+) -> None:
+    """Whatever they say: a MedusaError of one line, or tensors as announced."""
+    (path,) = (FOLDER / name).glob("*.safetensors")
+    data = path.read_bytes()
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:end])
+    header.pop("__metadata__", None)
+    for at, field, value in mutations:
+        key = sorted(header)[at % len(header)]
+        if field == "rename":
+            header[NAMES[at % len(NAMES)]] = header.pop(key)
+        elif field == "drop" and len(header) > 1:
+            del header[key]
+        elif field in ("shape", "dtype") and isinstance(header[key], dict):
+            header[key][field] = value
+        else:
+            header[key] = value
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[end:])
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    try:
+        heads = read_heads(open_checkpoint(tmp_path))
+        loaded = [tensor.load().shape for tensor in heads.tensors]
+    except MedusaError as error:
+        if "\n" in str(error):
+            raise AssertionError("more than one line") from error
+        return
+    assert loaded == [tensor.shape for tensor in heads.tensors]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -25,9 +25,8 @@ class HeadTensor:
     """One tensor of the heads under our name.
 
     shape: (rows, columns) or (n,), torch order. load: the values, float32 (int32 for the map), in fresh memory;
-    MedusaError when they are NaN or infinite. source: its name in the checkpoint, "" where it is
-    computed. same_as: our name of an earlier
-    tensor with the very same values, where two blocks of a head are one module; None otherwise.
+    MedusaError when they are NaN or infinite. source: its name in the checkpoint, "" where it is computed. same_as:
+    our name of an earlier tensor with the very same values, where two blocks of a head are one module; else None.
     """
 
     name: str

@@ -103,7 +103,7 @@ def _sorted_names(
     if not blocks or not outputs:
         raise MedusaError(f"{checkpoint.name}: heads need blocks and an output matrix (lm_heads.0.weight)")
     if -1 in outputs and len(outputs) > 1:
-        raise MedusaError(f"{checkpoint.name}: {outputs[-1]!r} stands beside {outputs[0]!r}: unknown layout")
+        raise MedusaError(f"{checkpoint.name}: {outputs[-1]!r} stands beside {outputs[max(outputs)]!r}: unknown layout")
     return blocks, outputs, maps.get(0)
 
 
