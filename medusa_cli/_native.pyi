@@ -245,6 +245,26 @@ def collect(
     Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.
     """
 
+def quantize_model(
+    source: str,
+    target: str,
+    *,
+    file_type: int,
+    n_threads: int = 0,
+    allow_requantize: bool = False,
+    on_tensor: Callable[[int, int], None] | None = None,
+) -> None:
+    """Writes the base model `source` as `target` in another file type (GGUF's general.file_type, libllama's recipes).
+
+    Cannot be interrupted. on_tensor(number, count): before each tensor.
+    """
+
+def quantize_rows(type: str, values: NDArray[np.float32]) -> bytes:
+    """values [rows, columns] as the bytes of a ggml type ("f16", "q8_0", "q4_k", ...)."""
+
+def dequantize_rows(type: str, data: bytes, columns: int) -> NDArray[np.float32]:
+    """Inverse of quantize_rows: [rows, columns]."""
+
 def teacher_forced(
     model: Model,
     tokens: Sequence[int],
@@ -260,6 +280,16 @@ def teacher_forced(
     decoding. With the tree and Generation.paths of a session it repeats the session's batch widths and cache layout
     without its drafts and its acceptance (DESIGN 8, tier 3).
     """
+
+def time_verify(
+    model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0
+) -> list[float]:
+    """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
+
+def time_prefill(
+    model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0
+) -> list[float]:
+    """The same for `width` tokens of a prompt."""
 
 class testing:
     """A deterministic model without weights, for tests of the algorithm. In truth a submodule."""
@@ -292,3 +322,13 @@ class testing:
     def uniform(seed: int, index: int) -> float: ...
     @staticmethod
     def argmax(logits: Sequence[float]) -> int: ...
+    @staticmethod
+    def kernel_names() -> list[str]:
+        """Instruction sets of this processor that have kernels, "scalar" (the reference) first, the best last."""
+    @staticmethod
+    def kernel_types() -> list[str]: ...
+    @staticmethod
+    def kernel_product(
+        isa: str, type: str, weights: bytes, columns: int, x: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """weights: [rows, columns] as the bytes of a ggml type; x [n, columns] -> [n, rows], between guard bytes."""

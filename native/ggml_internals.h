@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ggml-backend.h"
+#include "ggml-cpu.h"
 #include "ggml.h"
 #include "llama.h"
 
@@ -19,11 +20,76 @@ LLAMA_API const std::vector<std::pair<std::string, ggml_tensor*>>& llama_interna
 #define MEDUSA_HAS_TENSOR_MAP 0
 #endif
 
-#if defined(__linux__) && defined(__x86_64__)
+// The CPU backend's hook for kernels of one's own. Its C++ symbols are exported on Linux and macOS only.
+#if defined(__linux__) || defined(__APPLE__)
 #define MEDUSA_HAS_EXTRA_BUFFER_TYPES 1
+
+struct ggml_backend_buffer_type {
+    struct {
+        const char* (*get_name)(ggml_backend_buffer_type_t);
+        ggml_backend_buffer_t (*alloc_buffer)(ggml_backend_buffer_type_t, size_t size);
+        size_t (*get_alignment)(ggml_backend_buffer_type_t);
+        size_t (*get_max_size)(ggml_backend_buffer_type_t);
+        size_t (*get_alloc_size)(ggml_backend_buffer_type_t, const ggml_tensor*);
+        bool (*is_host)(ggml_backend_buffer_type_t);
+    } iface;
+    ggml_backend_dev_t device;
+    void* context;  // an extra_buffer_type
+};
+
+struct ggml_backend_buffer {
+    struct {
+        void (*free_buffer)(ggml_backend_buffer_t);
+        void* (*get_base)(ggml_backend_buffer_t);
+        ggml_status (*init_tensor)(ggml_backend_buffer_t, ggml_tensor*);
+        void (*memset_tensor)(ggml_backend_buffer_t, ggml_tensor*, uint8_t value, size_t offset, size_t size);
+        void (*set_tensor)(ggml_backend_buffer_t, ggml_tensor*, const void* data, size_t offset, size_t size);
+        void (*get_tensor)(ggml_backend_buffer_t, const ggml_tensor*, void* data, size_t offset, size_t size);
+        void (*set_tensor_2d)();
+        void (*get_tensor_2d)();
+        bool (*cpy_tensor)(ggml_backend_buffer_t, const ggml_tensor* source, ggml_tensor* target);
+        void (*clear)(ggml_backend_buffer_t, uint8_t value);
+        void (*reset)(ggml_backend_buffer_t);
+    } iface;
+    ggml_backend_buffer_type_t buft;
+    void* context;
+    size_t size;
+    ggml_backend_buffer_usage usage;
+};
+
+struct ggml_threadpool;
+struct ggml_compute_params {
+    int ith, nth;  // this thread, threads
+    size_t wsize;
+    void* wdata;  // shared by the threads of one operation
+    ggml_threadpool* threadpool;
+    bool use_ref;
+};
+
+static_assert(sizeof(void*) != 8 || (sizeof(ggml_backend_buffer_type) == 64 && sizeof(ggml_backend_buffer) == 120 &&
+                                     sizeof(ggml_compute_params) == 40),
+              "laid out as in the pinned llama-cpp-python");
+
+namespace ggml::cpu {
+class tensor_traits {
+  public:
+    virtual ~tensor_traits();
+    virtual bool work_size(int n_threads, const ggml_tensor* op, size_t& size) = 0;
+    virtual bool compute_forward(ggml_compute_params* params, ggml_tensor* op) = 0;
+};
+
+class extra_buffer_type {
+  public:
+    virtual ~extra_buffer_type();
+    virtual bool supports_op(ggml_backend_dev_t device, const ggml_tensor* op) = 0;
+    virtual tensor_traits* get_tensor_traits(const ggml_tensor* op) = 0;
+};
+}  // namespace ggml::cpu
+
 // Buffer types with kernels of their own (repacked weights), asked in order when weights are placed. The list is read
 // once, at the first model load of the process.
 std::vector<ggml_backend_buffer_type_t>& ggml_backend_cpu_get_extra_buffer_types() __attribute__((weak));
+extern "C" void ggml_barrier(ggml_threadpool* threadpool);
 #else
 #define MEDUSA_HAS_EXTRA_BUFFER_TYPES 0
 #endif

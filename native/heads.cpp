@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/buffer_type.h"
+
 namespace medusa {
 namespace {
 
@@ -19,9 +21,10 @@ std::string head_name(int head, const std::string& rest) {
     return "medusa." + std::to_string(head) + "." + rest;
 }
 
-// Tensor memory is written in pieces, so that a large lm_head is never held twice.
+// Tensor memory is written in pieces, so that a large lm_head is never held twice; packed weights in one.
 void copy_to_backend(const GgufFile& file, const TensorInfo& info, ggml_tensor* target, size_t target_offset) {
-    constexpr uint64_t piece = 16u << 20;
+    const bool whole = ggml_backend_buffer_get_type(target->buffer) == kernels::buffer_type();
+    const uint64_t piece = whole ? info.size : 16u << 20;
     std::vector<char> bytes(std::min(info.size, piece));
     for (uint64_t done = 0; done < info.size; done += bytes.size()) {
         const uint64_t n = std::min<uint64_t>(bytes.size(), info.size - done);
@@ -40,13 +43,27 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     check_tensor_names();
     const size_t tensors = 2 * static_cast<size_t>(block_count_) + 2;
     context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    output_context_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     declare_blocks();
     declare_output();
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(device_)));
-    if (!buffer_ && ggml_get_first_tensor(context_.get())) {
-        throw Error("no memory for the heads of " + path + " on " + ggml_backend_dev_name(device_) + ": lower -ngl");
-    }
+    allocate();
     upload();
+}
+
+void Heads::allocate() {
+    const auto place = [&](ggml_context* context, ggml_backend_buffer_type_t type) {
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
+        if (!buffer && ggml_get_first_tensor(context)) {
+            throw Error("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_) +
+                        ": lower -ngl");
+        }
+        return buffer;
+    };
+    ggml_backend_buffer_type_t usual = ggml_backend_dev_buffer_type(device_);
+    const bool packed = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU && !output_per_head_ &&
+                        kernels::serves(output_->type, output_->ne[0], output_->ne[1]);
+    buffer_ = place(context_.get(), usual);
+    output_buffer_ = place(output_context_.get(), packed ? kernels::buffer_type() : usual);
 }
 
 void Heads::read_metadata() {
@@ -144,7 +161,7 @@ void Heads::check_tensor_names() const {
         }
         if (matches(std::sscanf(name, "medusa.%d.output.weight%n", &head, &length), 1) ||
             matches(std::sscanf(name, "medusa.%d.output.bias%n", &head, &length), 1)) {
-            if (lm_head_ == LmHead::own) continue;
+            if (lm_head_ != LmHead::base) continue;
         }
         throw Error(file_.path() + ": tensor " + info.name + " is unknown for " + std::to_string(head_count_) +
                     " heads of " + std::to_string(block_count_) + " blocks: convert the heads again");
@@ -174,7 +191,8 @@ const TensorInfo* Heads::expect(const std::string& name, std::vector<int64_t> sh
     return info;
 }
 
-ggml_tensor* Heads::stack(const std::vector<std::string>& names, const std::vector<int64_t>& shape, bool optional) {
+ggml_tensor* Heads::stack(ggml_context* context, const std::vector<std::string>& names,
+                          const std::vector<int64_t>& shape, bool optional) {
     const TensorInfo* first = expect(names.front(), shape, optional);
     for (const std::string& name : names) {
         const TensorInfo* info = expect(name, shape, !first);
@@ -186,7 +204,7 @@ ggml_tensor* Heads::stack(const std::vector<std::string>& names, const std::vect
     if (!first) return nullptr;
     std::vector<int64_t> ne = shape;
     ne.push_back(static_cast<int64_t>(names.size()));
-    ggml_tensor* tensor = ggml_new_tensor(context_.get(), first->type, static_cast<int>(ne.size()), ne.data());
+    ggml_tensor* tensor = ggml_new_tensor(context, first->type, static_cast<int>(ne.size()), ne.data());
     ggml_set_name(tensor, names.front().c_str());
     stacked_.push_back({tensor, names});
     return tensor;
@@ -200,8 +218,8 @@ void Heads::declare_blocks() {
             weights.push_back(head_name(head, "block." + std::to_string(block) + ".weight"));
             biases.push_back(head_name(head, "block." + std::to_string(block) + ".bias"));
         }
-        weights_.push_back(stack(weights, {h, h}, false));
-        biases_.push_back(stack(biases, {h}, true));
+        weights_.push_back(stack(context_.get(), weights, {h, h}, false));
+        biases_.push_back(stack(context_.get(), biases, {h}, true));
     }
 }
 
@@ -216,21 +234,22 @@ const TensorInfo& Heads::base_output_info() const {
 
 void Heads::declare_output() {
     const int64_t h = model_->embedding_size(), rows = output_rows_;
-    if (lm_head_ == LmHead::own) {
+    output_per_head_ = lm_head_ == LmHead::own || file_.find(head_name(0, "output.weight"));
+    if (output_per_head_) {
         std::vector<std::string> weights, biases;
         for (int head = 0; head < head_count_; ++head) {
             weights.push_back(head_name(head, "output.weight"));
             biases.push_back(head_name(head, "output.bias"));
         }
-        output_ = stack(weights, {h, rows}, false);
-        output_bias_ = stack(biases, {rows}, true);
+        output_ = stack(output_context_.get(), weights, {h, rows}, false);
+        output_bias_ = stack(output_context_.get(), biases, {rows}, true);
     } else if (file_.find("medusa.output.weight")) {
-        output_ = stack({"medusa.output.weight"}, {h, rows}, false);
+        output_ = stack(output_context_.get(), {"medusa.output.weight"}, {h, rows}, false);
     } else {
         if (lm_head_ == LmHead::base) output_ = model_->output_tensor();
         if (output_) return;  // the base's own matrix, where it lies
         output_is_base_rows_ = true;
-        output_ = ggml_new_tensor_2d(context_.get(), base_output_info().type, h, rows);
+        output_ = ggml_new_tensor_2d(output_context_.get(), base_output_info().type, h, rows);
         ggml_set_name(output_, "medusa.output.weight");
     }
 }
@@ -254,7 +273,8 @@ void Heads::upload_rows_of_base() {
 }
 
 uint64_t Heads::size_bytes() const {
-    return buffer_ ? ggml_backend_buffer_get_size(buffer_.get()) : 0;
+    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
+    return size(buffer_) + size(output_buffer_);
 }
 
 }  // namespace medusa

@@ -37,8 +37,9 @@ class Heads {
 
     ggml_tensor* block_weight(int block) const { return weights_[block]; }  // [h, h, K]
     ggml_tensor* block_bias(int block) const { return biases_[block]; }     // [h, K] or nullptr
-    ggml_tensor* output() const { return output_; }                         // [h, rows] or, own, [h, rows, K]
-    ggml_tensor* output_bias() const { return output_bias_; }               // [rows, K] or nullptr
+    ggml_tensor* output() const { return output_; }                         // [h, rows] or, per head, [h, rows, K]
+    bool output_per_head() const { return output_per_head_; }
+    ggml_tensor* output_bias() const { return output_bias_; }  // [rows, K] or nullptr
 
   private:
     void read_metadata();
@@ -47,12 +48,14 @@ class Heads {
     void check_tensor_names() const;
     void declare_blocks();
     void declare_output();
+    void allocate();
     void upload();
     void upload_rows_of_base();
     // A tensor of the file, checked against the wanted shape; nullptr when it is absent and optional.
     const TensorInfo* expect(const std::string& name, std::vector<int64_t> shape, bool optional = false) const;
     // Declares a tensor that stacks `names` (same type and shape each) along its last dimension.
-    ggml_tensor* stack(const std::vector<std::string>& names, const std::vector<int64_t>& shape, bool optional);
+    ggml_tensor* stack(ggml_context* context, const std::vector<std::string>& names, const std::vector<int64_t>& shape,
+                       bool optional);
     const TensorInfo& base_output_info() const;
 
     std::shared_ptr<LlamaModel> model_;
@@ -66,11 +69,13 @@ class Heads {
     std::vector<std::vector<float>> accuracy_;
     std::vector<Choice> tree_;
     std::vector<Token> d2t_;
-    ggml_context_ptr context_;
-    ggml_backend_buffer_ptr buffer_;
+    // The lm_head apart from the rest: it may lie in the kernels' own buffer type.
+    ggml_context_ptr context_, output_context_;
+    ggml_backend_buffer_ptr buffer_, output_buffer_;
     std::vector<ggml_tensor*> weights_, biases_;
     ggml_tensor* output_ = nullptr;
     ggml_tensor* output_bias_ = nullptr;
+    bool output_per_head_ = false;      // own lm_heads, over the base's vocabulary or a draft vocabulary
     bool output_is_base_rows_ = false;  // the rows d2t of the base's output matrix, gathered at load time
     struct Stacked {
         ggml_tensor* tensor;

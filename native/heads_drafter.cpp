@@ -51,7 +51,7 @@ void HeadsDrafter::build() {
     if (heads_->block_count() == 0) x = ggml_repeat_4d(c, x, h, k, 1, 1);
 
     ggml_tensor* logits;
-    if (heads_->lm_head() == LmHead::own) {
+    if (heads_->output_per_head()) {
         ggml_tensor* per_head = ggml_view_3d(c, output, h, rows, k, output->nb[1], output->nb[2], 0);
         logits = ggml_reshape_2d(c, ggml_mul_mat(c, per_head, ggml_reshape_3d(c, x, h, 1, k)), rows, k);
         if (ggml_tensor* bias = heads_->output_bias()) {

@@ -7,6 +7,9 @@
 #include <mutex>
 
 #include "ggml_internals.h"
+#include "kernels/buffer_type.h"
+#include "kernels/format.h"
+#include "quantize.h"
 
 namespace medusa {
 namespace {
@@ -15,7 +18,14 @@ namespace {
 std::mutex log_mutex;
 std::string last_log_error;
 
+// libllama's quantiser reports its progress to the log alone: "[  12/ 290] blk.0.attn_q.weight ...".
+thread_local const OnQuantized* quantize_progress = nullptr;
+
 void on_log(ggml_log_level level, const char* text, void*) {
+    int tensor = 0, tensors = 0;
+    if (quantize_progress && *quantize_progress && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) {
+        (*quantize_progress)(tensor, tensors);
+    }
     static const bool verbose = std::getenv("MEDUSA_DEBUG") != nullptr;
     if (verbose) std::fputs(text, stderr);
     if (level != GGML_LOG_LEVEL_ERROR) return;
@@ -40,6 +50,15 @@ void remove_amx_kernels() {
 #endif
 }
 
+// ggml's flash attention on the CPU works in steps of 128 values when it is built for AVX512-FP16, and falls back to
+// one value at a time for heads that are no multiple of that (3 to 7 times slower at 500 to 2000 tokens).
+bool flash_attention_is_slow(const LlamaModel& model) {
+    const int heads = llama_model_n_head(model.handle());
+    const int head_size = heads > 0 ? model.embedding_size() / heads : 0;
+    return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU && head_size % 128 != 0 &&
+           kernels::has_avx512fp16();
+}
+
 std::string reason() {
     const std::lock_guard lock(log_mutex);
     return last_log_error.empty() ? "" : " (" + last_log_error + ")";
@@ -57,6 +76,7 @@ void initialise_backend() {
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
         remove_amx_kernels();
+        kernels::register_buffer_type();
         llama_backend_init();
     });
     const std::lock_guard lock(log_mutex);
@@ -250,6 +270,9 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.type_k = params.type_k;
     p.type_v = params.type_v;
     p.kv_unified = params.unified;
+    if (flash_attention_is_slow(*model_) && !ggml_is_quantized(params.type_v)) {
+        p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
     p.abort_callback = [](void* data) {
@@ -414,6 +437,20 @@ ggml_type type_by_name(const std::string& name) {
         if (known && name == known) return static_cast<ggml_type>(type);
     }
     throw Error("unknown type " + name + ": f16, bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+}
+
+void quantize_model(const std::string& source, const std::string& target, const QuantizeParams& params,
+                    const OnQuantized& on_tensor) {
+    initialise_backend();
+    auto p = llama_model_quantize_default_params();
+    p.nthread = params.threads;
+    p.ftype = static_cast<llama_ftype>(params.file_type);
+    p.allow_requantize = params.allow_requantize;
+    p.max_buf_size = size_t{256} << 20;
+    quantize_progress = &on_tensor;
+    const uint32_t failed = llama_model_quantize(source.c_str(), target.c_str(), &p);
+    quantize_progress = nullptr;
+    if (failed) throw Error("quantising " + source + " failed" + reason() + ": choose another --quant");
 }
 
 }  // namespace medusa

@@ -21,7 +21,10 @@ void bind_tree(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_collect(nb::module_& m);
+void bind_quantize(nb::module_& m);
 void bind_teacher_forcing(nb::module_& m);
+void bind_kernels(nb::module_& m);
+void bind_timing(nb::module_& m);
 void bind_testing(nb::module_& m);
 
 // 0 or less: all physical cores.

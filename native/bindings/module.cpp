@@ -11,7 +11,10 @@ NB_MODULE(_native, m) {
     medusa::bind_model(m);
     medusa::bind_session(m);
     medusa::bind_collect(m);
+    medusa::bind_quantize(m);
     medusa::bind_teacher_forcing(m);
+    medusa::bind_timing(m);
     auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
     medusa::bind_testing(testing);
+    medusa::bind_kernels(testing);
 }

@@ -1,0 +1,56 @@
+#include "quantize.h"
+
+#include "bindings/bindings.h"
+#include "ndarray.h"
+
+namespace medusa {
+namespace {
+
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
+                        bool allow_requantize, const nb::object& on_tensor) {
+    const QuantizeParams params{file_type, resolve_threads(n_threads), allow_requantize};
+    std::exception_ptr failure;
+    OnQuantized progress;
+    if (!on_tensor.is_none()) {
+        // Called from C, where no exception may pass: the first one waits here.
+        progress = [&](int tensor, int tensors) {
+            const nb::gil_scoped_acquire gil;
+            if (failure) return;
+            try {
+                on_tensor(tensor, tensors);
+            } catch (...) {
+                failure = std::current_exception();
+            }
+        };
+    }
+    {
+        const nb::gil_scoped_release released;
+        quantize_model(source, target, params, progress);
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
+nb::bytes run_quantize_rows(const std::string& type, const Matrix& values) {
+    const auto out = quantize_rows(type, {values.data(), values.size()}, static_cast<int64_t>(values.shape(1)));
+    return nb::bytes(out.data(), out.size());
+}
+
+nb::object run_dequantize_rows(const std::string& type, const nb::bytes& data, int64_t columns) {
+    const std::span bytes(static_cast<const uint8_t*>(data.data()), data.size());
+    const auto out = dequantize_rows(type, bytes, columns);
+    const auto width = static_cast<size_t>(columns);
+    return new_matrix<float>(out.data(), out.size() / width, width);
+}
+
+}  // namespace
+
+void bind_quantize(nb::module_& m) {
+    m.def("quantize_model", &run_quantize_model, "source"_a, "target"_a, nb::kw_only(), "file_type"_a,
+          "n_threads"_a = 0, "allow_requantize"_a = false, "on_tensor"_a = nb::none());
+    m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a);
+    m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a);
+}
+
+}  // namespace medusa

@@ -1,0 +1,172 @@
+#include "buffer_type.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "format.h"
+#include "ggml_internals.h"
+
+namespace medusa::kernels {
+
+#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
+namespace {
+
+const Kernels* kernels = nullptr;
+
+const Format* packed_format(const ggml_tensor* tensor) {
+    const Format* format = format_of(tensor->type);
+    if (!format || ggml_n_dims(tensor) != 2 || !fits(*format, tensor->ne[0], tensor->ne[1])) return nullptr;
+    return format;
+}
+
+class MulMat final : public ggml::cpu::tensor_traits {
+  public:
+    bool work_size(int, const ggml_tensor* op, size_t& size) override {
+        if (op->op != GGML_OP_MUL_MAT) return false;
+        const ggml_tensor* x = op->src[1];
+        size = column_bytes(x->ne[0]) * static_cast<size_t>(ggml_nrows(x));
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        if (op->op != GGML_OP_MUL_MAT) return false;
+        const ggml_tensor *w = op->src[0], *x = op->src[1];
+        const Format& format = *format_of(w->type);
+        const int64_t columns = w->ne[0], groups = w->ne[1] / group_rows, n = ggml_nrows(x);
+        const size_t stride = column_bytes(columns);
+        char* activations = static_cast<char*>(params->wdata);
+        for (int64_t c = params->ith; c < n; c += params->nth) {
+            kernels->quantise(format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
+        }
+        ggml_barrier(params->threadpool);
+        const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
+        kernels->multiply(format, w->data, columns, begin, end, activations, stride, static_cast<int>(n),
+                          static_cast<float*>(op->data), op->nb[1] / sizeof(float));
+        return true;
+    }
+
+  private:
+    static const float* row_of(const ggml_tensor* x, int64_t row) {
+        const int64_t i1 = row % x->ne[1], i2 = row / x->ne[1] % x->ne[2], i3 = row / (x->ne[1] * x->ne[2]);
+        return reinterpret_cast<const float*>(static_cast<const char*>(x->data) + i1 * x->nb[1] + i2 * x->nb[2] +
+                                              i3 * x->nb[3]);
+    }
+};
+
+MulMat mul_mat;
+
+class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
+  public:
+    bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
+        if (op->op != GGML_OP_MUL_MAT || !ours(op->src[0]) || !packed_format(op->src[0])) return false;
+        const ggml_tensor* x = op->src[1];
+        if (x->buffer && !ggml_backend_buft_is_host(ggml_backend_buffer_get_type(x->buffer))) return false;
+        return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && ggml_is_contiguous(op);
+    }
+
+    ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
+        return op->op == GGML_OP_MUL_MAT && ours(op->src[0]) ? &mul_mat : nullptr;
+    }
+
+  private:
+    static bool ours(const ggml_tensor* w) {
+        return w->buffer && ggml_backend_buffer_get_type(w->buffer) == buffer_type();
+    }
+};
+
+void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, size_t offset, size_t size) {
+    GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
+    const Format& format = *packed_format(tensor);
+    const int64_t groups = tensor->ne[1] / group_rows;
+    const auto threads = static_cast<int64_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+    std::vector<std::thread> workers;
+    for (int64_t i = 0; i < threads; ++i) {
+        workers.emplace_back([&, i] {
+            pack(format, data, tensor->data, tensor->ne[0], groups * i / threads, groups * (i + 1) / threads);
+        });
+    }
+    for (std::thread& worker : workers) worker.join();
+}
+
+// Whether the structures of the loaded ggml are laid out as ggml_internals.h says.
+bool layout_is_known() {
+    ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
+    if (!probe) return false;
+    ggml_backend_buffer_set_usage(probe, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    const bool known = probe->buft == ggml_backend_cpu_buffer_type() &&
+                       probe->size == ggml_backend_buffer_get_size(probe) &&
+                       probe->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+                       probe->iface.get_base(probe) == ggml_backend_buffer_get_base(probe);
+    ggml_backend_buffer_free(probe);
+    return known;
+}
+
+const char* name(ggml_backend_buffer_type_t) {
+    return "MEDUSA";
+}
+
+size_t alignment(ggml_backend_buffer_type_t) {
+    return 64;
+}
+
+size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* tensor) {
+    const Format* format = packed_format(tensor);
+    return format ? packed_bytes(*format, tensor->ne[0], tensor->ne[1]) : ggml_nbytes(tensor);
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (!buffer) return nullptr;
+    buffer->buft = type;
+    buffer->iface.set_tensor = set_tensor;
+    buffer->iface.get_tensor = nullptr;
+    buffer->iface.cpy_tensor = nullptr;
+    return buffer;
+}
+
+}  // namespace
+
+ggml_backend_buffer_type_t buffer_type() {
+    if (!kernels) return nullptr;
+    static ExtraBufferType extra;
+    static ggml_backend_buffer_type type{{name, alloc_buffer, alignment, nullptr, alloc_size, nullptr},
+                                         ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0),
+                                         &extra};
+    return &type;
+}
+
+bool serves(ggml_type type, int64_t columns, int64_t rows) {
+    const Format* format = format_of(type);
+    return kernels && format && fits(*format, columns, rows);
+}
+
+bool register_buffer_type() {
+    static const bool done = [] {
+        if (!ggml_backend_cpu_get_extra_buffer_types || !layout_is_known()) return false;
+        kernels = select_kernels();
+        if (!kernels) return false;
+        auto& types = ggml_backend_cpu_get_extra_buffer_types();
+        types.insert(types.begin(), buffer_type());
+        return true;
+    }();
+    return done;
+}
+
+#else
+
+ggml_backend_buffer_type_t buffer_type() {
+    return nullptr;
+}
+
+bool serves(ggml_type, int64_t, int64_t) {
+    return false;
+}
+
+bool register_buffer_type() {
+    return false;
+}
+
+#endif
+
+}  // namespace medusa::kernels

@@ -1,0 +1,20 @@
+// The kernels as a llama.cpp CPU buffer type: weights are repacked when they are loaded, and products with them run in
+// llama.cpp's own threads.
+#pragma once
+
+#include "ggml-backend.h"
+
+namespace medusa::kernels {
+
+// Puts the buffer type first in ggml's list, once per process and before any model is loaded. false: this platform or
+// processor keeps the stock kernels.
+bool register_buffer_type();
+
+// nullptr when it is not registered.
+ggml_backend_buffer_type_t buffer_type();
+
+// Whether products with a matrix [rows, columns] of the type run on the kernels when it lies in buffer_type(). Such a
+// tensor is written whole, in one piece.
+bool serves(ggml_type type, int64_t columns, int64_t rows);
+
+}  // namespace medusa::kernels

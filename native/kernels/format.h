@@ -1,0 +1,129 @@
+// Weights as the kernels read them: 16 rows interleaved, still compressed.
+//
+// A row group is 16 rows. Its columns are cut into cells of 32. A cell's codes are unsigned integers u of 4, 5, 6 or 8
+// bits; weight = d * u + m, where d and m are constant for one row over a cell (or half a cell). The codes of all cells
+// of a group come first, cell by cell, then the scales, in the order of `scale_bytes()`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ggml.h"
+
+namespace medusa::kernels {
+
+inline constexpr int group_rows = 16;
+inline constexpr int cell_columns = 32;
+inline constexpr int cells_per_super = 8;  // a K-quant's super-block of 256
+
+enum class Codes { u4, u5, u6, u8 };
+// How d and m are stored.
+enum class Scales {
+    half,        // per cell: f16 d[16]; m follows from the zero point
+    half_min,    // per cell: f16 d[16], f16 m[16]
+    super_min,   // per super-block: f16 d[16], f16 dmin[16]; per cell: u8 scale[16], u8 min[16]
+    super_half,  // per super-block: f16 d[16]; per half cell: s8 scale[16]
+    super_cell,  // per super-block: f16 d[16]; per cell: s8 scale[16]
+    exponent,    // per cell: u8 e[16], d = 2^(e - 128)
+};
+
+// What one ggml type becomes.
+struct Format {
+    ggml_type type;
+    Codes codes;
+    Scales scales;
+    int zero;             // m = -zero * d, unless stored
+    const int8_t* table;  // codes index a table of signed values, stored + 128; nullptr: the code is the value
+
+    constexpr size_t code_bytes() const {  // of one cell
+        return codes == Codes::u4 ? 256 : codes == Codes::u5 ? 320 : codes == Codes::u6 ? 384 : 512;
+    }
+    // Of `cells` cells. Super-block scales stand before those of their cells.
+    constexpr size_t scale_bytes(int64_t cells) const {
+        const auto n = static_cast<size_t>(cells);
+        switch (scales) {
+            case Scales::half:
+                return n * 32;
+            case Scales::half_min:
+                return n * 64;
+            case Scales::super_min:
+                return n * 32 + n / cells_per_super * 64;
+            case Scales::super_half:
+                return n * 32 + n / cells_per_super * 32;
+            case Scales::super_cell:
+                return n * 16 + n / cells_per_super * 32;
+            case Scales::exponent:
+                return n * 16;
+        }
+        return 0;
+    }
+    constexpr size_t group_bytes(int64_t columns) const {
+        const int64_t cells = columns / cell_columns;
+        return static_cast<size_t>(cells) * code_bytes() + (scale_bytes(cells) + 63) / 64 * 64;
+    }
+    constexpr bool has_super() const {
+        return scales == Scales::super_min || scales == Scales::super_half || scales == Scales::super_cell;
+    }
+};
+
+// nullptr: no kernel for this type.
+const Format* format_of(ggml_type type);
+// Names of all types that have kernels.
+std::vector<std::string> type_names();
+// Whether a matrix [rows, columns] of the format fills groups and blocks.
+bool fits(const Format& format, int64_t columns, int64_t rows);
+// Bytes of the packed matrix.
+size_t packed_bytes(const Format& format, int64_t columns, int64_t rows);
+// Packs groups begin..end-1 of a matrix in ggml's layout.
+void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t begin, int64_t end);
+
+// One activation column for a format, quantised per cell: values[columns], then one of these per cell.
+struct CellSums {
+    float d;           // value = d * q
+    float all;         // d * sum of q: what m is multiplied with
+    int32_t start[2];  // -zero * sum of q, where the dot products start: the whole cell, or its two halves
+};
+constexpr size_t column_bytes(int64_t columns) {
+    return (static_cast<size_t>(columns) + 63) / 64 * 64 +
+           static_cast<size_t>(columns / cell_columns) * sizeof(CellSums);
+}
+inline int8_t* column_values(void* column) {
+    return static_cast<int8_t*>(column);
+}
+inline const CellSums* column_sums(const void* column, int64_t columns) {
+    return reinterpret_cast<const CellSums*>(static_cast<const char*>(column) +
+                                             (static_cast<size_t>(columns) + 63) / 64 * 64);
+}
+inline CellSums* column_sums(void* column, int64_t columns) {
+    return reinterpret_cast<CellSums*>(static_cast<char*>(column) + (static_cast<size_t>(columns) + 63) / 64 * 64);
+}
+
+// One instruction set's kernels.
+struct Kernels {
+    const char* name;
+    // Quantises `columns` floats into one activation column. The same bits on every instruction set.
+    void (*quantise)(const Format& format, const float* x, int64_t columns, void* column);
+    // Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row].
+    // Each result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
+    void (*multiply)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                     const void* activations, size_t stride, int n, float* result, size_t result_stride);
+};
+
+extern const Kernels scalar;
+#if defined(__x86_64__) || defined(_M_X64)
+extern const Kernels avx2;
+extern const Kernels avx512vnni;
+#endif
+
+// Whether the processor (and ggml, built for it) has half-precision vectors.
+bool has_avx512fp16();
+
+// All that this processor runs, the best last.
+std::vector<const Kernels*> supported_kernels();
+// The best kernels of this processor, or what MEDUSA_ISA names; nullptr: off, or nothing that is faster than stock
+// code.
+const Kernels* select_kernels();
+
+}  // namespace medusa::kernels

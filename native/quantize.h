@@ -1,0 +1,32 @@
+// Quantisation: whole base models through libllama (its mixed recipes included), single matrices through ggml.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace medusa {
+
+// Told before each tensor, counted from 1.
+using OnQuantized = std::function<void(int tensor, int tensors)>;
+
+struct QuantizeParams {
+    int file_type = 0;  // llama_ftype, GGUF's general.file_type
+    int threads = 1;
+    bool allow_requantize = false;
+};
+
+// Writes `target`, the base model of `source` in another file type. Not interruptible. Throws Error with libllama's
+// reason.
+void quantize_model(const std::string& source, const std::string& target, const QuantizeParams& params,
+                    const OnQuantized& on_tensor);
+
+// `values` [rows, columns], row by row, as ggml type `type` ("f16", "q8_0", ...). Throws Error for an unknown type, one
+// that needs an importance matrix, or columns that its blocks do not divide.
+std::vector<uint8_t> quantize_rows(const std::string& type, std::span<const float> values, int64_t columns);
+// The inverse.
+std::vector<float> dequantize_rows(const std::string& type, std::span<const uint8_t> bytes, int64_t columns);
+
+}  // namespace medusa
