@@ -281,14 +281,10 @@ def teacher_forced(
     without its drafts and its acceptance (DESIGN 8, tier 3).
     """
 
-def time_verify(
-    model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0
-) -> list[float]:
+def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
-def time_prefill(
-    model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0
-) -> list[float]:
+def time_prefill(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """The same for `width` tokens of a prompt."""
 
 class testing:

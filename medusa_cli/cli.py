@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli import __version__
-from medusa_cli.commands import chat, doctor, generate, inspect, split, train
+from medusa_cli.commands import chat, convert, doctor, generate, inspect, split, train
 from medusa_cli.errors import report
 
 # The argument parser's own control flow and usage errors, which it prints itself (exit 2 for usage).
@@ -58,6 +58,7 @@ def _options(
 app.command("chat")(chat.chat)
 app.command("generate")(generate.generate)
 app.command("inspect")(inspect.inspect)
+app.command("convert")(convert.convert)
 app.command("split")(split.split)
 app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)

@@ -6,20 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import trees
-from medusa_cli.converters.sidecar import ARCHITECTURE, VERSION, unflatten_tree
+from medusa_cli.converters.file_types import FILE_TYPES
+from medusa_cli.converters.sidecar import ARCHITECTURE, SELF_CHECK_KEY, VERSION, unflatten_tree
 from medusa_cli.converters.single_file import BASE_HEADER
 from medusa_cli.errors import MedusaError
 
 if TYPE_CHECKING:
     from medusa_cli import native
-
-# llama.cpp's general.file_type: how a mix of types was made.
-FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
-    21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
-    29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
-}  # fmt: skip
 
 
 def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) -> dict[str, Any]:
@@ -107,10 +100,18 @@ def _heads(gguf: native.GgufFile) -> dict[str, Any]:
         "types": _by_type(tensors),
         "base_name": metadata.get("medusa.base.name"),
         "base_fingerprint": metadata.get("medusa.base.fingerprint"),
+        "source": _under(metadata, "medusa.source."),
+        "base_source": _under(metadata, "medusa.base.source."),
+        "check_top1": [None if math.isnan(share) else share for share in metadata.get(SELF_CHECK_KEY) or []],
         "accuracy": accuracy,
         "tree": choices,
         "expected_tokens_per_step": _expected(choices, accuracy),
     }
+
+
+def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The keys that begin with `prefix`, without it: where a part was converted from."""
+    return {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
 
 
 def _accuracy(gguf: native.GgufFile) -> list[list[float]]:

@@ -93,6 +93,12 @@ def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, 
     types = ", ".join(heads["types"])
     rows.append(("heads' size", f"{size(heads['bytes'])} ({count(heads['parameters'])} parameters, {types})"))
     rows.append(("made for", f"{_known(heads['base_name'])} ({_known(heads['base_fingerprint'])})"))
+    for label, source in (("converted from", heads["source"]), ("base from", heads["base_source"])):
+        if source:
+            rows.append((label, ", ".join(f"{key} {value}" for key, value in source.items())))
+    if heads["check_top1"]:
+        shares = ("-" if share is None else f"{share:.0%}" for share in heads["check_top1"])
+        rows.append(("best token right", ", ".join(shares) + " (short sample at conversion)"))
     return rows
 
 

@@ -37,10 +37,14 @@ def train(
         Path | None,
         typer.Option("--work-dir", metavar="DIR", help="Where text and hidden states are kept to resume from."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
 ) -> None:
     """Train draft heads for a model on its own text (needs torch). Ctrl-C saves; the same command resumes."""
     from medusa_cli import console, models
+    from medusa_cli.errors import MedusaError
 
+    if output.exists() and not force:
+        raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     messages = console.messages()
     ref = models.resolve(model, messages)
     import medusa_cli.training.train as training

@@ -20,6 +20,7 @@ from medusa_cli import paths
 from medusa_cli.converters import sidecar, single_file
 from medusa_cli.converters.atomic import atomic_file
 from medusa_cli.errors import MedusaError
+from medusa_cli.progress import phase
 
 from . import dataset, evaluate
 from .base_model import BaseModel, output_rows, read_base
@@ -27,7 +28,6 @@ from .corpus import Corpus
 from .dialogs import FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
 from .options import TREE_NODES, TrainOptions
-from .progress import phase
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 

@@ -1,0 +1,112 @@
+"""`medusa convert`: options and the report; the work is medusa_cli.conversion's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from medusa_cli.report import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def convert(
+    heads: Annotated[
+        str,
+        typer.Argument(metavar="HEADS", help="Folder, .safetensors or .pt file, or org/repo[@revision] on the Hub."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The GGUF to write.")],
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="BASE", help="Base model: GGUF, folder or org/repo; default: what HEADS names."),
+    ] = None,
+    quant: Annotated[str, typer.Option("--quant", metavar="TYPE", help="Type of the base; F16, Q8_0, ...")] = "Q4_K_M",
+    heads_quant: Annotated[
+        str, typer.Option("--heads-quant", metavar="TYPE", help="Type of the heads' output matrices.")
+    ] = "Q8_0",
+    blocks_quant: Annotated[
+        str, typer.Option("--blocks-quant", metavar="TYPE", help="Type of the heads' residual blocks.")
+    ] = "F16",
+    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-vocab", metavar="N", min=1, help="Draft only the N tokens most frequent in --calibration."
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="Text to count tokens in.")
+    ] = None,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Requantise a base GGUF that is quantised already.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail when a head predicts nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, from headers alone.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
+    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
+) -> None:
+    """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar)."""
+    from medusa_cli import console
+    from medusa_cli.conversion import Conversion, ConvertOptions
+    from medusa_cli.errors import MedusaError
+
+    if output.exists() and not force and not dry_run:
+        raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
+    messages = console.messages()
+    conversion = Conversion(
+        ConvertOptions(
+            heads=heads,
+            output=output,
+            base=base,
+            quant=quant,
+            heads_quant=heads_quant,
+            blocks_quant=blocks_quant,
+            sidecar=sidecar,
+            draft_vocab=draft_vocab,
+            calibration=calibration,
+            allow_requantize=allow_requantize,
+            strict=strict,
+            threads=threads,
+        ),
+        messages,
+    )
+    found = conversion.plan() if dry_run else conversion.run()
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(found, console.data())
+
+
+def _print(found: dict[str, Any], out: Console) -> None:
+    heads, base, check = found["heads"], found["base"], found.get("check")
+    lm_head = {"own": "own lm_heads", "base": "the base's lm_head", "draft_vocab": "a draft vocabulary"}[
+        heads["lm_head"]
+    ]
+    rows = [
+        ("heads", f"{heads['head_count']} {heads['kind']} heads of {heads['block_count']} blocks, {lm_head} "
+                  f"({heads['family']}, {size(heads['bytes'])}, {', '.join(heads['types'])})"),
+        ("base", f"{base['reference']}, {base['quant']}"),
+    ]  # fmt: skip
+    for part in ("heads", "base"):
+        if provenance := found[part]["provenance"]:
+            rows.append((f"{part} from", ", ".join(f"{key} {text}" for key, text in provenance.items())))
+    if check is not None:
+        shares = ", ".join(f"{share:.0%}" for share in check["top1"])
+        rows.append(("check", f"equal to the source within {check['deviation']:.1e}; best token right: {shares}"))
+    rows.append(("wrote" if "bytes" in found else "would write", found["output"]))
+    if "bytes" in found:
+        rows[-1] = ("wrote", f"{found['output']} ({size(found['bytes'])})")
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
+        out.print(text, markup=False, soft_wrap=True)
+    if "bytes" in found:
+        use = (
+            f"medusa chat BASE.gguf --heads {found['output']}" if found["sidecar"] else f"medusa chat {found['output']}"
+        )
+        out.print(f"\nRun it: {use}", markup=False, soft_wrap=True)
