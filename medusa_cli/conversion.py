@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from medusa_cli.converters.base.write import write_base
 from medusa_cli.converters.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.file_types import UNQUANTISED, file_type
 from medusa_cli.converters.fingerprint import fingerprint
-from medusa_cli.converters.head_formats import SourceHeads, base_tensor_filter, read_heads
+from medusa_cli.converters.head_formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
 from medusa_cli.converters.heads_file import (
     HeadsPlan,
     patch_f32_array,
@@ -163,6 +163,8 @@ class Conversion:
         source = self.source
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))
+        if source.kind == "hydra++":
+            source = _with_prefix_keys(source, metadata)
         name = str(metadata.get("general.name") or self.base.name)
         heads_plan = self._heads_plan(name, fingerprint(metadata))
         heads = scratch / "heads.gguf"
@@ -293,6 +295,20 @@ class Conversion:
             self.console.print(f"warning: {message}", markup=False)
         patch_f32_array(finished, SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
+
+
+def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
+    """Hydra++: what the checkpoint leaves out of its attention layer, which has the shape of the base's."""
+    architecture = base["general.architecture"]
+    count = int(base[f"{architecture}.attention.head_count"])
+    keys = prefix_keys(
+        source,
+        head_count=count,
+        head_count_kv=int(base.get(f"{architecture}.attention.head_count_kv", count)),
+        rope_freq_base=float(base.get(f"{architecture}.rope.freq_base", 10000.0)),
+        norm_eps=float(base.get(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)),
+    )
+    return replace(source, metadata={**source.metadata, **keys})
 
 
 def _finish(path: Path, output: Path) -> None:

@@ -207,7 +207,7 @@ HEADS_METADATA = {
     "medusa.accuracy_ranks": 2,
     "medusa.tree": [1, 0, 2, 0, 0, 1, 1],
     "medusa.base.name": "Tiny",
-    "medusa.base.fingerprint": "llama-1x32-3-000000000000",
+    "medusa.base.fingerprint": "llama-1x32-3-9f183aef2c64",
 }
 HEADS_TENSORS = {
     "medusa.0.block.0.weight": ("f16", (32, 32)),

@@ -9,7 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_fakes import FakeHeads, FakeModel, FakeSession, base_gguf, heads_gguf, install
+from cli_fakes import (
+    HEADS_METADATA,
+    HEADS_TENSORS,
+    FakeHeads,
+    FakeModel,
+    FakeSession,
+    base_gguf,
+    heads_gguf,
+    install,
+    write_gguf,
+)
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
@@ -295,3 +305,18 @@ def test_a_closed_pipe_ends_quietly(model: str) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait(timeout=20) == 141
+
+
+def test_heads_of_another_vocabulary_are_refused_and_another_name_is_a_remark(
+    model: str, session: type[FakeSession], tmp_path: Path
+) -> None:
+    session.answers = ["Hello"]
+    other = {**HEADS_METADATA, "medusa.base.fingerprint": "llama-1x32-3-000000000000"}
+    heads = write_gguf(tmp_path / "other.gguf", other, HEADS_TENSORS)
+    code, out, err = generate(model, "-p", "Hi", "--heads", str(heads))
+    assert (code, out) == (1, "")
+    assert "choose the right pair" in err
+    assert err.count("\n") == 1
+    renamed = write_gguf(tmp_path / "renamed.gguf", {**HEADS_METADATA, "medusa.base.name": "Big"}, HEADS_TENSORS)
+    code, _, err = generate(model, "-p", "Hi", "--heads", str(renamed))
+    assert (code, "made for Big" in err) == (0, True), err
