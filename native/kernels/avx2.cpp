@@ -121,6 +121,12 @@ constexpr size_t head_bytes = scales == Scales::super_min                       
                               : scales == Scales::super_half || scales == Scales::super_cell ? 32
                                                                                              : 0;
 
+// See avx512vnni.cpp.
+constexpr size_t prefetch_distance = 8192;
+inline void prefetch(const uint8_t* at) {
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+}
+
 struct Column {
     const int8_t* q;
     const CellSums* sums;
@@ -172,6 +178,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
         __m256i w[words];
         load_codes<codes, has_table>(code + 4 * first, table, w);
         const Scale s = load_scale<scales>(head, scale, first);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + prefetch_distance + line);
+        prefetch(scale + prefetch_distance);
 #pragma GCC unroll 4
         for (int c = 0; c < n; ++c) {
             const CellSums& sums = column[c].sums[cell];

@@ -102,6 +102,13 @@ constexpr size_t head_bytes = scales == Scales::super_min                       
                               : scales == Scales::super_half || scales == Scales::super_cell ? 32
                                                                                              : 0;
 
+// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself. Reading
+// past the end of the matrix this way does no harm.
+constexpr size_t prefetch_distance = 8192;
+inline void prefetch(const uint8_t* at) {
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+}
+
 struct Column {
     const int8_t* q;
     const CellSums* sums;
@@ -128,6 +135,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
         __m512i w[words];
         load_codes<codes, has_table>(code, table, w);
         const Scale s = load_scale<scales>(head, scale);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + prefetch_distance + line);
+        prefetch(scale + prefetch_distance);
 #pragma GCC unroll 8
         for (int c = 0; c < n; ++c) {
             const CellSums& sums = column[c].sums[cell];

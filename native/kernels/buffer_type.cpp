@@ -1,5 +1,9 @@
 #include "buffer_type.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <thread>
 #include <vector>
@@ -115,9 +119,21 @@ size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* tensor) {
     return format ? packed_bytes(*format, tensor->ne[0], tensor->ne[1]) : ggml_nbytes(tensor);
 }
 
+// All weights are read once per step: fewer, larger pages save address translations. Only advice.
+void ask_for_huge_pages(void* base, size_t size) {
+#if defined(__linux__)
+    const uintptr_t page = 4096, begin = (reinterpret_cast<uintptr_t>(base) + page - 1) / page * page;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(base) + size) / page * page;
+    if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+    (void)base, (void)size;
+#endif
+}
+
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (!buffer) return nullptr;
+    ask_for_huge_pages(ggml_backend_buffer_get_base(buffer), size);
     buffer->buft = type;
     buffer->iface.set_tensor = set_tensor;
     buffer->iface.get_tensor = nullptr;
