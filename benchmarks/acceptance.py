@@ -4,7 +4,8 @@
 
 Greedy, first turns, the heads' own static tree cut to --nodes. The data is MT-Bench's question file, or any JSON lines
 with {"turns": [...]} or {"prompt": ...}. Prints tokens per step by category, the share of steps that accept each depth,
-and the overhead: time of everything but verify per step, relative to a plain decoding step of the same run.
+the overhead (time of everything but verify per step, relative to a plain decoding step of the same run), and the speed
+relative to plain decoding with the same kernels.
 --require X exits with 1 when the mean tokens per step stay below X.
 """
 
@@ -39,7 +40,7 @@ def main() -> None:
 
     bench = Bench(arguments.model, arguments.heads, arguments.nodes)
     by_category: dict[str, list[float]] = defaultdict(list)
-    acceptance, overheads, same = [], [], 0
+    acceptance, overheads, speedups, same = [], [], [], 0
     prompts = read_prompts(arguments.data)[: arguments.limit]
     for category, text in prompts:
         tokens = bench.chat_tokens(text)
@@ -51,6 +52,7 @@ def main() -> None:
         by_category[category].append(drafted.stats["tokens_per_step"])
         acceptance.append(drafted.stats["acceptance_per_depth"])
         ours = step_ms(drafted.stats, drafted.stats["timings_ms"], "draft", "accept", "commit", "other")
+        speedups.append(drafted.stats["tokens_per_second"] / baseline.stats["tokens_per_second"])
         overheads.append(ours / step_ms(baseline.stats, baseline.stats["timings_ms"], "verify"))
 
     table = Table("category", "prompts", "tokens per step")
@@ -65,6 +67,7 @@ def main() -> None:
         f"tree of {bench.tree.size} nodes; accepted at depth 1, 2, ...: {' '.join(f'{d:.3f}' for d in depths)}"
     )
     console.print(f"overhead (all but verify, of a plain step): median {statistics.median(overheads):.3f}")
+    console.print(f"tokens per second, relative to our plain decoding: median {statistics.median(speedups):.2f}")
     console.print(f"identical to plain decoding: {same} of {len(prompts)} answers")
     if arguments.require and mean < arguments.require:
         sys.exit(f"tokens per step {mean:.3f} are below {arguments.require}")

@@ -91,7 +91,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     if reference and path.exists():
         return Found(path, {"name": path.resolve().name})
     match = REFERENCE.fullmatch(reference)
-    if match is None:
+    if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
     repository = _Repository(match["repo"], match["revision"])
     with _quiet_without_terminal(console):
@@ -112,7 +112,9 @@ class _Repository:
         except _Unreachable as error:
             copy = self._cached_folder()
             if copy is None:
-                raise MedusaError(f"{self.label}: {error}, and there is no copy in the cache") from error
+                raise MedusaError(
+                    f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or try again online"
+                ) from error
             console.print(f"note: {self.label}: {error}: using the copy in the cache", markup=False, soft_wrap=True)
             folder, present = copy, [entry.name for entry in copy.iterdir()]
             names = choose(present, lambda index: read_index(copy / index), f"{self.label} (copy in the cache)")
@@ -193,7 +195,7 @@ class _Repository:
         if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
             return MedusaError(f"{self.label}: neither a local path nor a repository on the Hub: check the name")
         if isinstance(error, errors.HFValidationError):
-            return MedusaError(f"{self.label}: not a valid repository name")
+            return MedusaError(f"{self.label}: not a valid repository name: check it, or give a local path")
         if isinstance(error, errors.OfflineModeIsEnabled):
             return _Unreachable("HF_HUB_OFFLINE is set")
         if any(isinstance(found, OSError) and found.errno == errno.ENOSPC for found in chain):

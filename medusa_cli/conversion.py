@@ -289,7 +289,8 @@ class Conversion:
             found = selfcheck.check(model, heads, source, base_rows, types)
         if found.useless:
             numbers = ", ".join(map(str, found.useless))
-            message = f"head {numbers} predicts nothing on this base: wrong base, or heads of another layout?"
+            subject = f"heads {numbers} predict" if len(found.useless) > 1 else f"head {numbers} predicts"
+            message = f"{subject} nothing on this base: wrong base, or heads of another layout?"
             if self.options.strict:
                 raise MedusaError(f"{self.options.heads}: {message}")
             self.console.print(f"warning: {message}", markup=False)

@@ -133,11 +133,11 @@ def test_useless_heads_are_named_and_strict_refuses_them(
 ) -> None:
     monkeypatch.setattr(selfcheck, "USELESS", 1.1)
     heads, out = save_v1(tmp_path / "heads"), tmp_path / "out.gguf"
-    one_line(convert(heads, "--base", base, "-o", out, "--strict"), "predicts nothing")
+    one_line(convert(heads, "--base", base, "-o", out, "--strict"), "heads 1, 2 predict nothing")
     assert left_behind(tmp_path) == []
     result = convert(heads, "--base", base, "-o", out)
     assert result.exit_code == 0
-    assert "predicts nothing" in result.stderr
+    assert "heads 1, 2 predict nothing" in result.stderr
     shares = native.read_gguf(str(out)).metadata["medusa.check.top1"]
     assert len(shares) == 2
     assert all(0 <= share <= 1 for share in shares)

@@ -182,7 +182,7 @@ def test_a_dropped_connection_goes_on_where_it_stopped(hub: Hub) -> None:
 
 def test_offline_uses_the_cache_or_says_so(hub: Hub) -> None:
     error = hub.resolve("org/heads", HF_HUB_OFFLINE="1")["error"]
-    assert error == "org/heads: HF_HUB_OFFLINE is set, and there is no copy in the cache"
+    assert error.startswith("org/heads: HF_HUB_OFFLINE is set, and there is no copy in the cache")
     assert hub.server.requests == []
     found = hub.resolve("org/heads")
     hub.server.requests.clear()
