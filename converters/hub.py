@@ -113,7 +113,7 @@ class _Repository:
             copy = self._cached_folder()
             if copy is None:
                 raise MedusaError(
-                    f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or try again online"
+                    f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or retry online"
                 ) from error
             console.print(f"note: {self.label}: {error}: using the copy in the cache", markup=False, soft_wrap=True)
             folder, present = copy, [entry.name for entry in copy.iterdir()]
