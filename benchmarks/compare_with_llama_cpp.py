@@ -125,8 +125,8 @@ def compare_metadata(
 def compare_tensors(ours: Header, our_bytes: bytes, theirs: Header, their_bytes: bytes) -> list[str]:
     """Lines on tensors that differ in presence, order, shape, type or bytes."""
     if [tensor.name for tensor in ours.tensors] != [tensor.name for tensor in theirs.tensors]:
-        one, other = ({tensor.name for tensor in header.tensors} for header in (ours, theirs))
-        return [f"tensor names or order differ: only ours {sorted(one - other)}, only theirs {sorted(other - one)}"]
+        mine, their = ({tensor.name for tensor in header.tensors} for header in (ours, theirs))
+        return [f"tensor names or order differ: only ours {sorted(mine - their)}, only theirs {sorted(their - mine)}"]
     lines = []
     for first, second in zip(ours.tensors, theirs.tensors, strict=True):
         if (first.shape, first.type) != (second.shape, second.type):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[list["native.Piece"]], None]
 MAX_NODES = 256
+STORED_TREE = "heads"
+"""Name of the tree that came with the heads."""
+CPU_NODES = 4
 NOTICEABLE_SECONDS = 0.5
 
 
@@ -185,6 +188,8 @@ def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: nati
         return wanted.name, tree
     if wanted is None:
         default = trees.DEFAULT_GPU if model.gpu else trees.DEFAULT_CPU
-        wanted = trees.NamedTree("heads", heads.tree) if heads.tree else trees.named(default)
-    clipped = native.Tree(wanted.choices).clipped(heads.head_count, heads.output_rows, MAX_NODES)
+        wanted = trees.NamedTree(STORED_TREE, heads.tree) if heads.tree else trees.named(default)
+    # On a CPU every node costs, and the stored tree is as large as its training could measure.
+    nodes = MAX_NODES if model.gpu or wanted.name != STORED_TREE else CPU_NODES
+    clipped = native.Tree(wanted.choices).clipped(heads.head_count, heads.output_rows, nodes)
     return wanted.name, clipped

@@ -13,7 +13,7 @@ from medusa_cli.errors import MedusaError
 
 Choices = list[list[int]]
 BUILT_IN_FILE = Path(__file__).parent / "data" / "trees.json"
-DEFAULT_CPU = "cpu_16"
+DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
 EXAMPLE = "[[0], [0, 0], [1]]"
 

@@ -56,7 +56,7 @@ bool flash_attention_is_slow(const LlamaModel& model) {
     const int heads = llama_model_n_head(model.handle());
     const int head_size = heads > 0 ? model.embedding_size() / heads : 0;
     return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU && head_size % 128 != 0 &&
-           kernels::has_avx512fp16();
+           kernels::buffer_type() && kernels::has_avx512fp16();
 }
 
 std::string reason() {

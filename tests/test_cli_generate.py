@@ -165,9 +165,13 @@ def test_engine_options_reach_the_session(model: str, session: type[FakeSession]
 @pytest.mark.parametrize(
     ("arguments", "gpu", "stored", "size"),
     [
-        ((), False, [], 16),
+        ((), False, [], 4),
         ((), True, [], 64),
         ((), False, [[0], [0, 0]], 3),
+        # On a CPU every node costs: a stored tree is cut.
+        ((), False, [[0], [1], [2], [0, 0], [3], [4]], 4),
+        ((), True, [[0], [1], [2], [0, 0], [3], [4]], 7),
+        (("--tree", "cpu_16"), False, [[0]], 16),
         (("--tree", "chain_4"), False, [[0]], 5),
         (("--no-spec",), False, [], 1),
         (("--no-spec", "--tree", "chain_4"), False, [], 1),
