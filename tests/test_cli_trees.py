@@ -14,7 +14,8 @@ from medusa_cli.errors import MedusaError
 def test_the_built_in_trees_are_trees() -> None:
     sizes = {name: native.Tree(choices).size for name, choices in trees.built_in().items()}
     assert sizes[trees.DEFAULT_GPU] == 64
-    assert sizes[trees.DEFAULT_CPU] == 16
+    assert sizes["cpu_16"] == 16
+    assert sizes[trees.DEFAULT_CPU] == 4
     assert sizes["chain_4"] == 5
     assert max(sizes.values()) <= 64
 
