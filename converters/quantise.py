@@ -1,7 +1,7 @@
 """Quantises a base model with libllama's quantiser, in a process of its own.
 
 A child process because the quantiser cannot be interrupted and ends the process on some damaged files: Ctrl-C kills the
-child, and its failure is one line here. Run as a module it is that child: source target type threads requantise.
+child, and its failure is one line here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from pathlib import Path
 from medusa_cli.errors import MedusaError
 
 from .file_types import file_type
+
+
+# Not `-m`: that looks for the package in the current folder first, and a checkout of this project has no compiled module.
+CHILD = (
+    "import sys; sys.path = [entry for entry in sys.path if entry]; "
+    "from medusa_cli.converters.quantise import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 def quantise(
@@ -32,7 +39,7 @@ def quantise(
     """
     number, _ = file_type(name)
     child = subprocess.Popen(
-        [sys.executable, "-m", __name__, *map(str, (source, target, number, threads, int(allow_requantize)))],
+        [sys.executable, "-c", CHILD, *map(str, (source, target, number, threads, int(allow_requantize)))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -58,7 +65,7 @@ def quantise(
 
 
 def main(arguments: list[str]) -> int:
-    """The child: progress on stdout as tensor/tensors, a failure as one line on stderr."""
+    """The child (source target type threads requantise): progress on stdout, a failure as one line on stderr."""
     from medusa_cli import native
 
     source, target, number, threads, requantise = arguments
@@ -75,7 +82,3 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -67,7 +67,14 @@ class Hub:
         }
         command = [sys.executable, "-c", SCRIPT, f"resolve_{kind}", reference]
         done = subprocess.run(
-            command, env={**inherited, **own, **environment}, capture_output=True, text=True, timeout=60, check=False
+            command,
+            env={**inherited, **own, **environment},
+            # Not the checkout: its medusa_cli has no compiled module.
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         self.messages = done.stderr
         assert done.stdout, done.stderr
