@@ -16,7 +16,7 @@ from medusa_cli.errors import MedusaError
 
 from .file_types import file_type
 
-# Not `-m`: that looks in the current folder first, and in a checkout of this project the package has no compiled module.
+# Not `-m`: it looks in the current folder first, and in a checkout of this project the package has no compiled module.
 CHILD = (
     "import sys; sys.path = [entry for entry in sys.path if entry]; "
     "from medusa_cli.converters.quantise import main; sys.exit(main(sys.argv[1:]))"
