@@ -6,10 +6,12 @@ all.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from medusa_cli.converters.heads_file import (
 from medusa_cli.converters.quantise import quantise
 from medusa_cli.converters.sidecar import SELF_CHECK_KEY
 from medusa_cli.errors import MedusaError
-from medusa_cli.progress import phase
+from medusa_cli.progress import Bar, phase
 from medusa_cli.training.base_model import output_rows, read_base
 
 
@@ -93,6 +95,7 @@ class Conversion:
     def __init__(self, options: ConvertOptions, console: Console) -> None:
         options.check()
         self.options, self.console = options, console
+        self.seconds: dict[str, float] = {}
         found = hub.resolve_heads(options.heads, console)
         self.heads_provenance = found.provenance
         checkpoint = open_checkpoint(found.path)
@@ -168,17 +171,25 @@ class Conversion:
         name = str(metadata.get("general.name") or self.base.name)
         heads_plan = self._heads_plan(name, fingerprint(metadata))
         heads = scratch / "heads.gguf"
-        with phase(self.console, "Writing heads", "bytes") as bar:
+        with self._phase("Writing heads", "bytes") as bar:
             write_heads_file(heads, source, heads_plan, bar.update)
         finished = heads
         if not self.options.sidecar:
             finished = scratch / "joined.gguf"
-            with phase(self.console, "Joining", "bytes") as bar:
+            with self._phase("Joining", "bytes") as bar:
                 single_file.join(base, heads, finished, bar.update)
         types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
         report = {**self.plan(), **self._self_check(base, finished, source, types)}
         _finish(finished, output)
-        return {**report, "bytes": output.stat().st_size}
+        return {**report, "bytes": output.stat().st_size, "seconds": self.seconds}
+
+    @contextlib.contextmanager
+    def _phase(self, title: str, unit: str) -> Iterator[Bar]:
+        """A progress bar whose time goes into the report."""
+        begun = time.monotonic()
+        with phase(self.console, title, unit) as bar:
+            yield bar
+        self.seconds[title] = round(time.monotonic() - begun, 3)
 
     def _base_gguf(self, scratch: Path) -> Path:
         """The base as a GGUF of the wanted type: the given file itself where nothing is to be done."""
@@ -188,7 +199,7 @@ class Conversion:
             assert self.base.checkpoint is not None
             kind = wanted if wanted in UNQUANTISED else self._intermediate(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
-            with phase(self.console, "Converting base", "bytes") as bar:
+            with self._phase("Converting base", "bytes") as bar:
                 write_base(
                     self.base.checkpoint,
                     path,
@@ -200,7 +211,7 @@ class Conversion:
         if wanted is None or (not self.base.gguf and wanted in UNQUANTISED):
             return path
         target = scratch / "base.gguf"
-        with phase(self.console, "Quantising base", "tensors") as bar:
+        with self._phase("Quantising base", "tensors") as bar:
             quantise(
                 path,
                 target,
@@ -285,8 +296,10 @@ class Conversion:
 
         if not any(tensor.role == "output" for tensor in source.tensors):
             types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
+        begun = time.monotonic()
         with self.console.status("Checking the file"):
             found = selfcheck.check(model, heads, source, base_rows, types)
+        self.seconds["Checking"] = round(time.monotonic() - begun, 3)
         if found.useless:
             numbers = ", ".join(map(str, found.useless))
             subject = f"heads {numbers} predict" if len(found.useless) > 1 else f"head {numbers} predicts"
