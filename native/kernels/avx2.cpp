@@ -11,6 +11,8 @@
 namespace medusa::kernels {
 namespace {
 
+#include "dispatch.inl"
+
 constexpr int tile_columns = 4;
 constexpr int words = 8;  // a cell is 8 registers of 8 rows x 4 columns
 constexpr int lanes = 8;  // half a group
@@ -112,26 +114,6 @@ inline Scale load_scale(const Scale& head, const uint8_t* at, int first) {
     return out;
 }
 
-template <Scales scales>
-constexpr size_t own_bytes = scales == Scales::half_min                                   ? 64
-                             : scales == Scales::super_cell || scales == Scales::exponent ? 16
-                                                                                          : 32;
-template <Scales scales>
-constexpr size_t head_bytes = scales == Scales::super_min                                    ? 64
-                              : scales == Scales::super_half || scales == Scales::super_cell ? 32
-                                                                                             : 0;
-
-// See avx512vnni.cpp.
-constexpr size_t prefetch_distance = 8192;
-inline void prefetch(const uint8_t* at) {
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-}
-
-struct Column {
-    const int8_t* q;
-    const CellSums* sums;
-};
-
 // dot + the products of words begin..end-1 of a cell.
 template <Codes codes, bool has_table, int begin, int end>
 inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t* q) {
@@ -205,17 +187,6 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
     for (int c = 0; c < n; ++c) _mm256_storeu_ps(result + c * result_stride, acc[c]);
 }
 
-struct Job {
-    const Format& format;
-    const void* packed;
-    int64_t columns, begin, end;
-    const void* activations;
-    size_t stride;
-    int n;
-    float* result;
-    size_t result_stride;
-};
-
 using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, __m256i, const Column*, float*, size_t);
 
 template <Codes codes, Scales scales, bool has_table>
@@ -244,35 +215,6 @@ void run(const Job& job) {
                 tiles[n - 1](code, scale, cells, first, table, column, result, job.result_stride);
             }
         }
-    }
-}
-
-void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const Job job{format, packed, columns, begin, end, activations, stride, n, result, result_stride};
-    switch (format.type) {
-        case GGML_TYPE_Q4_0:
-            return run<Codes::u4, Scales::half, false>(job);
-        case GGML_TYPE_Q4_1:
-            return run<Codes::u4, Scales::half_min, false>(job);
-        case GGML_TYPE_Q5_0:
-            return run<Codes::u5, Scales::half, false>(job);
-        case GGML_TYPE_Q8_0:
-            return run<Codes::u8, Scales::half, false>(job);
-        case GGML_TYPE_IQ4_NL:
-            return run<Codes::u4, Scales::half, true>(job);
-        case GGML_TYPE_MXFP4:
-            return run<Codes::u4, Scales::exponent, true>(job);
-        case GGML_TYPE_Q4_K:
-            return run<Codes::u4, Scales::super_min, false>(job);
-        case GGML_TYPE_Q5_K:
-            return run<Codes::u5, Scales::super_min, false>(job);
-        case GGML_TYPE_Q6_K:
-            return run<Codes::u6, Scales::super_half, false>(job);
-        case GGML_TYPE_IQ4_XS:
-            return run<Codes::u4, Scales::super_cell, true>(job);
-        default:
-            return scalar.multiply(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
     }
 }
 

@@ -11,6 +11,8 @@
 namespace medusa::kernels {
 namespace {
 
+#include "dispatch.inl"
+
 constexpr int tile_columns = 8;
 constexpr int words = 8;  // a cell is 8 registers of 16 rows x 4 columns
 
@@ -93,27 +95,6 @@ inline Scale load_scale(const Scale& head, const uint8_t* at) {
     return out;
 }
 
-template <Scales scales>
-constexpr size_t own_bytes = scales == Scales::half_min                                   ? 64
-                             : scales == Scales::super_cell || scales == Scales::exponent ? 16
-                                                                                          : 32;
-template <Scales scales>
-constexpr size_t head_bytes = scales == Scales::super_min                                    ? 64
-                              : scales == Scales::super_half || scales == Scales::super_cell ? 32
-                                                                                             : 0;
-
-// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself. Reading
-// past the end of the matrix this way does no harm.
-constexpr size_t prefetch_distance = 8192;
-inline void prefetch(const uint8_t* at) {
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-}
-
-struct Column {
-    const int8_t* q;
-    const CellSums* sums;
-};
-
 // One group of rows times `n` columns.
 template <Codes codes, Scales scales, bool has_table, int n>
 void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m512i table, const Column* column,
@@ -168,17 +149,6 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
     for (int c = 0; c < n; ++c) _mm512_storeu_ps(result + c * result_stride, acc[c]);
 }
 
-struct Job {
-    const Format& format;
-    const void* packed;
-    int64_t columns, begin, end;
-    const void* activations;
-    size_t stride;
-    int n;
-    float* result;
-    size_t result_stride;
-};
-
 using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, float*, size_t);
 
 template <Codes codes, Scales scales, bool has_table>
@@ -209,35 +179,6 @@ void run(const Job& job) {
             float* result = job.result + first * job.result_stride + group * group_rows;
             tiles[n - 1](code, scale, cells, table, column, result, job.result_stride);
         }
-    }
-}
-
-void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const Job job{format, packed, columns, begin, end, activations, stride, n, result, result_stride};
-    switch (format.type) {
-        case GGML_TYPE_Q4_0:
-            return run<Codes::u4, Scales::half, false>(job);
-        case GGML_TYPE_Q4_1:
-            return run<Codes::u4, Scales::half_min, false>(job);
-        case GGML_TYPE_Q5_0:
-            return run<Codes::u5, Scales::half, false>(job);
-        case GGML_TYPE_Q8_0:
-            return run<Codes::u8, Scales::half, false>(job);
-        case GGML_TYPE_IQ4_NL:
-            return run<Codes::u4, Scales::half, true>(job);
-        case GGML_TYPE_MXFP4:
-            return run<Codes::u4, Scales::exponent, true>(job);
-        case GGML_TYPE_Q4_K:
-            return run<Codes::u4, Scales::super_min, false>(job);
-        case GGML_TYPE_Q5_K:
-            return run<Codes::u5, Scales::super_min, false>(job);
-        case GGML_TYPE_Q6_K:
-            return run<Codes::u6, Scales::super_half, false>(job);
-        case GGML_TYPE_IQ4_XS:
-            return run<Codes::u4, Scales::super_cell, true>(job);
-        default:
-            return scalar.multiply(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
     }
 }
 

@@ -1,0 +1,67 @@
+// What the kernels of all instruction sets share. Included inside the anonymous namespace of each file, which then defines
+// run(): one copy per file, so that no function built for one instruction set is linked into another's.
+
+template <Scales scales>
+constexpr size_t own_bytes = scales == Scales::half_min                                   ? 64
+                             : scales == Scales::super_cell || scales == Scales::exponent ? 16
+                                                                                          : 32;
+template <Scales scales>
+constexpr size_t head_bytes = scales == Scales::super_min                                    ? 64
+                              : scales == Scales::super_half || scales == Scales::super_cell ? 32
+                                                                                             : 0;
+
+// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself. Reading
+// past the end of the matrix this way does no harm.
+constexpr size_t prefetch_distance = 8192;
+inline void prefetch(const uint8_t* at) {
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+}
+
+struct Column {
+    const int8_t* q;
+    const CellSums* sums;
+};
+
+struct Job {
+    const Format& format;
+    const void* packed;
+    int64_t columns, begin, end;
+    const void* activations;
+    size_t stride;
+    int n;
+    float* result;
+    size_t result_stride;
+};
+
+// All groups of the job, for one kind of codes and scales.
+template <Codes codes, Scales scales, bool has_table>
+void run(const Job& job);
+
+void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
+    const Job job{format, packed, columns, begin, end, activations, stride, n, result, result_stride};
+    switch (format.type) {
+        case GGML_TYPE_Q4_0:
+            return run<Codes::u4, Scales::half, false>(job);
+        case GGML_TYPE_Q4_1:
+            return run<Codes::u4, Scales::half_min, false>(job);
+        case GGML_TYPE_Q5_0:
+            return run<Codes::u5, Scales::half, false>(job);
+        case GGML_TYPE_Q8_0:
+            return run<Codes::u8, Scales::half, false>(job);
+        case GGML_TYPE_IQ4_NL:
+            return run<Codes::u4, Scales::half, true>(job);
+        case GGML_TYPE_MXFP4:
+            return run<Codes::u4, Scales::exponent, true>(job);
+        case GGML_TYPE_Q4_K:
+            return run<Codes::u4, Scales::super_min, false>(job);
+        case GGML_TYPE_Q5_K:
+            return run<Codes::u5, Scales::super_min, false>(job);
+        case GGML_TYPE_Q6_K:
+            return run<Codes::u6, Scales::super_half, false>(job);
+        case GGML_TYPE_IQ4_XS:
+            return run<Codes::u4, Scales::super_cell, true>(job);
+        default:
+            return scalar.multiply(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
+    }
+}
