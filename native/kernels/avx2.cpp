@@ -141,7 +141,7 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
 // Eight rows times `n` columns.
 template <Codes codes, Scales scales, bool has_table, int n>
 void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int first, __m256i table,
-                   const Column* column, float* result, size_t result_stride) {
+                   const Column* column, const uint8_t* last, float* result, size_t result_stride) {
     constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
     constexpr bool zero_start = is_signed<codes, has_table>;
     __m256 acc[n];
@@ -160,8 +160,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
         __m256i w[words];
         load_codes<codes, has_table>(code + 4 * first, table, w);
         const Scale s = load_scale<scales>(head, scale, first);
-        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + prefetch_distance + line);
-        prefetch(scale + prefetch_distance);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last);
+        prefetch(scale, last);
 #pragma GCC unroll 4
         for (int c = 0; c < n; ++c) {
             const CellSums& sums = column[c].sums[cell];
@@ -187,7 +187,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
     for (int c = 0; c < n; ++c) _mm256_storeu_ps(result + c * result_stride, acc[c]);
 }
 
-using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, __m256i, const Column*, float*, size_t);
+using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, __m256i, const Column*, const uint8_t*,
+                              float*, size_t);
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
@@ -200,6 +201,7 @@ void run(const Job& job) {
     }
     const int64_t cells = job.columns / cell_columns;
     const size_t group_bytes = job.format.group_bytes(job.columns);
+    const uint8_t* last = job.last_line();
     for (int64_t group = job.begin; group < job.end; ++group) {
         const uint8_t* code = static_cast<const uint8_t*>(job.packed) + group * group_bytes;
         const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
@@ -212,7 +214,7 @@ void run(const Job& job) {
             }
             for (int first = 0; first < group_rows; first += lanes) {
                 float* result = job.result + column_begin * job.result_stride + group * group_rows + first;
-                tiles[n - 1](code, scale, cells, first, table, column, result, job.result_stride);
+                tiles[n - 1](code, scale, cells, first, table, column, last, result, job.result_stride);
             }
         }
     }

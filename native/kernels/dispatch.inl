@@ -10,11 +10,14 @@ constexpr size_t head_bytes = scales == Scales::super_min                       
                               : scales == Scales::super_half || scales == Scales::super_cell ? 32
                                                                                              : 0;
 
-// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself. Reading
-// past the end of the matrix this way does no harm.
-constexpr size_t prefetch_distance = 8192;
-inline void prefetch(const uint8_t* at) {
-    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself: they are
+// asked for early into the second cache and shortly before use into the first.
+constexpr size_t far_ahead = 32768, near_ahead = 2048;
+
+// `last`: the last line of this thread's rows; what lies behind it is another thread's.
+inline void prefetch(const uint8_t* at, const uint8_t* last) {
+    _mm_prefetch(reinterpret_cast<const char*>(std::min(at + far_ahead, last)), _MM_HINT_T2);
+    _mm_prefetch(reinterpret_cast<const char*>(std::min(at + near_ahead, last)), _MM_HINT_T0);
 }
 
 struct Column {
@@ -31,6 +34,10 @@ struct Job {
     int n;
     float* result;
     size_t result_stride;
+
+    const uint8_t* last_line() const {
+        return static_cast<const uint8_t*>(packed) + static_cast<size_t>(end) * format.group_bytes(columns) - 64;
+    }
 };
 
 // All groups of the job, for one kind of codes and scales.
