@@ -83,11 +83,13 @@ class Model:
         path: str,
         *,
         n_gpu_layers: int = -1,
+        repack: bool = True,
         on_progress: Callable[[float], bool | None] | None = None,
     ) -> None:
         """Loads a GGUF (plain, or the base part of a single file). n_gpu_layers < 0: all, when there is a GPU.
 
-        on_progress gets 0..1 and may return False to abort.
+        repack: weights are copied for faster kernels; without, they stay pages of the file, which the system can take
+        back at any time. on_progress gets 0..1 and may return False to abort.
         """
     path: str
     description: str

@@ -274,7 +274,7 @@ class Conversion:
         assert self.options.calibration is not None
         assert self.options.draft_vocab is not None
         text = self.options.calibration.read_text("utf-8", "replace")
-        model = native.Model(str(base), n_gpu_layers=0)
+        model = native.Model(str(base), n_gpu_layers=0, repack=False)
         ranked = Counter(model.tokenize(text, add_special=False)).most_common(self.options.draft_vocab)
         if not ranked:
             raise MedusaError(
@@ -286,7 +286,8 @@ class Conversion:
         if source.kind != "medusa":
             self.console.print(f"note: {source.kind} heads are stored, this version of medusa cannot run them yet")
             return {"check": None}
-        model = native.Model(str(base if self.options.sidecar else finished))
+        # Of any size: pages of the file, no copy.
+        model = native.Model(str(base if self.options.sidecar else finished), repack=False)
         heads = native.Heads(model, str(finished))
 
         def base_rows() -> NDArray[np.float32]:

@@ -87,7 +87,7 @@ std::string libllama_version() {
     return llama_version();
 }
 
-LlamaModel::LlamaModel(const std::string& path, int gpu_layers, const LoadProgress& progress)
+LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress)
     : file_(path), gpu_layers_(gpu_layers) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
@@ -97,6 +97,12 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, const LoadProgre
     }
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
+    params.use_extra_bufts = repack;
+    // Weights that stay on the CPU: a GPU's pinned host buffer would come before the kernels' own, and no GPU at all is
+    // to be seen when nothing is offloaded.
+    params.no_host = repack;
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    if (gpu_layers == 0) params.devices = no_devices;
     params.progress_callback_user_data = const_cast<LoadProgress*>(&progress);
     if (progress) {
         params.progress_callback = [](float done, void* data) { return (*static_cast<LoadProgress*>(data))(done); };

@@ -31,8 +31,9 @@ using LoadProgress = std::function<bool(float)>;
 
 class LlamaModel final : public Vocabulary {
   public:
-    // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all when there is a GPU. Throws Error.
-    LlamaModel(const std::string& path, int gpu_layers, const LoadProgress& progress);
+    // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all when there is a GPU. repack: weights are
+    // copied into the layouts of faster kernels; without, they stay in the mapped file. Throws Error.
+    LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress);
     ~LlamaModel() override;
     LlamaModel(const LlamaModel&) = delete;
     LlamaModel& operator=(const LlamaModel&) = delete;

@@ -1,6 +1,7 @@
 #include "platform.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <set>
 #include <string>
@@ -8,7 +9,9 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #elif defined(__APPLE__)
 #include <sys/resource.h>
 #include <sys/sysctl.h>
@@ -62,5 +65,39 @@ uint64_t peak_rss_bytes() {
 #endif
 #endif
 }
+
+#if defined(__linux__)
+namespace {
+
+// Whether one read-only mapping of a file covers [begin, end), by the kernel's list of mappings.
+bool is_read_only_file(uintptr_t begin, uintptr_t end) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long from = 0, to = 0, offset = 0, inode = 0;
+        unsigned major = 0, minor = 0;
+        char mode[5] = {};
+        if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx %x:%x %lu", &from, &to, mode, &offset, &major, &minor, &inode) !=
+            7) {
+            continue;
+        }
+        if (from <= begin && begin < to) return end <= to && inode != 0 && mode[0] == 'r' && mode[1] == '-';
+    }
+    return false;
+}
+
+}  // namespace
+
+bool release_file_pages(const void* data, size_t size) {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+    const auto end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+    return begin < end && is_read_only_file(begin, end) &&
+           madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0;
+}
+#else
+bool release_file_pages(const void*, size_t) {
+    return false;
+}
+#endif
 
 }  // namespace medusa

@@ -1,6 +1,7 @@
 // Facts about the machine.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace medusa {
@@ -9,5 +10,8 @@ namespace medusa {
 int physical_cores();
 // Peak resident size of the process in bytes; 0 when the platform does not tell.
 uint64_t peak_rss_bytes();
+// Gives the resident pages of [data, data + size) back when they are proven to be a file's, mapped read-only: they can
+// be read again. Otherwise, or where the platform does not tell, does nothing. Whether it did something.
+bool release_file_pages(const void* data, size_t size);
 
 }  // namespace medusa

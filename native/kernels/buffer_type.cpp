@@ -10,6 +10,7 @@
 
 #include "format.h"
 #include "ggml_internals.h"
+#include "platform.h"
 
 namespace medusa::kernels {
 
@@ -91,6 +92,7 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, si
         });
     }
     for (std::thread& worker : workers) worker.join();
+    release_file_pages(data, size);
 }
 
 // Whether the structures of the loaded ggml are laid out as ggml_internals.h says.

@@ -142,31 +142,31 @@ void pack_scales(const Format& format, Bytes row, int64_t cell, int lane, ScaleS
     }
 }
 
-// Codes of one row (lane) of a cell: byte 64 * (i / 4) + 4 * lane + i % 4 of a plane holds what belongs to column i.
+// Codes of one row (lane) of a cell: byte 64 * (i / 4) + 4 * lane + i % 4 of a plane holds what belongs to column i, so
+// that four columns are one word.
 void pack_codes(Codes codes, const uint8_t* u, int lane, uint8_t* cell) {
-    const auto at = [lane](int i) { return 64 * (i / 4) + 4 * lane + i % 4; };
+    uint32_t words[8];
+    std::memcpy(words, u, sizeof(words));
+    const auto put = [lane](uint8_t* plane, int j, uint32_t word) { std::memcpy(plane + 64 * j + 4 * lane, &word, 4); };
     if (codes == Codes::u8) {
-        for (int i = 0; i < 32; ++i) cell[at(i)] = u[i];
+        for (int j = 0; j < 8; ++j) put(cell, j, words[j]);
         return;
     }
     // Columns i and i + 16 share a byte.
-    for (int i = 0; i < 16; ++i) cell[at(i)] = (u[i] & 15) | (u[i + 16] & 15) << 4;
+    constexpr uint32_t nibbles = 0x0F0F0F0F, bits = 0x01010101, pairs = 0x03030303;
+    for (int j = 0; j < 4; ++j) put(cell, j, (words[j] & nibbles) | (words[j + 4] & nibbles) << 4);
     // Bit j of the high plane's byte (lane, b) belongs to column 4 * j + b.
     if (codes == Codes::u5) {
-        for (int b = 0; b < 4; ++b) {
-            uint8_t bits = 0;
-            for (int j = 0; j < 8; ++j) bits |= (u[4 * j + b] >> 4 & 1) << j;
-            cell[256 + 4 * lane + b] = bits;
-        }
+        uint32_t high = 0;
+        for (int j = 0; j < 8; ++j) high |= (words[j] >> 4 & bits) << j;
+        put(cell + 256, 0, high);
     }
     // Two bits: byte (half, lane, b) holds columns 16 * half + 4 * j + b, j = 0..3.
     if (codes == Codes::u6) {
         for (int half = 0; half < 2; ++half) {
-            for (int b = 0; b < 4; ++b) {
-                uint8_t bits = 0;
-                for (int j = 0; j < 4; ++j) bits |= (u[16 * half + 4 * j + b] >> 4 & 3) << (2 * j);
-                cell[256 + 64 * half + 4 * lane + b] = bits;
-            }
+            uint32_t high = 0;
+            for (int j = 0; j < 4; ++j) high |= (words[4 * half + j] >> 4 & pairs) << (2 * j);
+            put(cell + 256, half, high);
         }
     }
 }
