@@ -14,7 +14,13 @@ constexpr size_t head_bytes = scales == Scales::super_min                       
 // past the end of the matrix this way does no harm.
 constexpr size_t prefetch_distance = 8192;
 inline void prefetch(const uint8_t* at) {
+#if defined(__GNUC__)
+    __builtin_prefetch(at);
+#elif defined(_M_ARM64)
+    __prefetch(at);
+#else
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+#endif
 }
 
 struct Column {
