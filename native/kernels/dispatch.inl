@@ -1,5 +1,5 @@
-// What the kernels of all instruction sets share. Included inside the anonymous namespace of each file, which then defines
-// run(): one copy per file, so that no function built for one instruction set is linked into another's.
+// What the kernels of all instruction sets share. Included inside the anonymous namespace of each file, which then
+// defines run(): one copy per file, so that no function built for one instruction set is linked into another's.
 
 template <Scales scales>
 constexpr size_t own_bytes = scales == Scales::half_min                                   ? 64
@@ -16,8 +16,17 @@ constexpr size_t far_ahead = 32768, near_ahead = 2048;
 
 // `last`: the last line of this thread's rows; what lies behind it is another thread's.
 inline void prefetch(const uint8_t* at, const uint8_t* last) {
-    _mm_prefetch(reinterpret_cast<const char*>(std::min(at + far_ahead, last)), _MM_HINT_T2);
-    _mm_prefetch(reinterpret_cast<const char*>(std::min(at + near_ahead, last)), _MM_HINT_T0);
+    const uint8_t *later = std::min(at + far_ahead, last), *soon = std::min(at + near_ahead, last);
+#if defined(__GNUC__)
+    __builtin_prefetch(later, 0, 1);
+    __builtin_prefetch(soon, 0, 3);
+#elif defined(_M_ARM64)
+    __prefetch(later);
+    __prefetch(soon);
+#else
+    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T2);
+    _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
+#endif
 }
 
 struct Column {

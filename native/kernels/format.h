@@ -114,7 +114,11 @@ struct Kernels {
 extern const Kernels scalar;
 #if defined(__x86_64__) || defined(_M_X64)
 extern const Kernels avx2;
+extern const Kernels avxvnni;
 extern const Kernels avx512vnni;
+#elif defined(__aarch64__) || defined(_M_ARM64)
+extern const Kernels neon_dotprod;
+extern const Kernels neon_i8mm;
 #endif
 
 // Whether the processor (and ggml, built for it) has half-precision vectors.

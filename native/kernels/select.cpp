@@ -10,6 +10,16 @@
 #else
 #include <cpuid.h>
 #endif
+#elif defined(__aarch64__) || defined(_M_ARM64)
+#if defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#endif
 #endif
 
 namespace medusa::kernels {
@@ -57,9 +67,46 @@ bool has_avx2() {
            has(cpuid(7, 0).b, 5);
 }
 
+bool has_avxvnni() {
+    return has_avx2() && cpuid(7, 0).a >= 1 && has(cpuid(7, 1).a, 4);
+}
+
 bool has_avx512vnni() {
     const Registers r = cpuid(7, 0);
     return has_avx2() && saves(0xE6) && has(r.b, 16) && has(r.b, 17) && has(r.b, 30) && has(r.b, 31) && has(r.c, 11);
+}
+#elif defined(__aarch64__) || defined(_M_ARM64)
+#if defined(__APPLE__)
+bool has(const char* feature) {
+    int value = 0;
+    size_t size = sizeof(value);
+    return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+#endif
+
+// What no one reports is taken to be absent.
+bool has_dotprod() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+    return has("hw.optional.arm.FEAT_DotProd");
+#elif defined(PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE)
+    return IsProcessorFeaturePresent(PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE);
+#else
+    return false;
+#endif
+}
+
+bool has_i8mm() {
+#if defined(__linux__)
+    return has_dotprod() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM);
+#elif defined(__APPLE__)
+    return has_dotprod() && has("hw.optional.arm.FEAT_I8MM");
+#elif defined(PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE)
+    return has_dotprod() && IsProcessorFeaturePresent(PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE);
+#else
+    return false;
+#endif
 }
 #endif
 
@@ -77,7 +124,11 @@ std::vector<const Kernels*> supported_kernels() {
     std::vector<const Kernels*> all{&scalar};
 #if defined(__x86_64__) || defined(_M_X64)
     if (has_avx2()) all.push_back(&avx2);
+    if (has_avxvnni()) all.push_back(&avxvnni);
     if (has_avx512vnni()) all.push_back(&avx512vnni);
+#elif defined(__aarch64__) || defined(_M_ARM64)
+    if (has_dotprod()) all.push_back(&neon_dotprod);
+    if (has_i8mm()) all.push_back(&neon_i8mm);
 #endif
     return all;
 }

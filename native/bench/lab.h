@@ -1,0 +1,37 @@
+// What the parts of the kernel lab share.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/format.h"
+
+namespace medusa::lab {
+
+struct Options {
+    int64_t rows = 65536, columns = 4096;
+    int threads = 1;
+    int rounds = 5;
+    std::vector<int> widths{1, 2, 4, 8, 16, 32};
+    std::string isa, type;  // empty: all
+    bool check_only = false;
+};
+
+// Of this processor, the reference first; with `isa`, the reference and that one, if it is there.
+std::vector<const kernels::Kernels*> chosen_kernels(const Options& options);
+std::vector<const kernels::Format*> chosen_formats(const Options& options);
+
+// Random rows in ggml's layout. Block scales are finite and of moderate size; unless `sane`, those of every fourth
+// block may be anything.
+std::vector<uint8_t> random_weights(const kernels::Format& format, int64_t rows, int64_t columns, bool sane,
+                                    std::mt19937& random);
+
+// Compares all chosen kernels with the reference and prints what differs. false: something did.
+bool check(const Options& options);
+
+// Prints a table of times for each number of threads.
+void time_kernels(const Options& options);
+
+}  // namespace medusa::lab

@@ -1,0 +1,23 @@
+// Integer products per second that an instruction set can do: its dot products on registers, without memory.
+#pragma once
+
+#include <cstdint>
+
+namespace medusa::lab {
+
+struct Peak {
+    const char* name;   // as in Kernels
+    int64_t per_round;  // multiplications and additions
+    void (*run)(int64_t rounds);
+};
+
+#if defined(__x86_64__) || defined(_M_X64)
+extern const Peak peak_avx2;
+extern const Peak peak_avxvnni;
+extern const Peak peak_avx512vnni;
+#elif defined(__aarch64__) || defined(_M_ARM64)
+extern const Peak peak_neon_dotprod;
+extern const Peak peak_neon_i8mm;
+#endif
+
+}  // namespace medusa::lab

@@ -1,0 +1,25 @@
+// Compiled for ARMv8.2 with dot products; nothing here may run before select_kernels() has seen them.
+#include <arm_neon.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "format.h"
+
+namespace medusa::kernels {
+namespace {
+
+#include "dispatch.inl"
+#include "neon.inl"
+
+template <Codes codes, Scales scales, bool has_table>
+void run(const Job& job) {
+    run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, tile_columns>{});
+}
+
+}  // namespace
+
+const Kernels neon_dotprod = {"neon-dotprod", quantise, multiply};
+
+}  // namespace medusa::kernels
