@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from medusa_cli.bench.methods import Method
+from medusa_cli.bench.methods import BASELINES, Method
 from medusa_cli.bench.worker import Order, Ready, Spec
 from medusa_cli.errors import MedusaError
 
+FIGURES = {
+    "prompts", "generations", "tokens", "tokens_per_second", "speedup_vs_stock", "speedup_vs_stock_ci95",
+    "speedup_vs_stock_total", "speedup_vs_plain", "speedup_vs_plain_ci95", "speedup_vs_plain_total", "steps",
+    "tokens_per_step", "acceptance_per_depth", "timings_ms", "overhead", "ttft_ms", "prompt_tokens_per_second",
+    "peak_rss_bytes", "tree_nodes", "accept", "stop_reason", "output_match",
+}  # fmt: skip
+"""Keys of the figures of one method."""
 TOKENS = 21
 """Length of every answer: 20 of its tokens come from steps."""
 
@@ -24,7 +31,7 @@ class FakeWorker:
     open: ClassVar[int] = 0
 
     def __init__(self, method: Method, spec: Spec) -> None:
-        self.method, self._drafts = method, method.drafts
+        self.method, self._drafts = method, method.name not in BASELINES
         self.ready = Ready("fake 1M F32", 512, "cpu_4" if self._drafts else "", 4 if self._drafts else 1, ("a remark",))
         self.specs.append(spec)
         type(self).open += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_fakes import FakeWorker, answer
+from bench_fakes import FIGURES, FakeWorker, answer
 from rich.console import Console
 
 from medusa_cli import lossless
@@ -24,12 +24,6 @@ KINDS = [
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities", "copy-edit",
     "summarisation",
 ]  # fmt: skip
-FIGURES = {
-    "prompts", "generations", "tokens", "tokens_per_second", "speedup_vs_stock", "speedup_vs_stock_ci95",
-    "speedup_vs_stock_total", "speedup_vs_plain", "speedup_vs_plain_ci95", "speedup_vs_plain_total", "steps",
-    "tokens_per_step", "acceptance_per_depth", "timings_ms", "overhead", "ttft_ms", "prompt_tokens_per_second",
-    "peak_rss_bytes", "tree_nodes", "accept", "stop_reason", "output_match",
-}  # fmt: skip
 
 
 def outcome(method: str, prompt: str = "1", repeat: int = 0, category: str = "math", **options: Any) -> Outcome:
@@ -149,22 +143,24 @@ def test_the_confidence_interval_of_a_mean() -> None:
     low, high = summary.confidence(values) or (0, 0)
     assert (low + high) / 2 == pytest.approx(2.5)
     assert (high - low) / 2 == pytest.approx(3.182 * statistics.stdev(values) / 2)
-    assert summary.confidence([1.0]) is None
+    assert summary.confidence([1.0, 2.0]) is None
 
 
 def test_speedups_are_ratios_within_a_round() -> None:
     # The machine was three times slower in the second repeat, for both; a third one hit plain alone.
     runs = [outcome("stock", repeat=n, speed=speed) for n, speed in enumerate((90.0, 30.0, 90.0))]
     runs += [outcome("plain", repeat=n, speed=speed) for n, speed in enumerate((180.0, 60.0, 45.0))]
-    runs += [outcome("stock", "2", speed=100.0), outcome("plain", "2", speed=300.0)]
+    for prompt, speed in (("2", 300.0), ("3", 700.0)):
+        runs += [outcome("stock", prompt, speed=100.0), outcome("plain", prompt, speed=speed)]
     found = summary.summarise(runs, "plain")
-    assert found["speedup_vs_stock"] == pytest.approx((2 + 3) / 2)
-    assert found["speedup_vs_stock_ci95"] == pytest.approx([2.5 - 12.706 / 2, 2.5 + 12.706 / 2])
+    assert found["speedup_vs_stock"] == pytest.approx((2 + 3 + 7) / 3)
+    half = 4.303 * statistics.stdev([2, 3, 7]) / 3**0.5
+    assert found["speedup_vs_stock_ci95"] == pytest.approx([4 - half, 4 + half])
     assert found["speedup_vs_plain"] == 1.0
-    stock_ms, plain_ms = 2e3 * (2 / 90 + 1 / 30 + 1 / 100), 2e3 * (1 / 180 + 1 / 60 + 1 / 45 + 1 / 300)
+    stock_ms, plain_ms = 2e3 * (2 / 90 + 1 / 30 + 2 / 100), 2e3 * (1 / 180 + 1 / 60 + 1 / 45 + 1 / 300 + 1 / 700)
     assert found["speedup_vs_stock_total"] == pytest.approx(stock_ms / plain_ms)
-    assert found["tokens_per_second"] == pytest.approx(8e3 / plain_ms)
-    assert (found["prompts"], found["generations"], found["tokens"]) == (2, 4, 12)
+    assert found["tokens_per_second"] == pytest.approx(10e3 / plain_ms)
+    assert (found["prompts"], found["generations"], found["tokens"]) == (3, 5, 15)
 
 
 def test_rounds_that_one_side_lacks_are_left_out() -> None:
@@ -331,18 +327,27 @@ def test_the_report_fits_80_columns_and_is_plain(worker: type[FakeWorker]) -> No
     assert max(map(len, lines)) <= 80
     assert not any(line.startswith(("│", "┃")) for line in lines)
     (row,) = [line.split() for line in lines if line.startswith("medusa  ")]
-    assert row == ["medusa", "125.0", "2.50", "±0.00", "1.25", "±0.00", "2.00", "100", "ms", "2.0", "MB", "0/4"]
+    assert row == ["medusa", "125.0", "2.50", "1.25", "2.00", "100", "ms", "2.0", "MB", "0/4"]
     (row,) = [line.split() for line in lines if line.startswith("coding")]
     assert row == ["coding", "1", "50.0", "2.00", "2.50", "0.80"]
     assert "first at token 10" in " ".join(text.split())
-    assert "(the prediction is off by -" not in text
+    assert "medusa: predicted 1." in text
 
 
 def test_a_prediction_far_off_is_flagged() -> None:
-    near = report.prediction_line("medusa", {"speedup_vs_plain": 1.1, "error": 0.1})
-    assert near == "medusa: stored accuracies and the cost of a step promise 1.10 times plain, measured 1.00"
-    far = report.prediction_line("medusa", {"speedup_vs_plain": 0.8, "error": -0.2})
-    assert far.endswith("promise 0.80 times plain, measured 1.00 (the prediction is off by -20%)")
+    def line(speedup: float, error: float) -> str:
+        promise = {"speedup_vs_plain": speedup, "tokens_per_step": 1.5, "overhead": 1.4, "error": error}
+        return report.prediction_line("medusa", promise, {"speedup_vs_plain": 1.0})
+
+    near = "medusa: predicted 1.10 times plain (1.50 tokens per step, a step takes 1.40), measured 1.00"
+    assert line(1.1, 0.1) == near
+    assert line(0.8, -0.2).endswith("measured 1.00: the prediction is off by -20%")
+
+
+def test_intervals_are_half_widths() -> None:
+    figures = {"speedup_vs_stock": 2.0, "speedup_vs_stock_ci95": [1.75, 2.25]}
+    assert report.speedup("plain", figures, "stock") == "2.00 ±0.25"
+    assert report.speedup("stock", figures, "stock") == "1"
 
 
 def test_a_busy_machine_is_noticed(worker: type[FakeWorker]) -> None:
@@ -379,8 +384,8 @@ def test_two_results_side_by_side(worker: type[FakeWorker]) -> None:
     table = compare.table(a, b)
     rows = {row[0]: list(row[1:]) for row in table.rows}
     # Twice as slow a machine, but medusa less so: 3.0 instead of 2.5 times stock.
-    assert rows["medusa"] == ["125.0", "75.0", "0.60 ±0.00", "2.50", "3.00", "1.20 ±0.00", "2.00", "2.00"]
-    assert rows["stock"][2:6] == ["0.50 ±0.00", "1.00", "1.00", "-"]
+    assert rows["medusa"] == ["125.0", "75.0", "0.60", "2.50", "3.00", "1.20", "2.00", "2.00"]
+    assert rows["stock"][2:6] == ["0.50", "1.00", "1.00", "-"]
     assert compare.differences(a, b) == []
     b["settings"]["max_tokens"], b["complete"] = 64, False
     assert compare.differences(a, b) == ["note: settings, max_tokens: 32 in A, 64 in B", "note: B was cut short"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_fakes import FakeWorker
+import typer
+from bench_fakes import FIGURES, FakeWorker
 from cli_fakes import FakeSession, base_gguf, heads_gguf, install
 from typer.testing import CliRunner
 
@@ -65,6 +67,17 @@ def test_help_shows_the_options_and_the_subcommand(arguments: tuple[str, ...]) -
         assert f" {option} " in out, option
     for method in METHODS:
         assert method in out
+
+
+def test_the_docs_name_every_option_method_and_figure() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "bench.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"`([^`]+)`", " ".join(rows)))
+    group: Any = typer.main.get_command(cli.app)
+    known = {option for parameter in group.commands["bench"].commands["run"].params for option in parameter.opts}
+    assert {name for name in named if name.startswith("-")} == {name for name in known if name.startswith("-")}
+    figures = {key for key in FIGURES if not key.endswith(("_ci95", "_total"))}
+    assert {name for name in named if not name.startswith("-")} == set(METHODS) | figures
 
 
 def test_help_of_compare() -> None:

@@ -31,7 +31,6 @@ class Method:
     stock_kernels: bool = False
     needs_heads: bool = False
     needs_draft_model: bool = False
-    drafts: bool = True
     same_sampler: bool = True
     draft: Callable[[DraftOptions], DraftOptions] = lambda options: options
 
@@ -45,10 +44,9 @@ _ALL = (
         STOCK,
         "plain decoding with llama.cpp's own kernels",
         stock_kernels=True,
-        drafts=False,
         draft=_without_drafts,
     ),
-    Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", drafts=False, draft=_without_drafts),
+    Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", draft=_without_drafts),
     Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True),
     Method(
         "llama-lookup",

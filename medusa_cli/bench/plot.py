@@ -59,6 +59,7 @@ def _speedups(methods: dict[str, Any], axes: Any) -> None:
             errors.append(0.0 if interval is None else (interval[1] - interval[0]) / 2)
         axes.bar(places, heights, width, yerr=errors, capsize=2, label=name)
     axes.set_xticks(range(len(groups)), list(groups), rotation=40, ha="right")
+    axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens per second" if base is None else f"speed, times {base}")
     if base is not None:
         axes.axhline(1, color="gray", linewidth=0.8, linestyle="--")

@@ -182,22 +182,21 @@ def step_lines(name: str, figures: Figures) -> list[str]:
     return lines
 
 
-def prediction_line(name: str, predicted: dict[str, float]) -> str:
-    """The predicted speedup over plain, with the measured one; flagged when they are far apart."""
-    measured = predicted["speedup_vs_plain"] / (1 + predicted["error"])
+def prediction_line(name: str, predicted: dict[str, float], measured: Figures) -> str:
+    """The speedup over plain that accuracies and costs promise, and the measured one; flagged when far apart."""
     line = (
-        f"{name}: stored accuracies and the cost of a step promise {predicted['speedup_vs_plain']:.2f} times plain, "
-        f"measured {measured:.2f}"
+        f"{name}: predicted {predicted['speedup_vs_plain']:.2f} times plain ({predicted['tokens_per_step']:.2f} tokens "
+        f"per step, a step takes {predicted['overhead']:.2f}), measured {measured['speedup_vs_plain']:.2f}"
     )
     if abs(predicted["error"]) > NOTABLE_ERROR:
-        line += f" (the prediction is off by {predicted['error']:+.0%})"
+        line += f": the prediction is off by {predicted['error']:+.0%}"
     return line
 
 
 def prediction_lines(document: dict[str, Any]) -> list[str]:
     """One line for each method that promises something."""
     return [
-        prediction_line(name, method["predicted"])
+        prediction_line(name, method["predicted"], method["total"])
         for name, method in document["methods"].items()
         if method["predicted"] is not None
     ]

@@ -35,8 +35,8 @@ def t_975(degrees: int) -> float:
 
 
 def confidence(values: Sequence[float]) -> tuple[float, float] | None:
-    """95% interval of the mean of independent values (t distribution); None for fewer than two."""
-    if len(values) < 2:
+    """95% interval of the mean of independent values (t distribution); None for fewer than three."""
+    if len(values) < 3:
         return None
     half = t_975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     mean = statistics.mean(values)
