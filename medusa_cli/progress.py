@@ -23,7 +23,9 @@ LINE_SECONDS = 30.0
 
 
 def _amount(value: float, unit: str) -> str:
-    return filesize.decimal(int(value)) if unit == "bytes" else f"{value:,.0f} {unit}"
+    if unit == "bytes":
+        return filesize.decimal(int(value))
+    return f"{value:,.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
 
 
 class _Rate(ProgressColumn):

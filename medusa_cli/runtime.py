@@ -61,7 +61,9 @@ class Engine:
         """Token ids of a prompt without a template."""
         return self.model.tokenize(text, add_special=True, parse_special=True)
 
-    def generate(self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep) -> native.Generation:
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep | None
+    ) -> native.Generation:
         """Decodes after `prompt` (token ids) until a stop. MedusaError when the prompt does not fit the context."""
         if len(prompt) >= self.n_ctx:
             raise MedusaError(

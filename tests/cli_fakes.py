@@ -108,7 +108,7 @@ class FakeSession:
         )
 
     def generate(
-        self, prompt: Sequence[int], *, on_step: Callable[[list[FakePiece]], None], **options: Any
+        self, prompt: Sequence[int], *, on_step: Callable[[list[FakePiece]], None] | None, **options: Any
     ) -> FakeGeneration:
         self.calls.append(SimpleNamespace(text="".join(map(chr, prompt)), **options))
         answer = self.answers.pop(0)
@@ -119,7 +119,8 @@ class FakeSession:
                 part = text[at : at + 3]
                 time.sleep(self.delay)
                 done += part
-                on_step([FakePiece(ord(c), c, drafted=index > 0) for index, c in enumerate(part)])
+                if on_step is not None:
+                    on_step([FakePiece(ord(c), c, drafted=index > 0) for index, c in enumerate(part)])
             if error is not None:
                 raise error
         finally:

@@ -1,0 +1,1 @@
+"""Speed of ways to decode, measured side by side: prompts, methods, worker processes, figures, reports."""

@@ -1,0 +1,107 @@
+"""The JSON of a benchmark: what was measured where, figures per method, and every single generation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from medusa_cli import __version__, diagnosis
+from medusa_cli.bench import summary
+from medusa_cli.bench.measure import Measurements, Plan
+from medusa_cli.bench.methods import METHODS, PLAIN
+from medusa_cli.bench.outcome import Outcome
+from medusa_cli.errors import MedusaError
+from medusa_cli.lossless import first_difference
+
+FORMAT = 1
+
+
+def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
+    """The document of a run, also of one that was cut short ("complete": false). data: where the prompts are from."""
+    methods = {}
+    for method in plan.methods:
+        if any(outcome.method == method.name for outcome in found.outcomes):
+            methods[method.name] = _method(plan, found, method.name)
+    totals = {name: entry["total"] for name, entry in methods.items()}
+    for name, promise in found.predicted.items():
+        methods[name]["predicted"] = summary.prediction(promise, totals[name], totals.get(PLAIN))
+    description = next((ready.description for ready in found.ready.values() if ready.description), "")
+    return {
+        "bench_format": FORMAT,
+        "complete": found.complete,
+        "medusa": __version__,
+        "llama_cpp_python": diagnosis.installed_version(diagnosis.ENGINE_LIBRARY),
+        "model": {"name": plan.model, "description": description},
+        "machine": {
+            "cpu": diagnosis.cpu_name(),
+            "cores_physical": diagnosis.physical_cores(),
+            "memory_total": diagnosis.memory()[0],
+        },
+        "settings": {
+            "data": data,
+            "prompts": len(plan.prompts),
+            "max_tokens": plan.max_tokens,
+            "repeat": plan.repeat,
+            "temperatures": list(plan.temperatures),
+            "seed": plan.seed,
+            "heads": None if plan.draft.heads is None else str(plan.draft.heads),
+            "tree": plan.draft.tree,
+            "draft_model": plan.draft_model,
+            **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
+        },
+        "methods": methods,
+        "runs": _runs(found.outcomes),
+    }
+
+
+def _method(plan: Plan, found: Measurements, name: str) -> dict[str, Any]:
+    temperatures = {}
+    for temperature in plan.temperatures:
+        part = [outcome for outcome in found.outcomes if outcome.temperature == temperature]
+        if any(outcome.method == name for outcome in part):
+            temperatures[f"{temperature:g}"] = _figures(part, name)
+    return {
+        "summary": METHODS[name].summary,
+        "tree": found.ready[name].tree,
+        **_figures(found.outcomes, name),
+        "temperatures": temperatures,
+        "predicted": None,
+    }
+
+
+def _figures(outcomes: list[Outcome], name: str) -> dict[str, Any]:
+    return {"total": summary.summarise(outcomes, name), "categories": summary.by_category(outcomes, name)}
+
+
+def _runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """The generations, each with its first difference from plain's (None: equal, or nothing to compare with)."""
+    plain = summary.by_round(outcomes, PLAIN)
+    runs = []
+    for outcome in outcomes:
+        row = dataclasses.asdict(outcome)
+        row["tokens"] = len(outcome.tokens)
+        other = plain.get(outcome.round)
+        comparable = METHODS[outcome.method].same_sampler or outcome.temperature == 0.0
+        row["first_divergence"] = first_difference(other.ended, outcome.ended) if other and comparable else None
+        runs.append(row)
+    return runs
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A document that an earlier run wrote. MedusaError when the file is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MedusaError(f"no such file: {path}: give what `medusa bench --json` wrote") from error
+    except IsADirectoryError as error:
+        raise MedusaError(f"{path} is a directory: give what `medusa bench --json` wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise MedusaError(f"{path} is not JSON: give what `medusa bench --json` wrote") from error
+    format = found.get("bench_format") if isinstance(found, dict) else None
+    if format is None or not isinstance(found.get("methods"), dict):
+        raise MedusaError(f"{path} is no benchmark: give what `medusa bench --json` wrote")
+    if format != FORMAT:
+        raise MedusaError(f"{path} has benchmark format {format}, this medusa knows {FORMAT}: run the benchmark again")
+    return found

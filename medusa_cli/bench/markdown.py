@@ -1,0 +1,73 @@
+"""A benchmark document as Markdown, with every figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from medusa_cli.bench import report
+from medusa_cli.bench.methods import PLAIN, STOCK
+from medusa_cli.report import PHASES, size
+
+_HEADERS = (
+    "method", "tokens/s", "x stock", "x stock, total", "x plain", "x plain, total", "tokens per step",
+    "accepted by depth", "overhead", "TTFT", "prompt tokens/s", "peak memory", "same as plain",
+)  # fmt: skip
+
+
+def render(document: dict[str, Any]) -> str:
+    """The whole report as text."""
+    parts = [
+        f"# medusa bench: {document['model']['name']}",
+        "\n".join(f"- {x}" for x in report.settings_lines(document)),
+    ]
+    for temperature, methods in report.at_temperatures(document):
+        parts.append(f"## {report.title(temperature).capitalize()}")
+        parts.append(_table(_HEADERS, [_row(name, method["total"]) for name, method in methods.items()]))
+        categories = list(next(iter(methods.values()))["categories"])
+        rows = [
+            (category, *_row(name, method["categories"][category]))
+            for category in categories
+            for name, method in methods.items()
+            if category in method["categories"]
+        ]
+        parts.append(_table(("category", *_HEADERS), rows))
+        split = [(name, *_times(method["total"])) for name, method in methods.items() if method["total"]["steps"]]
+        parts.append(_table(("ms per step", *PHASES), split))
+        lines = [line for name, method in methods.items() for line in report.step_lines(name, method["total"])]
+        parts.append("\n".join(f"- {line}" for line in lines))
+    parts.append("\n".join(f"- {line}" for line in report.prediction_lines(document)))
+    parts.append(report.busy_line(document) or "")
+    parts.append(
+        "x stock, x plain: mean over prompts of the ratio of decoding speeds, ± the 95% interval of that mean; total: "
+        "all tokens over all time. Overhead: time of a step, in plain steps. TTFT: time to the first token."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _row(name: str, figures: report.Figures) -> Sequence[str]:
+    memory = figures["peak_rss_bytes"]
+    return (
+        name,
+        report.speed(figures["tokens_per_second"]),
+        report.speedup(name, figures, STOCK),
+        report.number(figures[f"speedup_vs_{STOCK}_total"]),
+        report.speedup(name, figures, PLAIN),
+        report.number(figures[f"speedup_vs_{PLAIN}_total"]),
+        report.number(figures["tokens_per_step"]),
+        report.percent(figures["acceptance_per_depth"]),
+        report.number(figures["overhead"]),
+        report.milliseconds(figures["ttft_ms"]),
+        report.speed(figures["prompt_tokens_per_second"]),
+        report.MISSING if memory is None else size(memory),
+        report.same_text(figures),
+    )
+
+
+def _times(figures: report.Figures) -> Sequence[str]:
+    return [f"{figures['timings_ms'][phase] / figures['steps']:.2f}" for phase in PHASES]
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] + ["---:"] * (len(headers) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

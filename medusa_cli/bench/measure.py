@@ -1,0 +1,112 @@
+"""Running the methods in turn: prompt by prompt, so that a slow spell of the machine hits all of them alike."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from medusa_cli import progress
+from medusa_cli.bench.client import Worker
+from medusa_cli.bench.methods import Method
+from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.prompts import Prompt
+from medusa_cli.bench.worker import Order, Ready, Spec
+from medusa_cli.errors import MedusaError
+from medusa_cli.options import DraftOptions, EngineOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WARM_UP = "Count from one to twenty."
+WARM_UP_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. repeat: how often each prompt comes; seed: of the first repeat, the next ones count up."""
+
+    model: str
+    methods: Sequence[Method]
+    prompts: Sequence[Prompt]
+    max_tokens: int = 128
+    repeat: int = 3
+    temperatures: Sequence[float] = (0.0,)
+    seed: int = 0
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    draft: DraftOptions = field(default_factory=DraftOptions)
+    draft_model: str | None = None
+    draft_max: int = 0
+
+    @property
+    def generations(self) -> int:
+        """How many there will be, warm-up left out."""
+        return len(self.methods) * len(self.prompts) * self.repeat * len(self.temperatures)
+
+    def spec(self, method: Method) -> Spec:
+        """What the worker of `method` loads."""
+        draft_model = self.draft_model if method.needs_draft_model else None
+        return Spec(method.driver, self.model, self.engine, method.draft(self.draft), draft_model, self.draft_max)
+
+    def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
+        """(repeat, prompt, order), all prompts before the second repeat of any."""
+        for repeat in range(self.repeat):
+            for prompt in self.prompts:
+                for temperature in self.temperatures:
+                    yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, self.seed + repeat)
+
+
+@dataclass
+class Measurements:
+    """What has been measured so far. predicted: by method, see medusa_cli.bench.predict."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    ready: dict[str, Ready] = field(default_factory=dict)
+    predicted: dict[str, dict[str, float]] = field(default_factory=dict)
+    complete: bool = False
+
+
+def measure(plan: Plan, found: Measurements, console: Console) -> None:
+    """Fills `found`, which stays valid when an exception (Ctrl-C, a worker's end) cuts the run short."""
+    with contextlib.ExitStack() as stack:
+        workers = _start(plan, found, console, stack)
+        with progress.phase(console, "Measuring", "answers") as bar:
+            bar.update(0, plan.generations)
+            _run(plan, workers, found, bar)
+        positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
+        for worker in workers:
+            if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
+                found.predicted[worker.method.name] = promise
+    found.complete = True
+
+
+def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.ExitStack) -> list[Worker]:
+    """One worker after another, each warmed up by an answer that does not count."""
+    workers: list[Worker] = []
+    with console.status("") as status:
+        for method in plan.methods:
+            status.update(f"Loading the model for {method.name}")
+            worker = Worker(method, plan.spec(method))
+            stack.callback(worker.close)
+            worker.generate(Order(WARM_UP, min(plan.max_tokens, WARM_UP_TOKENS), 0.0, plan.seed))
+            workers.append(worker)
+            found.ready[method.name] = worker.ready
+    for note in dict.fromkeys(note for worker in workers for note in worker.ready.notes):
+        console.print(note, markup=False, soft_wrap=True)
+    return workers
+
+
+def _run(plan: Plan, workers: Sequence[Worker], found: Measurements, bar: progress.Bar) -> None:
+    for number, (repeat, prompt, order) in enumerate(plan.orders()):
+        # Who goes first changes from prompt to prompt.
+        first = number % len(workers)
+        for worker in (*workers[first:], *workers[:first]):
+            bar.update(len(found.outcomes), plan.generations, f"{prompt.category}, {worker.method.name}")
+            try:
+                answer = worker.generate(order)
+            except MedusaError as error:
+                raise MedusaError(f"prompt {prompt.id}, {error}") from error
+            place = {"prompt_id": prompt.id, "category": prompt.category, "temperature": order.temperature}
+            found.outcomes.append(Outcome.from_worker(answer, method=worker.method.name, repeat=repeat, **place))
+    bar.update(plan.generations, plan.generations)

@@ -1,0 +1,96 @@
+"""The ways to decode that a benchmark compares. One entry in METHODS adds one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from medusa_cli.errors import MedusaError
+from medusa_cli.options import DraftOptions
+
+STOCK, PLAIN, MEDUSA, DRAFT_MODEL = "stock", "plain", "medusa", "draft-model"
+BASELINES = (STOCK, PLAIN)
+"""What speedups are relative to, where they are among the methods of a run."""
+
+ENGINE, LLAMA_CPP = "engine", "llama_cpp"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to decode.
+
+    driver: what runs in its worker process, our engine or llama-cpp-python's Llama class. stock_kernels: with those
+    of llama.cpp. draft: what it makes of the draft options of the command line. same_sampler: with the same seed it
+    draws the same random numbers as plain decoding, so that sampled texts can be compared.
+    """
+
+    name: str
+    summary: str
+    driver: str = ENGINE
+    stock_kernels: bool = False
+    needs_heads: bool = False
+    needs_draft_model: bool = False
+    same_sampler: bool = True
+    draft: Callable[[DraftOptions], DraftOptions] = lambda options: options
+
+
+def _without_drafts(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None)
+
+
+_ALL = (
+    Method(
+        STOCK,
+        "plain decoding with llama.cpp's own kernels",
+        stock_kernels=True,
+        draft=_without_drafts,
+    ),
+    Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", draft=_without_drafts),
+    Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True),
+    Method(
+        "llama-lookup",
+        "llama-cpp-python's prompt lookup (its loop is Python)",
+        driver=LLAMA_CPP,
+        stock_kernels=True,
+        same_sampler=False,
+        draft=_without_drafts,
+    ),
+    Method(
+        DRAFT_MODEL,
+        "drafts of a smaller model, in llama-cpp-python (its loop is Python)",
+        driver=LLAMA_CPP,
+        stock_kernels=True,
+        needs_draft_model=True,
+        same_sampler=False,
+        draft=_without_drafts,
+    ),
+)
+METHODS = {method.name: method for method in _ALL}
+
+
+def default_names(has_heads: bool, has_draft_model: bool) -> list[str]:
+    """What is compared when nothing is said."""
+    return [STOCK, PLAIN] + [MEDUSA] * has_heads + [DRAFT_MODEL] * has_draft_model
+
+
+def parse(text: str) -> list[Method]:
+    """ "stock,plain" -> methods, each once, in that order. MedusaError for a name that is none, or no name at all."""
+    names = [name for name in (part.strip().lower() for part in text.split(",")) if name]
+    for name in names:
+        if name not in METHODS:
+            raise MedusaError(f"no method {name!r}: there are {', '.join(METHODS)}")
+    if not names:
+        raise MedusaError(f"--methods names none: there are {', '.join(METHODS)}")
+    return [METHODS[name] for name in dict.fromkeys(names)]
+
+
+def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool) -> None:
+    """MedusaError when a method lacks what it needs, or --draft-model has no use."""
+    for method in methods:
+        if method.needs_heads and not has_heads:
+            raise MedusaError(f"{method.name} needs draft heads, and {model} has none: give --heads FILE")
+        if method.needs_draft_model and not has_draft_model:
+            raise MedusaError(f"{method.name} needs a second model: give --draft-model FILE")
+    if has_draft_model and not any(method.needs_draft_model for method in methods):
+        raise MedusaError(f"--draft-model is for the method {DRAFT_MODEL}: add it to --methods")

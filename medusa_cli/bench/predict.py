@@ -1,0 +1,39 @@
+"""What a step promises before any text is decoded: its expected tokens, and its cost in forward passes."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from medusa_cli import trees
+
+if TYPE_CHECKING:
+    from medusa_cli.runtime import Engine
+
+ROUNDS = 5
+PASSES = 3
+"""Forward passes in a row; the first one builds the graph and is dropped."""
+
+
+def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] | None:
+    """Of a step with `position` tokens in the cache; None without a tree, or without stored accuracies.
+
+    tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
+    passes over one token and over the tree, medians of rounds that hold both.
+    """
+    from medusa_cli import native
+
+    if engine.heads is None:
+        return None
+    choices = engine.session.tree.choices
+    chances = [chance for chance in trees.probabilities(choices, engine.heads.accuracy) if chance is not None]
+    if len(chances) != len(choices):
+        return None
+
+    def pass_ms(width: int) -> float:
+        times = native.time_verify(engine.model, width, position=position, repeats=PASSES, n_threads=n_threads)
+        return min(times[1:])
+
+    rounds = [(pass_ms(1), pass_ms(engine.session.tree.size)) for _ in range(ROUNDS)]
+    plain_ms, verify_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return {"tokens_per_step": 1.0 + sum(chances), "plain_ms": plain_ms, "verify_ms": verify_ms}

@@ -1,0 +1,256 @@
+"""A benchmark document for people: tables and remarks, on a terminal or as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli.bench.methods import PLAIN, STOCK
+from medusa_cli.report import PHASES, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MISSING = "-"
+NOTABLE_ERROR = 0.15
+"""From this relative error on, a prediction is flagged."""
+NOTABLE_SPREAD = 2.0
+"""From this ratio of fast to slow answers on, by one method of plain decoding, the machine counts as busy."""
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts; the first column is aligned left, the others right."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A figure, or "-" where there is none."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def speed(value: float | None) -> str:
+    """Tokens per second."""
+    return number(value, 1)
+
+
+def speedup(name: str, figures: Figures, base: str) -> str:
+    """Mean of ratios, with half the width of its confidence interval: "1.97 ±0.06"."""
+    if name == base:
+        return "1"
+    value, interval = figures[f"speedup_vs_{base}"], figures[f"speedup_vs_{base}_ci95"]
+    if value is None:
+        return MISSING
+    return f"{value:.2f}" if interval is None else f"{value:.2f} ±{(interval[1] - interval[0]) / 2:.2f}"
+
+
+def same_text(figures: Figures) -> str:
+    """How many texts equal plain's: "7/10"."""
+    match = figures["output_match"]
+    return MISSING if match is None else f"{match['identical']}/{match['compared']}"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time, with a decimal where it is short."""
+    return MISSING if value is None else f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
+def percent(shares: Sequence[float]) -> str:
+    """Shares by depth: "48% 12%"."""
+    return " ".join(f"{100 * share:.0f}%" for share in shares) or MISSING
+
+
+def settings_lines(document: dict[str, Any]) -> list[str]:
+    """What was measured, where, how."""
+    model, machine, chosen = document["model"], document["machine"], document["settings"]
+    described = f" ({model['description']})" if model["description"] else ""
+    threads = f"{chosen['threads']} threads" if chosen["threads"] else f"{machine['cores_physical'] or '?'} cores"
+    repeats = "once each" if chosen["repeat"] == 1 else f"{chosen['repeat']} times each"
+    lines = [
+        f"{model['name']}{described} on {machine['cpu'] or 'an unknown processor'}, {threads}",
+        f"{chosen['prompts']} prompts ({chosen['data']}), {repeats}, up to {chosen['max_tokens']} tokens",
+    ]
+    if not document["complete"]:
+        lines.append(f"cut short: {len(document['runs'])} answers so far")
+    return lines
+
+
+def at_temperatures(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Figures]]]:
+    """(temperature, {method: {"total", "categories"}}) for each temperature of the run."""
+    for temperature in document["settings"]["temperatures"]:
+        key = f"{temperature:g}"
+        found = {
+            name: method["temperatures"][key]
+            for name, method in document["methods"].items()
+            if key in method["temperatures"]
+        }
+        if found:
+            yield key, found
+
+
+def title(temperature: str) -> str:
+    """What the first table of a temperature is called."""
+    return "greedy (temperature 0)" if temperature == "0" else f"temperature {temperature}"
+
+
+def method_table(temperature: str, methods: dict[str, Figures]) -> Table:
+    """One line for each method."""
+    rows = []
+    for name, method in methods.items():
+        total = method["total"]
+        memory = MISSING if total["peak_rss_bytes"] is None else size(total["peak_rss_bytes"])
+        rows.append(
+            (
+                name,
+                speed(total["tokens_per_second"]),
+                speedup(name, total, STOCK),
+                speedup(name, total, PLAIN),
+                number(total["tokens_per_step"]),
+                milliseconds(total["ttft_ms"]),
+                memory,
+                same_text(total),
+            )
+        )
+    headers = ("method", "tokens/s", "x stock", "x plain", "per step", "TTFT", "memory", "same")
+    return Table(title(temperature), headers, rows)
+
+
+def category_table(methods: dict[str, Figures]) -> Table | None:
+    """One line for each category: the first method's speed, the others' relative to it. None for a single category."""
+    first, *others = methods
+    base = first if first in (STOCK, PLAIN) else None
+    categories = list(methods[first]["categories"])
+    if len(categories) < 2:
+        return None
+
+    def cells(pick: Any) -> list[str]:
+        texts = [speed(pick(first)["tokens_per_second"])]
+        for name in others:
+            figures = pick(name)
+            if figures is None:
+                texts.append(MISSING)
+            elif base is None:
+                texts.append(speed(figures["tokens_per_second"]))
+            else:
+                texts.append(number(figures[f"speedup_vs_{base}"]))
+        return texts
+
+    rows = []
+    for category in categories:
+        count = str(methods[first]["categories"][category]["prompts"])
+        rows.append((category, count, *cells(lambda name, kind=category: methods[name]["categories"].get(kind))))
+    rows.append(("all", str(methods[first]["total"]["prompts"]), *cells(lambda name: methods[name]["total"])))
+    relative = f" (times {base})" if base and others else ""
+    headers = ("category", "prompts", f"{first} t/s", *(name if base else f"{name} t/s" for name in others))
+    return Table(f"by category: tokens per second{relative}", headers, rows)
+
+
+def step_lines(name: str, figures: Figures) -> list[str]:
+    """Remarks on one method's steps: tree, acceptance, time split, where texts differ."""
+    lines = []
+    if figures["tree_nodes"] > 1:
+        lines.append(
+            f"{name}: tree of {figures['tree_nodes']} nodes, accept {figures['accept']}; accepted at depth 1, 2, ...: "
+            f"{percent(figures['acceptance_per_depth'])}"
+        )
+    if figures["steps"] and figures["tree_nodes"] > 1:
+        split = ", ".join(f"{phase} {figures['timings_ms'][phase] / figures['steps']:.2f}" for phase in PHASES)
+        overhead = figures["overhead"]
+        cost = "" if overhead is None else f"; a step takes {overhead:.2f} times a plain one"
+        lines.append(f"{name}: ms per step: {split}{cost}")
+    totals = [
+        f"{figures[f'speedup_vs_{base}_total']:.2f} times {base}"
+        for base in (STOCK, PLAIN)
+        if name not in (base, STOCK) and figures[f"speedup_vs_{base}_total"] is not None
+    ]
+    if totals:
+        lines.append(f"{name}: all tokens over all time: {', '.join(totals)}")
+    match = figures["output_match"]
+    if match and match["first_divergence"]:
+        places = match["first_divergence"]
+        lines.append(
+            f"{name}: {len(places)} of {match['compared']} texts differ from plain's, first at token {places[0]}, "
+            f"in the median at {statistics.median(places):.0f}"
+        )
+    return lines
+
+
+def prediction_line(name: str, predicted: dict[str, float], measured: Figures) -> str:
+    """The speedup over plain that accuracies and costs promise, and the measured one; flagged when far apart."""
+    line = (
+        f"{name}: predicted {predicted['speedup_vs_plain']:.2f} times plain ({predicted['tokens_per_step']:.2f} tokens "
+        f"per step, a step takes {predicted['overhead']:.2f}), measured {measured['speedup_vs_plain']:.2f}"
+    )
+    if abs(predicted["error"]) > NOTABLE_ERROR:
+        line += f": the prediction is off by {predicted['error']:+.0%}"
+    return line
+
+
+def prediction_lines(document: dict[str, Any]) -> list[str]:
+    """One line for each method that promises something."""
+    return [
+        prediction_line(name, method["predicted"], method["total"])
+        for name, method in document["methods"].items()
+        if method["predicted"] is not None
+    ]
+
+
+def busy_line(document: dict[str, Any]) -> str | None:
+    """A warning when plain decoding, whose steps should all cost about the same, was at times much slower."""
+    for name in (PLAIN, STOCK):
+        speeds = sorted(
+            run["tokens_per_second"]
+            for run in document["runs"]
+            if run["method"] == name and run["tokens_per_second"] > 0
+        )
+        if len(speeds) > 1:
+            tenth = len(speeds) // 10
+            slow, fast = speeds[tenth], speeds[-1 - tenth]
+            if fast > NOTABLE_SPREAD * slow:
+                return (
+                    f"{name} decoded at {slow:.0f} to {fast:.0f} tokens/s: something else used this machine. "
+                    "Close other programs and measure again."
+                )
+    return None
+
+
+def show(document: dict[str, Any], out: Console) -> None:
+    """Prints the report: tables without frames, so that they are plain lines where there is no terminal."""
+    for line in settings_lines(document):
+        out.print(line, style="dim", markup=False, soft_wrap=True)
+    for temperature, methods in at_temperatures(document):
+        for table in filter(None, (method_table(temperature, methods), category_table(methods))):
+            out.print()
+            print_table(table, out)
+        out.print()
+        for name, method in methods.items():
+            for line in step_lines(name, method["total"]):
+                out.print(line, markup=False)
+    for line in prediction_lines(document):
+        out.print(line, markup=False)
+    if busy := busy_line(document):
+        out.print(busy, style="yellow", markup=False)
+    out.print("x: mean over prompts, ± its 95% interval; same: texts equal to plain's", style="dim", markup=False)
+
+
+def print_table(table: Table, out: Console) -> None:
+    """Aligned columns; plain lines where there is no terminal."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    made = RichTable(
+        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if out.is_terminal else None,
+        pad_edge=False, padding=(0, 2, 0, 0), show_edge=False,
+    )  # fmt: skip
+    for at, header in enumerate(table.headers):
+        made.add_column(header, justify="right" if at else "left", no_wrap=True)
+    for row in table.rows:
+        made.add_row(*row)
+    out.print(made)

@@ -1,0 +1,275 @@
+"""`medusa bench MODEL` and `medusa bench compare A B`: options and output; the work is medusa_cli.bench's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from medusa_cli.bench.methods import METHODS
+from medusa_cli.options import (
+    DRAFT_PANEL,
+    MAX_SEED,
+    AcceptKind,
+    DraftOptions,
+    EngineOptions,
+    ModelArgument,
+    grouped,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli.bench.measure import Measurements, Plan
+    from medusa_cli.bench.methods import Method
+    from medusa_cli.bench.prompts import Prompt
+
+DEFAULT_COMMAND = "run"
+OUTPUT_PANEL = "Output"
+
+
+class BenchGroup(TyperGroup):
+    """A group whose first word is a subcommand, or else the MODEL of the default one."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args and args[0] in self.commands and args[0] != DEFAULT_COMMAND:
+            return super().make_context(info_name, args, parent=parent, **extra)
+        return self.commands[DEFAULT_COMMAND].make_context(info_name, args, parent=parent, **extra)
+
+
+app = typer.Typer(cls=BenchGroup, help="Measure how fast a model decodes by different methods, side by side.")
+
+
+@app.command(
+    DEFAULT_COMMAND, hidden=True, no_args_is_help=True, epilog="Two results: `medusa bench compare A.json B.json`."
+)
+@grouped
+def run(
+    model: ModelArgument,
+    engine: EngineOptions,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="FILE", help='Prompts as JSON lines (MT-Bench, Spec-Bench, or {"prompt": ...}).'
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            metavar="NAMES",
+            show_default=False,
+            help=f"Comma-separated: {', '.join(METHODS)}. Default: stock and plain, medusa where there are heads, "
+            "draft-model where one is given.",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--max-tokens", metavar="N", min=2, help="Most tokens of one answer.")
+    ] = 128,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="How often each prompt is answered.")] = 3,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Use only N prompts, spread over the categories."),
+    ] = None,
+    temp: Annotated[
+        str, typer.Option("--temp", metavar="X,...", help="Temperatures, comma-separated; 0: most likely token.")
+    ] = "0",
+    seed: Annotated[
+        int, typer.Option("-s", "--seed", metavar="N", min=0, max=MAX_SEED, help="Random seed above temperature 0.")
+    ] = 0,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option("--tree", metavar="NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."),
+    ] = None,
+    accept: Annotated[
+        AcceptKind | None,
+        typer.Option("--accept", show_default=False, rich_help_panel=DRAFT_PANEL, help="Accept rule of medusa."),
+    ] = None,
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft-model",
+            metavar="FILE",
+            rich_help_panel=DRAFT_PANEL,
+            help="A smaller model of the same vocabulary, for the method draft-model.",
+        ),
+    ] = None,
+    draft_max: Annotated[
+        int,
+        typer.Option(
+            "--draft-max",
+            metavar="N",
+            min=0,
+            rich_help_panel=DRAFT_PANEL,
+            help="Tokens that llama-lookup and draft-model draft; 0: 2 on a CPU, 10 on a GPU.",
+        ),
+    ] = 0,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
+    ] = None,
+    md: Annotated[
+        bool, typer.Option("--md", rich_help_panel=OUTPUT_PANEL, help="Print Markdown with all figures.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
+    ] = None,
+) -> None:
+    """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
+    from medusa_cli import console
+    from medusa_cli.bench import plot as plots
+    from medusa_cli.bench.measure import Measurements, Plan
+
+    temperatures = _temperatures(temp)
+    messages = console.messages()
+    prompts = _prompts(data, limit)
+    for path in filter(None, (json_file, plot)):
+        _check_writable(path)
+    if plot is not None:
+        plots.check(plot)
+    plan = Plan(
+        model,
+        _methods(methods, model, heads, draft_model, messages),
+        prompts,
+        max_tokens,
+        repeat,
+        temperatures,
+        seed,
+        engine,
+        DraftOptions(heads=heads, tree=tree, accept=accept),
+        None if draft_model is None else str(draft_model),
+        draft_max,
+    )
+    _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
+
+
+@app.command("compare")
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="What `medusa bench --json` wrote.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
+) -> None:
+    """Compare two results: speeds, speedups, tokens per step."""
+    from medusa_cli import console
+    from medusa_cli.bench import compare as comparing
+    from medusa_cli.bench import document, report
+
+    one, two = document.read(a), document.read(b)
+    table = comparing.table(one, two)
+    for line in comparing.differences(one, two):
+        console.messages().print(line, markup=False, soft_wrap=True)
+    report.print_table(table, console.data())
+
+
+def _temperatures(text: str) -> list[float]:
+    """ "0,0.7" -> [0.0, 0.7]. typer.BadParameter for anything else."""
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 <= value < 100 for value in found):
+        raise typer.BadParameter(f"{text!r} is no list of temperatures, such as 0,0.7", param_hint="--temp")
+    return list(dict.fromkeys(found))
+
+
+def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
+    from medusa_cli.bench import prompts
+
+    return prompts.spread(prompts.built_in() if data is None else prompts.read(data), limit)
+
+
+def _methods(
+    names: str | None, model: str, heads: Path | None, draft_model: Path | None, messages: Console
+) -> list[Method]:
+    """The methods that are asked for, or all that the model allows. The model is fetched where that is needed."""
+    from medusa_cli import models
+    from medusa_cli.bench import methods
+
+    wanted = None if names is None else methods.parse(names)
+    for path in filter(None, (heads, draft_model)):
+        models.check_is_file(path)
+    ref = models.resolve(model, messages)
+    has_heads = bool(heads or ref.heads or "medusa.kind" in models.read_header(ref.path).metadata)
+    wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
+    methods.check(wanted, ref.name, has_heads, draft_model is not None)
+    _check_memory(ref.path, len(wanted), messages)
+    return wanted
+
+
+def _check_memory(model: Path, copies: int, messages: Console) -> None:
+    """A remark when the methods, each with a process and a model of its own, will hardly fit into memory."""
+    from medusa_cli import diagnosis
+    from medusa_cli.report import size
+
+    needed, (_, available) = copies * model.stat().st_size, diagnosis.memory()
+    if available is not None and needed > available:
+        messages.print(
+            f"note: {copies} copies of the model need {size(needed)}, {size(available)} of memory are available: "
+            "choose fewer --methods",
+            soft_wrap=True,
+        )
+
+
+def _check_writable(path: Path) -> None:
+    """MedusaError now rather than after minutes of measuring."""
+    from medusa_cli.converters.atomic import atomic_path
+    from medusa_cli.errors import MedusaError
+
+    class Untouched(Exception):
+        pass
+
+    try:
+        with atomic_path(path):
+            raise Untouched
+    except Untouched:
+        return
+    except OSError as error:
+        raise MedusaError(f"{path}: {error.strerror or error}") from error
+
+
+def _measure(
+    plan: Plan,
+    found: Measurements,
+    data: str,
+    outputs: tuple[Path | None, bool, Path | None],
+    messages: Console,
+) -> None:
+    """Measures and reports; what there is so far, too, when Ctrl-C or an error ends the run early."""
+    from medusa_cli.bench.measure import measure
+    from medusa_cli.errors import MedusaError
+
+    early: BaseException | None = None
+    try:
+        measure(plan, found, messages)
+    except (KeyboardInterrupt, MedusaError) as error:
+        early = error
+    if found.outcomes:
+        _report(plan, found, data, *outputs)
+    if early is not None:
+        raise early
+
+
+def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, md: bool, plot: Path | None) -> None:
+    import json
+
+    from medusa_cli import console
+    from medusa_cli.bench import document, markdown, report
+    from medusa_cli.bench import plot as plots
+    from medusa_cli.converters.atomic import atomic_file
+
+    built = document.build(plan, found, data)
+    if md:
+        print(markdown.render(built), end="")
+    else:
+        report.show(built, console.data())
+    if json_file is not None:
+        with atomic_file(json_file) as file:
+            file.write(json.dumps(built, ensure_ascii=False, indent=1).encode() + b"\n")
+    if plot is not None:
+        plots.write(built, plot)
