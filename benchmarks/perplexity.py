@@ -1,0 +1,98 @@
+"""Perplexity of a fixed text with our kernels and with the stock ones, for a model quantised again to each type.
+
+    python benchmarks/perplexity.py MODEL [--types Q4_0 Q4_K ...] [--tokens 3072] [--narrow 512] [--limit 0.5]
+
+MODEL is a GGUF or `demo`; its own quantisation comes first. `--types`: GGUF file types; every matrix gets that one type
+where its rows fill the blocks (the column "matrices on kernels" shows what it became). The text is cut into windows of
+512 tokens, decoded 64 at a time; its beginning also token by token. Exits with 1 when a difference exceeds the limit
+and is no accident of a short text (more than three standard errors).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common import OURS, STOCK, fixed_text, in_worker
+from medusa_cli.converters.file_types import FILE_TYPES
+from rich.console import Console
+from rich.table import Table
+
+from medusa_cli import models, native
+
+TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K_S", "Q5_K_S", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+WINDOW, WIDE, NARROW = 512, 64, 1
+
+
+def score(path: str, tokens: int, narrow: int) -> dict[str, Any]:
+    """Costs of each token (-ln p) at both widths, and the matrices that run on our kernels by type."""
+    model = native.Model(path)
+    text = fixed_text(model, tokens)
+    wide = [
+        cost
+        for begin in range(0, tokens, WINDOW)
+        for cost in native.score(model, text[begin : begin + WINDOW], width=WIDE)[1]
+    ]
+    buffer = native.kernel_info()["buffer"]
+    return {
+        "costs": {WIDE: wide, NARROW: native.score(model, text[:narrow], width=NARROW)[1]},
+        "served": {group.type: group.tensors for group in model.placement if group.buffer == buffer},
+    }
+
+
+def requantised(source: Path, types: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Name and file of the model as it is, then in each type; each file is removed before the next is made."""
+    yield "as it is", source
+    numbers = {name: number for number, name in FILE_TYPES.items()}
+    for name in types:
+        path = folder / f"{name}.gguf"
+        native.quantize_model(str(source), str(path), file_type=numbers[name], allow_requantize=True, pure=True)
+        yield name, path
+        path.unlink()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--types", nargs="*", default=list(TYPES), choices=sorted(FILE_TYPES.values()), metavar="TYPE")
+    parser.add_argument("--tokens", type=int, default=3072)
+    parser.add_argument("--narrow", type=int, default=512)
+    parser.add_argument("--limit", type=float, default=0.5, help="largest difference, in percent")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        print(json.dumps(score(arguments.model, arguments.tokens, arguments.narrow)))
+        return
+
+    source = models.resolve(arguments.model, Console(stderr=True)).path
+    columns = ("file type", "matrices on kernels", "width", "stock", "ours", "difference", "standard error")
+    table = Table(*columns, title="perplexity")
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in requantised(source, arguments.types, Path(folder)):
+            sizes = ["--tokens", str(arguments.tokens), "--narrow", str(arguments.narrow)]
+            runs = {kind: in_worker(kind, __file__, str(path), "--worker", *sizes) for kind in (OURS, STOCK)}
+            served = ", ".join(f"{type_} {count}" for type_, count in runs[OURS]["served"].items()) or "none"
+            for width, ours in runs[OURS]["costs"].items():
+                stock = runs[STOCK]["costs"][width]
+                changes = [a - b for a, b in zip(ours, stock, strict=True)]
+                percent = 100 * math.expm1(statistics.fmean(changes))
+                error = 100 * statistics.stdev(changes) / math.sqrt(len(changes))
+                perplexities = (f"{math.exp(statistics.fmean(costs)):.4f}" for costs in (stock, ours))
+                table.add_row(name, served, width, *perplexities, f"{percent:+.3f}%", f"{error:.3f}%")
+                if not abs(percent) <= max(arguments.limit, 3 * error):
+                    missed.append(f"{name} at width {width}: {percent:+.3f}%")
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    if missed:
+        sys.exit(f"more than {arguments.limit}% from stock: " + "; ".join(missed))
+
+
+if __name__ == "__main__":
+    main()
