@@ -2,8 +2,8 @@
 
     python benchmarks/perplexity.py MODEL [--types Q4_0 Q4_K ...] [--tokens 3072] [--narrow 512] [--limit 0.5]
 
-MODEL is a GGUF or `demo`; its own quantisation comes first. `--types`: GGUF file types; every matrix gets that one type
-where its rows fill the blocks (the column "matrices on kernels" shows what it became). The text is cut into windows of
+MODEL is a GGUF or `demo`. `--types`: GGUF file types, or as-is; every matrix gets that one type where its rows fill the
+blocks (the column "matrices on kernels" shows what it became). The text is cut into windows of
 512 tokens, decoded 64 at a time; its beginning also token by token. Exits with 1 when a difference exceeds the limit
 and is no accident of a short text (more than three standard errors).
 """
@@ -27,7 +27,8 @@ from rich.table import Table
 
 from medusa_cli import models, native
 
-TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K_S", "Q5_K_S", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+AS_IS = "as-is"
+TYPES = (AS_IS, "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K_S", "Q5_K_S", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 WINDOW, WIDE, NARROW = 512, 64, 1
 
 
@@ -48,10 +49,12 @@ def score(path: str, tokens: int, narrow: int) -> dict[str, Any]:
 
 
 def requantised(source: Path, types: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Name and file of the model as it is, then in each type; each file is removed before the next is made."""
-    yield "as it is", source
+    """Name and file of the model in each type; each file is removed before the next is made."""
     numbers = {name: number for number, name in FILE_TYPES.items()}
     for name in types:
+        if name == AS_IS:
+            yield name, source
+            continue
         path = folder / f"{name}.gguf"
         native.quantize_model(str(source), str(path), file_type=numbers[name], allow_requantize=True, pure=True)
         yield name, path
@@ -61,7 +64,9 @@ def requantised(source: Path, types: list[str], folder: Path) -> Iterator[tuple[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--types", nargs="*", default=list(TYPES), choices=sorted(FILE_TYPES.values()), metavar="TYPE")
+    parser.add_argument(
+        "--types", nargs="*", default=list(TYPES), choices=[AS_IS, *FILE_TYPES.values()], metavar="TYPE"
+    )
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--narrow", type=int, default=512)
     parser.add_argument("--limit", type=float, default=0.5, help="largest difference, in percent")
