@@ -1,13 +1,20 @@
-"""What the benchmark scripts share: prompts, and one model with a drafting and a plain session."""
+"""What the benchmark scripts share: prompts, a fixed text, models with our kernels and with stock ones."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from medusa_cli import models, native, template
+from medusa_cli.training.seed_passages import PASSAGES
+
+OURS, STOCK = "ours", "stock"
 
 
 def read_prompts(path: Path) -> list[tuple[str, str]]:
@@ -17,6 +24,23 @@ def read_prompts(path: Path) -> list[tuple[str, str]]:
         row = json.loads(line)
         prompts.append((row.get("category", "all"), row["turns"][0] if "turns" in row else row["prompt"]))
     return prompts
+
+
+def fixed_text(model: native.Model, count: int) -> list[int]:
+    """The first `count` tokens of the project's own passages."""
+    tokens = model.tokenize("\n\n".join(PASSAGES), add_special=True, parse_special=False)
+    if len(tokens) < count:
+        sys.exit(f"the fixed text has {len(tokens)} tokens, {count} were asked for")
+    return tokens[:count]
+
+
+def in_worker(kernels: str, script: str, *arguments: str) -> Any:
+    """What `script` prints as JSON in a process with our kernels (MEDUSA_ISA as given) or the stock ones."""
+    environment = {**os.environ, "MEDUSA_ISA": "off"} if kernels == STOCK else None
+    result = subprocess.run([sys.executable, script, *arguments], env=environment, stdout=subprocess.PIPE, text=True)
+    if result.returncode:
+        sys.exit(f"the process with {kernels} kernels failed")
+    return json.loads(result.stdout)
 
 
 class Bench:

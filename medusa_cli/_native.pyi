@@ -21,12 +21,20 @@ def libllama_version() -> str:
 def system_info() -> dict[str, Any]:
     """{"devices": [{"name", "description", "type", "memory_total", "memory_free"}], "cpu_features": ["AVX2", ...]}."""
 
+def kernel_info() -> dict[str, Any]:
+    """The matrix kernels of this process: {"selected", "requested", "reason", "supported", "types", "buffer"}.
+
+    selected: name of the instruction set whose kernels new models get; None: llama.cpp's run, and "reason" says why.
+    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. types: ggml
+    types that have kernels. buffer: name of the buffer type that holds the weights the kernels multiply with.
+    """
+
 # --- files ---------------------------------------------------------------------------------------
 
 class GgufTensor:
     name: str
     type: str
-    """ggml type name, lower case as ggml prints it: "q4_1", "f16", "i8"."""
+    """ggml type name as ggml prints it: "q4_1", "q4_K", "f16", "i8"."""
     shape: tuple[int, ...]
     """ggml order: the contiguous dimension first."""
     offset: int
@@ -77,6 +85,19 @@ class Tree:
 
 # --- model and heads -----------------------------------------------------------------------------
 
+class Placement:
+    """Weights of a loaded model that have one role, one type and one kind of buffer."""
+
+    role: str
+    """"matrix" (multiplied with) | "experts" (a stack of them) | "embedding" (looked up) | "other" (norms, biases)."""
+    type: str
+    """ggml type name: "q4_1", "q4_K"."""
+    buffer: str
+    """Name of the buffer type; kernel_info()["buffer"] where our kernels multiply."""
+    tensors: int
+    nbytes: int
+    """Size in the type's own layout."""
+
 class Model:
     def __init__(
         self,
@@ -111,6 +132,8 @@ class Model:
     """The file carries head tensors (single file)."""
     gpu: bool
     """Weights were placed on a GPU device."""
+    placement: list[Placement]
+    """Where the weights lie, by role, largest first; empty where the platform does not tell (Windows)."""
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str: ...
     def token_piece(self, token: int, *, special: bool = False) -> bytes: ...
@@ -254,10 +277,12 @@ def quantize_model(
     file_type: int,
     n_threads: int = 0,
     allow_requantize: bool = False,
+    pure: bool = False,
     on_tensor: Callable[[int, int], None] | None = None,
 ) -> None:
     """Writes the base model `source` as `target` in another file type (GGUF's general.file_type, libllama's recipes).
 
+    pure: all matrices in one type, not the recipe's mix; llama.cpp chooses another where rows do not fill the blocks.
     Cannot be interrupted. on_tensor(number, count): before each tensor.
     """
 
@@ -281,6 +306,12 @@ def teacher_forced(
     Step i verifies `tree` with the next tokens on the nodes of paths[i] and fillers on the others. tree None: plain
     decoding. With the tree and Generation.paths of a session it repeats the session's batch widths and cache layout
     without its drafts and its acceptance (DESIGN 8, tier 3).
+    """
+
+def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: int = 0) -> tuple[list[int], list[float]]:
+    """Decodes a text `width` tokens at a time (1..512; the last pass takes what is left), from an empty cache.
+
+    Returns the model's argmax after each token, and -ln p of each token but the first, given those before it.
     """
 
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:

@@ -1,4 +1,4 @@
-"""Facts about this machine and installation. Works, and says what is wrong, also when the engine cannot load."""
+"""Facts about this machine, this installation and, when asked, a model. Says what is wrong also when nothing loads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__, models
 from medusa_cli.errors import describe, is_reportable
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
 DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
+STOCK = "llama.cpp"
+KERNELS_OFF = "off"
+"""What MEDUSA_ISA says to keep llama.cpp's kernels."""
 
 
 def diagnose() -> dict[str, Any]:
@@ -47,11 +55,64 @@ def _engine(problems: list[str]) -> dict[str, Any]:
             "libllama": native.libllama_version(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
+            "kernels": _kernels(native.kernel_info(), problems),
         }
     except Exception as error:  # whatever is broken, the rest of the report is wanted
         reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
         problems.append(reason)
-        return {"libllama": None, "devices": [], "cpu_features": []}
+        return {"libllama": None, "devices": [], "cpu_features": [], "kernels": None}
+
+
+def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Kernels that were asked for by name and are not there go to `problems`."""
+    if info["selected"] is None and info["requested"] not in ("", KERNELS_OFF):
+        problems.append(f"{STOCK}'s kernels run, not ours: {info['reason']}")
+    return {key: info[key] for key in ("selected", "reason", "supported", "types")}
+
+
+def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
+    """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
+
+    {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}]}; no
+    weights where the platform does not tell. MedusaError or NativeError when the model does not load.
+    """
+    ref = models.resolve(reference, console)
+    from medusa_cli import native, runtime
+
+    model = runtime.load_model(ref.path, -1, console)
+    info = native.kernel_info()
+    weights = [
+        {
+            "role": group.role,
+            "type": group.type,
+            "buffer": group.buffer,
+            "tensors": group.tensors,
+            "bytes": group.nbytes,
+            "kernels": info["selected"] if group.buffer == info["buffer"] else STOCK,
+            "remark": _remark(group, info),
+        }
+        for group in model.placement
+    ]
+    return {"name": ref.name, "description": model.description, "weights": weights}
+
+
+def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
+    """Why our kernels do not multiply with these weights; None when they do."""
+    if group.role == "embedding":
+        return "only looked up"
+    if group.role == "other":
+        return "norms, biases and the like"
+    if group.buffer == info["buffer"]:
+        return None
+    if group.role == "experts":
+        return f"experts are left to {STOCK}"
+    if not group.buffer.startswith("CPU"):
+        return f"in {group.buffer}"
+    if info["selected"] is None:
+        return f"kernels are off: {info['reason']}"
+    if group.type not in info["types"]:
+        return "no kernel for this type"
+    return "shapes that the kernels do not take"
 
 
 def _one_line(error: BaseException) -> str:

@@ -212,6 +212,14 @@ bool LlamaModel::is_end_of_generation(Token token) const {
     return llama_vocab_is_eog(vocab_, token);
 }
 
+std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {
+#if MEDUSA_HAS_TENSOR_MAP
+    return llama_internal_get_tensor_map(model_);
+#else
+    return {};
+#endif
+}
+
 ggml_tensor* LlamaModel::output_tensor() const {
 #if MEDUSA_HAS_TENSOR_MAP
     ggml_tensor* embedding = nullptr;
@@ -452,6 +460,7 @@ void quantize_model(const std::string& source, const std::string& target, const 
     p.nthread = params.threads;
     p.ftype = static_cast<llama_ftype>(params.file_type);
     p.allow_requantize = params.allow_requantize;
+    p.pure = params.pure;
     p.max_buf_size = size_t{256} << 20;
     quantize_progress = &on_tensor;
     const uint32_t failed = llama_model_quantize(source.c_str(), target.c_str(), &p);

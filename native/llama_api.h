@@ -61,6 +61,8 @@ class LlamaModel final : public Vocabulary {
     std::string piece(Token token, bool special) const;
     bool is_end_of_generation(Token token) const override;
 
+    // Name and tensor of every loaded weight; empty where the platform does not export them.
+    std::vector<std::pair<std::string, ggml_tensor*>> tensors() const;
     // The loaded output matrix (the embedding matrix when tied); nullptr where the platform does not export it.
     ggml_tensor* output_tensor() const;
     // The device whose memory holds the output matrix: where heads run.

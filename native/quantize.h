@@ -16,6 +16,7 @@ struct QuantizeParams {
     int file_type = 0;  // llama_ftype, GGUF's general.file_type
     int threads = 1;
     bool allow_requantize = false;
+    bool pure = false;  // every matrix in the file type's own type, where its rows fill the blocks
 };
 
 // Writes `target`, the base model of `source` in another file type. Not interruptible. Throws Error with libllama's

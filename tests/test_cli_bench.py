@@ -314,7 +314,7 @@ def test_llama_cpp_python_drafts_with_the_demo_model(demo: None, demo_model_path
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX process groups")
 def test_a_real_interrupt_leaves_no_process(demo: None) -> None:
     code = "import sys; from medusa_cli.cli import main; sys.argv = ['medusa', *sys.argv[1:]]; main()"
-    arguments = ["bench", "demo", "--methods", "plain", "-n", "4"]
+    arguments = ["bench", "demo", "--methods", "plain", "-n", "128"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from cli_fakes import base_gguf
+from fixtures import tiny_base
+from medusa_cli.converters.quantise import quantise
+from rich.console import Console
 from typer.testing import CliRunner
 
-from medusa_cli import cli, diagnosis, models, native
+from medusa_cli import cli, diagnosis, models, native, runtime
 from medusa_cli.errors import MedusaError
+from medusa_cli.native import testing
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
@@ -74,6 +79,83 @@ def test_a_wrong_engine_library_is_named_in_a_real_process() -> None:
     result = subprocess.run([sys.executable, "-c", program, "inspect", __file__], capture_output=True, text=True)
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
+
+
+def run_doctor(folder: Path, isa: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON report of a process of its own, in `folder`: the kernels are chosen when the engine loads."""
+    result = subprocess.run(
+        [sys.executable, "-c", "from medusa_cli.cli import main; main()", "doctor", "--json", *arguments],
+        capture_output=True, text=True, env={**os.environ, "MEDUSA_ISA": isa}, cwd=folder,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(result.stdout)
+    return result.returncode, found
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
+def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
+    quantise(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
+    model = str(tmp_path / "model.gguf")
+
+    def rows(found: dict[str, Any]) -> set[tuple[str, str, str, str | None]]:
+        return {(row["role"], row["type"], row["kernels"], row["remark"]) for row in found["model"]["weights"]}
+
+    code, found = run_doctor(tmp_path, "scalar", model)
+    assert (code, found["kernels"]["selected"], found["kernels"]["reason"]) == (0, "scalar", "")
+    assert found["kernels"]["supported"] == testing.kernel_names()
+    assert found["kernels"]["types"] == testing.kernel_types()
+    assert found["model"]["name"] == "model.gguf"
+    rest = {("embedding", "q4_0", "llama.cpp", "only looked up"),
+            ("other", "f32", "llama.cpp", "norms, biases and the like")}  # fmt: skip
+    assert rows(found) == {("matrix", "q4_0", "scalar", None), ("matrix", "q8_0", "scalar", None), *rest}
+
+    code, found = run_doctor(tmp_path, "off", model)
+    assert (code, found["problems"], found["kernels"]["selected"]) == (0, [], None)
+    off = ("llama.cpp", "kernels are off: MEDUSA_ISA=off")
+    assert rows(found) == {("matrix", "q4_0", *off), ("matrix", "q8_0", *off), *rest}
+
+    code, found = run_doctor(tmp_path, "avx1024")
+    assert code == 1
+    assert "model" not in found
+    assert any("MEDUSA_ISA=avx1024" in problem and "scalar" in problem for problem in found["problems"])
+
+
+def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
+    model = tiny_base(tmp_path / "base.gguf")
+    code, out, err = invoke("doctor", str(model))
+    assert (code, err) == (0, "")
+    table = out[out.index("base.gguf: ") :]
+    assert "weights" in table.splitlines()[1]
+    assert len([line for line in table.splitlines() if line.startswith("matrix") and " f32 " in line]) == 1
+    code, out, err = invoke("doctor", str(tmp_path / "nowhere.gguf"))
+    assert (code, out) == (1, "")
+    assert "no such file" in err
+
+
+@pytest.mark.parametrize(
+    ("role", "type_", "buffer", "selected", "remark"),
+    [
+        ("matrix", "q4_0", "OURS", "avx2", None),
+        ("matrix", "q4_0", "CPU_REPACK", "avx2", "shapes that the kernels do not take"),
+        ("matrix", "q2_K", "CPU_Mapped", "avx2", "no kernel for this type"),
+        ("matrix", "q4_0", "CUDA0", "avx2", "in CUDA0"),
+        ("matrix", "q4_0", "CPU", None, "kernels are off: because"),
+        ("experts", "q4_0", "CPU", "avx2", "experts are left to llama.cpp"),
+        ("embedding", "q4_0", "CPU", "avx2", "only looked up"),
+    ],
+)
+def test_why_a_weight_is_not_on_the_kernels(
+    monkeypatch: pytest.MonkeyPatch, role: str, type_: str, buffer: str, selected: str | None, remark: str | None
+) -> None:
+    model = SimpleNamespace(
+        description="fake", placement=[SimpleNamespace(role=role, type=type_, buffer=buffer, tensors=3, nbytes=99)]
+    )
+    info = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
+    monkeypatch.setattr(native, "kernel_info", lambda: info)
+    monkeypatch.setattr(runtime, "load_model", lambda *_: model)
+    monkeypatch.setattr(models, "resolve", lambda *_: SimpleNamespace(name="m", path="m"))
+    [row] = diagnosis.diagnose_model("m", Console())["weights"]
+    assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
+    assert row["kernels"] == (selected if buffer == "OURS" else "llama.cpp")
 
 
 def test_problems_around_the_demo_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.report import size
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Show versions, devices, CPU features, cores and memory. Exit code 1 when something is wrong."""
+def doctor(
+    model: Annotated[
+        str | None, typer.Argument(help="Also load this GGUF file (or `demo`) and show which kernels it runs on.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show versions, devices, CPU features, kernels and memory. Exit code 1 when something is wrong."""
     from medusa_cli import console, diagnosis
 
     found = diagnosis.diagnose()
+    if model is not None and found["libllama"] is not None:
+        found["model"] = diagnosis.diagnose_model(model, console.messages())
     if as_json:
         print(json.dumps(found))
     else:
@@ -38,6 +47,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
             f"{found['cpu'] or 'unknown'}, {_known(found['cores_physical'])} cores, {found['cores_logical']} threads",
         ),
         ("CPU features", " ".join(found["cpu_features"]) or "unknown"),
+        *_kernel_rows(found["kernels"]),
         ("memory", f"{_gib(found['memory_total'])}, {_gib(found['memory_available'])} available"),
     ]
     for device in found["devices"]:
@@ -51,12 +61,42 @@ def _print(found: dict[str, Any], out: Console) -> None:
     for label, value in rows:
         out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
         out.print(value, markup=False, soft_wrap=True)
+    if "model" in found:
+        _print_model(found["model"], out)
     out.print()
     for problem in found["problems"]:
         out.print("[bold red]problem:[/] ", end="")
         out.print(problem, markup=False, soft_wrap=True)
     if not found["problems"]:
         out.print("[green]Everything is in order.[/]")
+
+
+def _kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Which kernels are selected, the instruction sets they could use here, and the types they serve."""
+    if kernels is None:
+        return [("kernels", "unknown")]
+    sets = ", ".join(kernels["supported"])
+    if kernels["selected"] is None:
+        return [("kernels", f"llama.cpp's own: {kernels['reason']}"), ("", f"this CPU could run: {sets}")]
+    return [
+        ("kernels", f"{kernels['selected']} (of {sets}; MEDUSA_ISA chooses)"),
+        ("", f"for {' '.join(kernels['types'])}"),
+    ]
+
+
+def _print_model(model: dict[str, Any], out: Console) -> None:
+    from rich.table import Table
+
+    out.print()
+    out.print(f"{model['name']}: {model['description']}", markup=False, soft_wrap=True)
+    if not model["weights"]:
+        out.print("Which kernels it runs on is not known on this platform.")
+        return
+    table = Table("weights", "type", "tensors", "size", "kernels", "remark", box=None, pad_edge=False)
+    for group in model["weights"]:
+        tensors, nbytes = str(group["tensors"]), size(group["bytes"])
+        table.add_row(group["role"], group["type"], tensors, nbytes, group["kernels"], group["remark"] or "")
+    out.print(table)
 
 
 def _known(value: int | None) -> str:

@@ -25,6 +25,8 @@ void bind_quantize(nb::module_& m);
 void bind_teacher_forcing(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_timing(nb::module_& m);
+void bind_placement(nb::module_& m);
+void bind_scoring(nb::module_& m);
 void bind_testing(nb::module_& m);
 
 // 0 or less: all physical cores.

@@ -14,6 +14,8 @@ NB_MODULE(_native, m) {
     medusa::bind_quantize(m);
     medusa::bind_teacher_forcing(m);
     medusa::bind_timing(m);
+    medusa::bind_placement(m);
+    medusa::bind_scoring(m);
     auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
     medusa::bind_testing(testing);
     medusa::bind_kernels(testing);

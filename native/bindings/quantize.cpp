@@ -9,8 +9,8 @@ namespace {
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
-                        bool allow_requantize, const nb::object& on_tensor) {
-    const QuantizeParams params{file_type, resolve_threads(n_threads), allow_requantize};
+                        bool allow_requantize, bool pure, const nb::object& on_tensor) {
+    const QuantizeParams params{file_type, resolve_threads(n_threads), allow_requantize, pure};
     std::exception_ptr failure;
     OnQuantized progress;
     if (!on_tensor.is_none()) {
@@ -48,7 +48,7 @@ nb::object run_dequantize_rows(const std::string& type, const nb::bytes& data, i
 
 void bind_quantize(nb::module_& m) {
     m.def("quantize_model", &run_quantize_model, "source"_a, "target"_a, nb::kw_only(), "file_type"_a,
-          "n_threads"_a = 0, "allow_requantize"_a = false, "on_tensor"_a = nb::none());
+          "n_threads"_a = 0, "allow_requantize"_a = false, "pure"_a = false, "on_tensor"_a = nb::none());
     m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a);
     m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a);
 }

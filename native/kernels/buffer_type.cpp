@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -13,6 +14,15 @@
 #include "platform.h"
 
 namespace medusa::kernels {
+
+namespace {
+
+std::string requested() {
+    const char* isa = std::getenv("MEDUSA_ISA");
+    return isa ? isa : "";
+}
+
+}  // namespace
 
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES
 namespace {
@@ -109,7 +119,7 @@ bool layout_is_known() {
 }
 
 const char* name(ggml_backend_buffer_type_t) {
-    return "MEDUSA";
+    return buffer_name;
 }
 
 size_t alignment(ggml_backend_buffer_type_t) {
@@ -143,6 +153,30 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     return buffer;
 }
 
+std::string why_none_is_selected(const std::string& isa) {
+    if (isa == "off") return "MEDUSA_ISA=off";
+    if (isa.empty()) return "there are none for this processor that are faster than llama.cpp's own";
+    std::string names;
+    for (const Kernels* one : supported_kernels()) names += (names.empty() ? "" : ", ") + std::string(one->name);
+    return "MEDUSA_ISA=" + isa + " is none of this processor's (" + names + ", or off)";
+}
+
+Status choose_and_register() {
+    Status out{nullptr, requested(), ""};
+    if (!ggml_backend_cpu_get_extra_buffer_types) {
+        out.reason = "this build of llama.cpp exports no way in for kernels";
+    } else if (!layout_is_known()) {
+        out.reason = "the structures of the loaded ggml are not those of the pinned version";
+    } else if (kernels = select_kernels(); !kernels) {
+        out.reason = why_none_is_selected(out.requested);
+    } else {
+        out.selected = kernels;
+        auto& types = ggml_backend_cpu_get_extra_buffer_types();
+        types.insert(types.begin(), buffer_type());
+    }
+    return out;
+}
+
 }  // namespace
 
 ggml_backend_buffer_type_t buffer_type() {
@@ -160,14 +194,11 @@ bool serves(ggml_type type, int64_t columns, int64_t rows) {
 }
 
 bool register_buffer_type() {
-    static const bool done = [] {
-        if (!ggml_backend_cpu_get_extra_buffer_types || !layout_is_known()) return false;
-        kernels = select_kernels();
-        if (!kernels) return false;
-        auto& types = ggml_backend_cpu_get_extra_buffer_types();
-        types.insert(types.begin(), buffer_type());
-        return true;
-    }();
+    return status().selected;
+}
+
+const Status& status() {
+    static const Status done = choose_and_register();
     return done;
 }
 
@@ -183,6 +214,11 @@ bool serves(ggml_type, int64_t, int64_t) {
 
 bool register_buffer_type() {
     return false;
+}
+
+const Status& status() {
+    static const Status none{nullptr, requested(), "llama.cpp exports no way in for kernels on this platform"};
+    return none;
 }
 
 #endif

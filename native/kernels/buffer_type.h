@@ -2,13 +2,27 @@
 // llama.cpp's own threads.
 #pragma once
 
+#include <string>
+
 #include "ggml-backend.h"
 
 namespace medusa::kernels {
 
+struct Kernels;
+
+inline constexpr const char* buffer_name = "MEDUSA";
+
 // Puts the buffer type first in ggml's list, once per process and before any model is loaded. false: this platform or
 // processor keeps the stock kernels.
 bool register_buffer_type();
+
+struct Status {
+    const Kernels* selected = nullptr;
+    std::string requested;  // MEDUSA_ISA, as it was when the kernels were chosen
+    std::string reason;     // why none is selected
+};
+// What register_buffer_type() came to.
+const Status& status();
 
 // nullptr when it is not registered.
 ggml_backend_buffer_type_t buffer_type();

@@ -53,10 +53,8 @@ struct Job {
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job);
 
-void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const Job job{format, packed, columns, begin, end, activations, stride, n, result, result_stride};
-    switch (format.type) {
+void dispatch(const Job& job) {
+    switch (job.format.type) {
         case GGML_TYPE_Q4_0:
             return run<Codes::u4, Scales::half, false>(job);
         case GGML_TYPE_Q4_1:
@@ -78,6 +76,17 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
         case GGML_TYPE_IQ4_XS:
             return run<Codes::u4, Scales::super_cell, true>(job);
         default:
-            return scalar.multiply(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
+            return scalar.multiply(job.format, job.packed, job.columns, job.begin, job.end, job.activations, job.stride,
+                                   job.n, job.result, job.result_stride);
     }
+}
+
+void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
+    dispatch({format, packed, columns, begin, end, activations, stride, n, result, result_stride});
+#if defined(__AVX__)
+    // Compilers leave this out behind functions that take vectors as arguments. Without it, code of this thread that is
+    // built for plain SSE (the C library, samplers, Python) runs several times slower from here on.
+    _mm256_zeroupper();
+#endif
 }

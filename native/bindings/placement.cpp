@@ -1,0 +1,31 @@
+#include "placement.h"
+
+#include "bindings/bindings.h"
+#include "kernels/buffer_type.h"
+#include "kernels/format.h"
+
+namespace medusa {
+
+void bind_placement(nb::module_& m) {
+    nb::class_<Placement>(m, "Placement")
+        .def_prop_ro("role", [](const Placement& group) { return role_name(group.role); })
+        .def_ro("type", &Placement::type)
+        .def_ro("buffer", &Placement::buffer)
+        .def_ro("tensors", &Placement::tensors)
+        .def_ro("nbytes", &Placement::bytes);
+    m.def("kernel_info", [] {
+        const kernels::Status& status = kernels::status();
+        nb::list supported;
+        for (const kernels::Kernels* one : kernels::supported_kernels()) supported.append(one->name);
+        nb::dict out;
+        out["selected"] = status.selected ? nb::object(nb::str(status.selected->name)) : nb::object(nb::none());
+        out["requested"] = status.requested;
+        out["reason"] = status.reason;
+        out["supported"] = supported;
+        out["types"] = kernels::type_names();
+        out["buffer"] = kernels::buffer_name;
+        return out;
+    });
+}
+
+}  // namespace medusa

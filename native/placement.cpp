@@ -1,0 +1,65 @@
+#include "placement.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace medusa {
+namespace {
+
+constexpr const char* embedding_name = "token_embd.weight";
+
+const char* buffer_name(const ggml_tensor* tensor) {
+    return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
+}
+
+// An embedding matrix that is also the output matrix stays one tensor, or becomes two of the same name: rows are looked
+// up in the copy that the processor can read, and the other one is multiplied with.
+Role role_of(const std::string& name, const ggml_tensor* tensor, bool embedding_is_only_looked_up) {
+    if (name == embedding_name) {
+        const bool readable = tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);
+        return embedding_is_only_looked_up && readable ? Role::embedding : Role::matrix;
+    }
+    if (!name.ends_with(".weight") || ggml_n_dims(tensor) < 2) return Role::other;
+    return ggml_n_dims(tensor) == 2 ? Role::matrix : Role::experts;
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+    switch (role) {
+        case Role::matrix:
+            return "matrix";
+        case Role::experts:
+            return "experts";
+        case Role::embedding:
+            return "embedding";
+        case Role::other:
+            return "other";
+    }
+    return "";
+}
+
+std::vector<Placement> placement_of(const LlamaModel& model) {
+    const auto tensors = model.tensors();
+    const auto named = [&](const char* wanted) {
+        return std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == wanted; });
+    };
+    const bool looked_up = named("output.weight") > 0 || named(embedding_name) > 1;
+    std::map<std::tuple<Role, std::string, std::string>, Placement> groups;
+    for (const auto& [name, tensor] : tensors) {
+        const Role role = role_of(name, tensor, looked_up);
+        const std::string type = ggml_type_name(tensor->type), buffer = buffer_name(tensor);
+        Placement& group = groups.try_emplace({role, type, buffer}, Placement{role, type, buffer}).first->second;
+        ++group.tensors;
+        group.bytes += ggml_nbytes(tensor);
+    }
+    std::vector<Placement> out;
+    for (auto& [key, group] : groups) out.push_back(std::move(group));
+    std::stable_sort(out.begin(), out.end(), [](const Placement& a, const Placement& b) {
+        return a.role != b.role ? a.role < b.role : a.bytes > b.bytes;
+    });
+    return out;
+}
+
+}  // namespace medusa
