@@ -1,4 +1,4 @@
-"""Attention kernels: the reference against NumPy, the others against the reference bit for bit, and what must not matter."""
+"""Attention kernels: the reference against NumPy, the others against the reference bit for bit."""
 
 from __future__ import annotations
 
