@@ -373,6 +373,7 @@ class testing:
 
         Returns [tokens, heads * value size]. The rows are cut into shares for `threads` threads, run in turn.
         """
+    @staticmethod
     def kernel_product(
         isa: str, type: str, weights: bytes, columns: int, x: NDArray[np.float32]
     ) -> NDArray[np.float32]:

@@ -19,8 +19,8 @@ def attend(
     isa: str, q: NDArray[np.float32], k: Halves, v: Halves, mask: Halves, threads: int = 1
 ) -> NDArray[np.float32]:
     """[tokens, heads, value size]."""
-    bits = (array.view(np.uint16) for array in (k, v, mask))
-    flat = testing.kernel_attention(isa, q, *bits, scale=float(q.shape[2] ** -0.5), threads=threads)
+    k_bits, v_bits, mask_bits = (array.view(np.uint16) for array in (k, v, mask))
+    flat = testing.kernel_attention(isa, q, k_bits, v_bits, mask_bits, float(q.shape[2] ** -0.5), threads)
     return flat.reshape(q.shape[0], q.shape[1], v.shape[2])
 
 
