@@ -32,6 +32,7 @@ DESIGN_KEYS = {
     "tokens_per_second",
     "prompt_tokens_per_second",
     "steps",
+    "plain_steps",
     "timings_ms",
     "ttft_ms",
     "peak_rss_bytes",
