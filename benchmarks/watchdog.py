@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import Bench, read_prompts
@@ -31,7 +32,7 @@ PLAIN = "plain"
 def shuffle_heads(source: Path, target: Path, seed: int = 0) -> None:
     """A copy of a file of heads in which the values of each floating-point tensor have changed places."""
     data = bytearray(source.read_bytes())
-    kinds = {"f16": np.dtype("<f2"), "f32": np.dtype("<f4")}
+    kinds: dict[str, np.dtype[Any]] = {"f16": np.dtype("<f2"), "f32": np.dtype("<f4")}
     found = native.read_gguf(str(source))
     rng = np.random.default_rng(seed)
     for tensor in found.tensors:

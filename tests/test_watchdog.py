@@ -129,11 +129,11 @@ def test_the_next_answer_starts_with_what_was_learnt() -> None:
 def test_acceptance_that_changes_within_a_text_is_noticed(seed: int) -> None:
     length = 3000
     for first, second in [(0.8, 0.0), (0.0, 0.8)]:
-        machine = Machine(1.4, lambda position, a=first, b=second: a if position < length else b, seed, noise=0.03)
+        machine = Machine(1.4, always(first), seed, noise=0.03)
         watchdog = testing.Watchdog()
         machine.generate(watchdog, length)
         before = machine.drafted
-        machine.position = length
+        machine.acceptance = always(second)
         relative = machine.generate(watchdog, length)
         if second:
             assert relative < 0.9
