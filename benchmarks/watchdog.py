@@ -3,10 +3,10 @@
     python benchmarks/watchdog.py [--data benchmarks/prompts.jsonl] [--model demo] [--heads FILE] [--nodes 4] [-n 128]
                                   [--repeat 1] [--limit N] [--floor 0.97]
 
-Greedy. The useless heads are the real ones with their weights shuffled. Prompts are decoded one after another by every
-session, in changing order; sessions keep what their watchdogs learn, as in a chat. `always`: every step drafts. Prints
-medians over prompts of the speed relative to plain decoding of the same prompt in the same round; exits with 1 when
-that of a watched session is below --floor.
+Greedy, to the full length whatever the model says. Useless heads: the real ones with their weights shuffled. Prompts
+are decoded one after another by every session, in changing order; sessions keep what their watchdogs learn, as in a
+chat. `always`: every step drafts. Prints medians over prompts of the speed relative to plain decoding of the same
+prompt in the same round; exits with 1 when that of a watched session is below --floor.
 """
 
 from __future__ import annotations
