@@ -231,9 +231,13 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
+        it learns stays with the session.
 
         on_step runs once per step with the GIL held. A Python exception in it (or a pending signal, which is
         checked once per step and per prompt chunk) ends the generation within one step and is raised; the tokens
@@ -341,6 +345,16 @@ class testing:
         @property
         def cache_calls(self) -> int: ...
 
+    class Watchdog:
+        """The policy itself, told what steps cost: milliseconds and committed tokens."""
+
+        def begin_generation(self) -> None: ...
+        def speculate(self) -> bool: ...
+        def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    @staticmethod
+    def script(session: Session, speculate: Sequence[bool]) -> None:
+        """With watchdog=True: step i drafts if speculate[i % len]; in place of the watchdog."""
     @staticmethod
     def stream(pieces: Sequence[bytes], stops: Sequence[str]) -> tuple[list[str], bool]: ...
     @staticmethod

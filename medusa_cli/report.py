@@ -14,6 +14,7 @@ STAT_KEYS = (
     "tokens_per_second",
     "prompt_tokens_per_second",
     "steps",
+    "plain_steps",
     "timings_ms",
     "ttft_ms",
     "peak_rss_bytes",
@@ -55,12 +56,14 @@ def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tup
     used = generation.prompt_tokens + len(generation.tokens)
     timings = stats.get("timings_ms") or {}
     depths = stats.get("acceptance_per_depth") or []
+    steps, plain = stats.get("steps", 0), stats.get("plain_steps", 0)
+    undrafted = f", {plain} more without drafts (they did not pay)" if plain else ""
     rows = [
         ("prompt", f"{generation.prompt_tokens} tokens, {generation.reused_tokens} of them cached, "
                    f"{_rate(stats.get('prompt_tokens_per_second'), 1)} t/s"),
         ("answer", f"{len(generation.tokens)} tokens, {_rate(stats.get('tokens_per_second'), 1)} t/s, "
                    f"ended by {generation.stop_reason}"),
-        ("tokens per step", f"{_rate(stats.get('tokens_per_step'), 2)} over {stats.get('steps', 0)} steps"),
+        ("tokens per step", f"{_rate(stats.get('tokens_per_step'), 2)} over {steps - plain} steps{undrafted}"),
     ]  # fmt: skip
     if depths:
         rows.append(("accepted by depth", "  ".join(f"{100 * share:.0f}%" for share in depths)))

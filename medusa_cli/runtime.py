@@ -37,6 +37,8 @@ class Engine:
     tree_name: str
     """Name of the tree, "" when nothing is drafted."""
     session: native.Session
+    watchdog: bool
+    """May decode plainly where drafts do not pay: a tree that was asked for is kept to instead."""
     n_ctx: int
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
 
@@ -78,6 +80,7 @@ class Engine:
             accept=settings.rule(),
             stop=settings.stop,
             ignore_eos=settings.ignore_eos,
+            watchdog=self.watchdog and settings.seed is None,
             on_step=on_step,
         )
 
@@ -117,7 +120,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
         type_v=options.cache_type_v.value,
     )
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, heads, tree_name, session, n_ctx)
+    return Engine(ref.name, model, heads, tree_name, session, wanted_tree is None, n_ctx)
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:

@@ -73,6 +73,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     run.out.prompt_tokens = static_cast<int>(prompt.size());
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
+    if (params.watchdog) policy_->begin_generation();
     if (params.max_tokens == 0) {
         run.out.stop_reason = StopReason::length;
         return *last_;
@@ -122,7 +123,8 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     return true;
 }
 
-const Tree& Session::tree_for_step() {
+const Tree& Session::tree_for_step(bool speculate) {
+    if (!speculate) return root_only_;
     const int room = context_size() - target_->position();
     if (tree_.size() <= room) return tree_;
     fitted_ = tree_.clipped(tree_.depth(), tree_.max_rank() + 1, std::max(room, 1));
@@ -146,7 +148,10 @@ void Session::step(Run& run) {
         return;
     }
     Stopwatch watch;
-    const Tree& shape = tree_for_step();
+    const Stopwatch since_begin;
+    const bool watched = run.params.watchdog && drafter_;
+    const bool speculate = !watched || policy_->speculate();
+    const Tree& shape = tree_for_step(speculate);
     make_draft(shape, run.root);
     if (shape.size() > 1) {
         cached_.push_back(run.root);
@@ -177,7 +182,14 @@ void Session::step(Run& run) {
     counters.commit_ms += watch.lap();
 
     ++counters.steps;
-    counters.committed += static_cast<int64_t>(accepted.path.size());
+    if (speculate) {
+        counters.committed += static_cast<int64_t>(accepted.path.size());
+    } else {
+        ++counters.plain_steps;
+    }
+    if (watched) {
+        policy_->report(draft_.tree->size() > 1, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
+    }
     counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
     for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
     run.hidden_row = accepted.path.back();

@@ -13,6 +13,7 @@
 #include "drafter.h"
 #include "target.h"
 #include "text_stream.h"
+#include "watchdog.h"
 
 namespace medusa {
 
@@ -22,6 +23,7 @@ struct GenerateParams {
     AcceptParams accept;
     std::vector<std::string> stop;
     bool ignore_eos = false;
+    bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
 enum class StopReason { none, eos, stop, length, context_full, cancelled };
@@ -40,7 +42,8 @@ struct Piece {
 // Counts and times of one generation. A step commits its root and the accepted nodes below it.
 struct Counters {
     int64_t steps = 0;
-    int64_t committed = 0;                   // by verify steps, before any clipping at a stop
+    int64_t plain_steps = 0;                 // of them, those the watchdog kept from drafting
+    int64_t committed = 0;                   // by the other steps, before any clipping at a stop
     std::vector<int64_t> accepted_at_depth;  // [d]: steps that accepted a node of depth d + 1
     int tree_nodes = 0;                      // with root, maximum over steps
     double draft_ms = 0, verify_ms = 0, accept_ms = 0, commit_ms = 0, other_ms = 0;
@@ -75,6 +78,8 @@ class Session {
     // From any thread: ends a running generate() within one step.
     void cancel() { cancelled_ = true; }
     void reset();
+    // Decides in place of the watchdog, where a generation asks for one.
+    void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
 
     const Tree& tree() const { return tree_; }
     int context_size() const { return target_->context_size(); }
@@ -87,7 +92,7 @@ class Session {
 
     bool prefill(std::span<const Token> prompt, Run& run);
     void step(Run& run);
-    const Tree& tree_for_step();
+    const Tree& tree_for_step(bool speculate);
     void make_draft(const Tree& tree, Token root);
     void emit(Run& run, std::span<const Token> tokens);
     void keep_committed();
@@ -97,9 +102,11 @@ class Session {
     std::shared_ptr<const Vocabulary> vocabulary_;
     MakeChain make_chain_;
     Tree tree_;
+    const Tree root_only_;
     Tree fitted_;                // tree_ cut to the last free cells of the context
     std::vector<Token> cached_;  // the tokens in the target's cache, in order
     Draft draft_;
+    std::unique_ptr<StepPolicy> policy_ = std::make_unique<Watchdog>();
     std::optional<Generation> last_;
     std::atomic<bool> cancelled_ = false;
 };

@@ -11,6 +11,7 @@ from medusa_cli.errors import MedusaError
 FIGURES = {
     "prompts", "generations", "tokens", "tokens_per_second", "speedup_vs_stock", "speedup_vs_stock_ci95",
     "speedup_vs_stock_total", "speedup_vs_plain", "speedup_vs_plain_ci95", "speedup_vs_plain_total", "steps",
+    "plain_steps",
     "tokens_per_step", "acceptance_per_depth", "timings_ms", "overhead", "ttft_ms", "prompt_tokens_per_second",
     "peak_rss_bytes", "tree_nodes", "accept", "stop_reason", "output_match",
 }  # fmt: skip

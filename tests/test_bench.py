@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import sys
@@ -191,6 +192,20 @@ def test_step_counters_are_weighted_by_steps() -> None:
     assert sum(found["timings_ms"].values()) == pytest.approx(400.0)
 
 
+def test_steps_that_the_watchdog_kept_plain_do_not_dilute_the_others() -> None:
+    drafted = outcome("medusa", "1", tokens=[0] * 21, per_step=2.0)
+    watched = dataclasses.replace(outcome("medusa", "2", tokens=[0] * 21, per_step=2.0), steps=15, plain_steps=10)
+    all_plain = dataclasses.replace(
+        outcome("medusa", "3", tokens=[0] * 21), steps=20, plain_steps=20, tokens_per_step=0.0
+    )
+    found = summary.summarise([drafted, watched, all_plain], "medusa")
+    assert (found["steps"], found["plain_steps"], found["tokens_per_step"]) == (45, 30, 2.0)
+    assert found["acceptance_per_depth"] == [1.0]
+    assert "30 of 45 steps without drafts" in "\n".join(report.step_lines("medusa", found))
+    nothing = summary.summarise([all_plain], "medusa")
+    assert (nothing["tokens_per_step"], nothing["acceptance_per_depth"]) == (None, [])
+
+
 def test_overhead_is_in_plain_steps() -> None:
     runs = [
         outcome("plain", tokens=[0] * 21, speed=100.0),
@@ -233,6 +248,21 @@ def test_a_prediction_takes_the_time_outside_of_passes_from_the_run() -> None:
     assert found["overhead"] == pytest.approx(1.4)
     assert found["error"] == pytest.approx(1.5 * 10 / 14 / 1.25 - 1)
     assert summary.prediction({}, total, None) is None
+
+
+def test_a_prediction_knows_of_the_plain_steps() -> None:
+    runs = [
+        outcome("plain", tokens=[0] * 21, speed=100.0),
+        dataclasses.replace(outcome("medusa", tokens=[0] * 21, speed=100.0, per_step=2.0), steps=15, plain_steps=10),
+    ]
+    plain, total = summary.summarise(runs[:1], "plain"), summary.summarise(runs, "medusa")
+    found = summary.prediction({"tokens_per_step": 1.5, "plain_ms": 9.0, "verify_ms": 12.0}, total, plain)
+    assert found is not None
+    # 20 ms outside of passes: 10 plain steps take 1 ms of them each, so 5 drafting ones take 2.
+    assert found["overhead"] == pytest.approx(1.4)
+    assert found["speedup_vs_plain"] == pytest.approx((5 * 1.5 + 10) * 10 / (5 * 14 + 10 * 10))
+    undrafted = {**total, "plain_steps": total["steps"]}
+    assert summary.prediction({"tokens_per_step": 1.5, "plain_ms": 9.0, "verify_ms": 12.0}, undrafted, plain) is None
 
 
 # --- a whole run with fakes ----------------------------------------------------------------------

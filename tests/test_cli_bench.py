@@ -277,7 +277,7 @@ def demo(demo_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demo_model(demo: None, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     code, out, err = bench("demo", "--methods", "stock,plain,medusa", "--limit", "3", "-n", "16", "--repeat", "1",
-                           "--json", str(target))  # fmt: skip
+                           "--tree", "cpu_4", "--json", str(target))  # fmt: skip
     assert code == 0, err
     found: dict[str, Any] = json.loads(target.read_text())["methods"]
     assert list(found) == ["stock", "plain", "medusa"]

@@ -32,6 +32,7 @@ DESIGN_KEYS = {
     "tokens_per_second",
     "prompt_tokens_per_second",
     "steps",
+    "plain_steps",
     "timings_ms",
     "ttft_ms",
     "peak_rss_bytes",
@@ -146,6 +147,19 @@ def test_greedy_acceptance_means_temperature_0(model: str, session: type[FakeSes
     session.answers = ["a"]
     generate(model, "-p", "x", "--accept", "greedy", "--temp", "0")
     assert session.calls[0].accept.kind == "greedy"
+
+
+@pytest.mark.parametrize(
+    ("options", "watched"), [((), True), (("-s", "5"), False), (("-s", "-1"), True), (("--tree", "chain_4"), False)]
+)
+def test_a_tree_or_a_seed_switches_the_watchdog_off(
+    model: str, session: type[FakeSession], tmp_path: Path, options: tuple[str, ...], watched: bool
+) -> None:
+    session.answers = ["One"]
+    heads = heads_gguf(tmp_path / "heads.gguf")
+    code, _, err = generate(model, "-p", "Hi", "--heads", str(heads), *options)
+    assert code == 0, err
+    assert session.calls[0].watchdog is watched
 
 
 def test_without_a_seed_runs_differ(model: str, session: type[FakeSession]) -> None:

@@ -32,6 +32,8 @@ class Outcome:
     tree_nodes: int
     accept: str
     peak_rss_bytes: int
+    plain_steps: int = 0
+    """Of the steps, those without drafts although the method drafts: the watchdog saw that they do not pay."""
 
     @classmethod
     def from_worker(cls, answer: dict[str, Any], **place: Any) -> Outcome:

@@ -165,6 +165,8 @@ def step_lines(name: str, figures: Figures) -> list[str]:
         overhead = figures["overhead"]
         cost = "" if overhead is None else f"; a step takes {overhead:.2f} times a plain one"
         lines.append(f"{name}: ms per step: {split}{cost}")
+    if figures["plain_steps"]:
+        lines.append(f"{name}: {figures['plain_steps']} of {figures['steps']} steps without drafts, which did not pay")
     totals = [
         f"{figures[f'speedup_vs_{base}_total']:.2f} times {base}"
         for base in (STOCK, PLAIN)

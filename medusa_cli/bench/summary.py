@@ -86,16 +86,19 @@ def _speedups(ours: dict[Round, Outcome], base: dict[Round, Outcome], name: str)
 
 
 def _steps(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Counters of the steps, weighted by how many there were."""
-    steps = sum(outcome.steps for outcome in outcomes)
+    """Counters of the steps, weighted by how many there were; tokens and acceptance of those that could draft."""
+    drafted = [outcome.steps - outcome.plain_steps for outcome in outcomes]
+    steps = sum(drafted)
     depth = max((len(outcome.acceptance_per_depth) for outcome in outcomes), default=0)
     accepted = [0.0] * depth
-    for outcome in outcomes:
+    for outcome, own_steps in zip(outcomes, drafted, strict=True):
         for at, share in enumerate(outcome.acceptance_per_depth):
-            accepted[at] += share * outcome.steps
+            accepted[at] += share * own_steps
+    committed = sum(outcome.tokens_per_step * own for outcome, own in zip(outcomes, drafted, strict=True))
     return {
-        "steps": steps,
-        "tokens_per_step": sum(o.tokens_per_step * o.steps for o in outcomes) / steps if steps else None,
+        "steps": sum(outcome.steps for outcome in outcomes),
+        "plain_steps": sum(outcome.plain_steps for outcome in outcomes),
+        "tokens_per_step": committed / steps if steps else None,
         "acceptance_per_depth": [count / steps for count in accepted] if steps else [],
         "timings_ms": {phase: sum(outcome.timings_ms[phase] for outcome in outcomes) for phase in PHASES},
     }
@@ -150,19 +153,27 @@ def by_category(outcomes: Sequence[Outcome], method: str) -> dict[str, dict[str,
 
 
 def prediction(promise: dict[str, float], total: dict[str, Any], plain: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The promised speedup over plain beside the measured one; None without plain.
+    """The promised speedup over plain beside the measured one; None without plain, or where nothing was drafted.
 
-    The time that steps spend outside of forward passes (draft, accept, commit) is taken from the run.
+    The time that steps spend outside of forward passes (draft, accept, commit) is taken from the run, and so is how
+    many of its steps the watchdog kept plain.
     """
-    if plain is None or not plain["steps"] or not total["steps"] or not total["speedup_vs_plain"]:
+    if plain is None or not plain["steps"] or not total["speedup_vs_plain"]:
+        return None
+    undrafted = total["plain_steps"]
+    drafted = total["steps"] - undrafted
+    if not drafted:
         return None
 
     def outside(figures: dict[str, Any]) -> float:
         spent: float = sum(figures["timings_ms"].values()) - figures["timings_ms"]["verify"]
-        return spent / float(figures["steps"])
+        return spent
 
-    plain_ms, step_ms = promise["plain_ms"] + outside(plain), promise["verify_ms"] + outside(total)
-    speedup = promise["tokens_per_step"] * plain_ms / step_ms
+    plain_outside = outside(plain) / plain["steps"]
+    plain_ms = promise["plain_ms"] + plain_outside
+    step_ms = promise["verify_ms"] + (outside(total) - undrafted * plain_outside) / drafted
+    tokens = drafted * promise["tokens_per_step"] + undrafted
+    speedup = tokens * plain_ms / (drafted * step_ms + undrafted * plain_ms)
     return {
         "tokens_per_step": promise["tokens_per_step"],
         "overhead": step_ms / plain_ms,

@@ -25,10 +25,10 @@ const char* accept_name(AcceptKind kind) {
 nb::dict statistics(const Generation& g) {
     const Counters& c = g.counters;
     const double decode_ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
-    const auto steps = static_cast<double>(c.steps);
+    const auto steps = static_cast<double>(c.steps - c.plain_steps);
     nb::list acceptance;
     for (const int64_t count : c.accepted_at_depth) {
-        acceptance.append(c.steps ? static_cast<double>(count) / steps : 0.0);
+        acceptance.append(steps > 0 ? static_cast<double>(count) / steps : 0.0);
     }
     nb::dict timings;
     timings["draft"] = c.draft_ms;
@@ -39,11 +39,12 @@ nb::dict statistics(const Generation& g) {
     const auto decoded = static_cast<double>(g.tokens.empty() ? 0 : g.tokens.size() - 1);  // the first is the prompt's
     const double prompt_decoded = g.prompt_tokens - g.reused_tokens;
     nb::dict out;
-    out["tokens_per_step"] = c.steps ? static_cast<double>(c.committed) / steps : 0.0;
+    out["tokens_per_step"] = steps > 0 ? static_cast<double>(c.committed) / steps : 0.0;
     out["acceptance_per_depth"] = acceptance;
     out["tokens_per_second"] = decode_ms > 0 ? 1000.0 * decoded / decode_ms : 0.0;
     out["prompt_tokens_per_second"] = c.prompt_ms > 0 ? 1000.0 * prompt_decoded / c.prompt_ms : 0.0;
     out["steps"] = c.steps;
+    out["plain_steps"] = c.plain_steps;
     out["timings_ms"] = timings;
     out["ttft_ms"] = c.first_token_ms;
     out["peak_rss_bytes"] = peak_rss_bytes();
@@ -169,7 +170,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             "generate",
             [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
                const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
-               const std::vector<std::string>& stop, bool ignore_eos, const nb::object& on_step) {
+               const std::vector<std::string>& stop, bool ignore_eos, bool watchdog, const nb::object& on_step) {
                 GenerateParams params;
                 params.max_tokens = max_tokens;
                 params.sampling = sampling.value_or(SamplingParams{});
@@ -177,10 +178,12 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                     AcceptParams{params.sampling.temperature > 0.0f ? AcceptKind::exact : AcceptKind::greedy});
                 params.stop = stop;
                 params.ignore_eos = ignore_eos;
+                params.watchdog = watchdog;
                 return self.generate(prompt, params, on_step);
             },
             "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
-            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "on_step"_a = nb::none())
+            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "watchdog"_a = false,
+            "on_step"_a = nb::none())
         .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
         .def("reset", [](SessionBinding& self) { self.session().reset(); })
         .def_prop_ro("n_ctx", [](SessionBinding& self) { return self.session().context_size(); })

@@ -10,6 +10,18 @@ using testing::FakeDrafter;
 using testing::FakeTarget;
 using testing::FakeVocabulary;
 
+class ScriptedPolicy final : public StepPolicy {
+  public:
+    explicit ScriptedPolicy(std::vector<bool> speculate) : speculate_(std::move(speculate)) {}
+    void begin_generation() override { step_ = 0; }
+    bool speculate() override { return speculate_[step_++ % speculate_.size()]; }
+    void report(bool, double, int) override {}
+
+  private:
+    std::vector<bool> speculate_;
+    size_t step_ = 0;
+};
+
 // A session over the fake model that also shows the fake's cache.
 class FakeSession : public SessionBinding {
   public:
@@ -61,6 +73,17 @@ void bind_testing(nb::module_& m) {
         .def("sequence", [](FakeSession& s, int id) { return s.target().sequence(id); })
         .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })
         .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cache_calls(); });
+    nb::class_<Watchdog>(m, "Watchdog")
+        .def(nb::init<>())
+        .def("begin_generation", &Watchdog::begin_generation)
+        .def("speculate", &Watchdog::speculate)
+        .def("report", &Watchdog::report, "speculative"_a, "ms"_a, "tokens"_a);
+    m.def(
+        "script",
+        [](SessionBinding& s, std::vector<bool> speculate) {
+            s.session().set_step_policy(std::make_unique<ScriptedPolicy>(std::move(speculate)));
+        },
+        "session"_a, "speculate"_a);
     m.def("stream", &stream, "pieces"_a, "stops"_a);
     m.def("distribution", &distribution, "logits"_a, "sampling"_a, "history"_a = std::vector<Token>{});
     m.def("uniform", &uniform, "seed"_a, "index"_a);
