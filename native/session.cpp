@@ -115,6 +115,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
         run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
         return false;
     }
+    if (drafter_) drafter_->begin(prompt);
     const AcceptParams& accept = run.params.accept;
     run.root = pick(*target_, 0, *run.chain, accept, run.params.sampling.seed, run.emitted);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
@@ -122,8 +123,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     return true;
 }
 
-const Tree& Session::tree_for_step() {
-    const int room = context_size() - target_->position();
+const Tree& Session::tree_for_step(int room) {
     if (tree_.size() <= room) return tree_;
     fitted_ = tree_.clipped(tree_.depth(), tree_.max_rank() + 1, std::max(room, 1));
     return fitted_;
@@ -146,12 +146,13 @@ void Session::step(Run& run) {
         return;
     }
     Stopwatch watch;
-    const Tree& shape = tree_for_step();
+    const int room = context_size() - target_->position();
+    const Tree& shape = tree_for_step(room);
     make_draft(shape, run.root);
-    if (shape.size() > 1) {
+    if (drafter_ && room > 1) {
         cached_.push_back(run.root);
         const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
-        drafter_->draft({cached_, hidden}, shape, draft_);
+        drafter_->draft({cached_, hidden, room}, shape, draft_);
         cached_.pop_back();
     }
     counters.draft_ms += watch.lap();
@@ -179,8 +180,11 @@ void Session::step(Run& run) {
     ++counters.steps;
     counters.committed += static_cast<int64_t>(accepted.path.size());
     counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
+    const size_t drafted_depth = draft_.tree->depth();
+    if (counters.accepted_at_depth.size() < drafted_depth) counters.accepted_at_depth.resize(drafted_depth, 0);
     for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
     run.hidden_row = accepted.path.back();
+    run.out.parents.push_back(draft_.tree->parents());
     run.out.paths.push_back(accepted.path);
     run.root = accepted.next_root;
     emit(run, emitted);
