@@ -9,7 +9,8 @@ LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams&
     : inner_(std::move(inner)),
       params_(params),
       index_(params.min_length, params.max_length),
-      accuracy_(params.min_length, params.max_length) {
+      accuracy_(params.min_length, params.max_length),
+      cost_(params.node_cost) {
     std::vector<Choice> choices;
     chains_.emplace_back();
     for (int n = 1; n <= params_.max_nodes; ++n) {
@@ -30,6 +31,11 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
     for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
 }
 
+void LookupDrafter::verified(int nodes, double ms) {
+    if (inner_) inner_->verified(nodes, ms);
+    if (params_.measures_cost) cost_.record(nodes, ms);
+}
+
 void LookupDrafter::append(Token token, bool learn) {
     const LookupMatch match = index_.match();
     if (learn && match.length > 0) accuracy_.record(match.length, index_.tokens()[match.next] == token);
@@ -41,13 +47,13 @@ int LookupDrafter::chain_length(int inner_size, int room) const {
     const int length = index_.match().length;
     if (length == 0) return 0;
     const int most = std::min({params_.max_nodes, room - inner_size, Tree::max_size - inner_size});
-    double reached = 1.0, tokens = 1.0, cost = 1.0 + params_.node_cost * (inner_size - 1);
+    double reached = 1.0, tokens = 1.0, node_cost = cost_.per_node(), cost = 1.0 + node_cost * (inner_size - 1);
     double best_rate = tokens / cost;
     int best = 0;
     for (int n = 1; n <= most; ++n) {
         reached *= accuracy_.probability(length + n - 1);
         tokens += reached;
-        cost += params_.node_cost;
+        cost += node_cost;
         if (tokens / cost <= best_rate) continue;
         best_rate = tokens / cost;
         best = n;

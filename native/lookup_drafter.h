@@ -6,14 +6,16 @@
 
 #include "drafter.h"
 #include "lookup.h"
+#include "step_cost.h"
 
 namespace medusa {
 
 struct LookupParams {
     int min_length = 2;
     int max_length = 8;
-    int max_nodes = 15;       // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
-    double node_cost = 0.15;  // of one more node, in plain steps
+    int max_nodes = 15;         // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool measures_cost = true;  // false: node_cost holds throughout
+    double node_cost = 0.15;    // of one more node, in plain steps, before any was measured
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
@@ -29,6 +31,7 @@ class LookupDrafter final : public Drafter {
 
     DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
     void begin(std::span<const Token> prompt) override;
+    void verified(int nodes, double ms) override;
     void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
 
   private:
@@ -40,6 +43,7 @@ class LookupDrafter final : public Drafter {
     LookupParams params_;
     LookupIndex index_;
     LookupAccuracy accuracy_;
+    StepCost cost_;
     std::vector<Token> chain_;
     std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
     Tree joined_;

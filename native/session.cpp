@@ -158,12 +158,14 @@ void Session::step(Run& run) {
     counters.draft_ms += watch.lap();
 
     const DecodeStatus status = target_->verify(*draft_.tree, draft_.tokens, run.stop);
-    counters.verify_ms += watch.lap();
+    const double verify_ms = watch.lap();
+    counters.verify_ms += verify_ms;
     if (status != DecodeStatus::ok) {
         keep_committed();
         run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
         return;
     }
+    if (drafter_) drafter_->verified(draft_.tree->size(), verify_ms);
     const Accepted accepted =
         accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
     counters.accept_ms += watch.lap();

@@ -63,6 +63,29 @@ def test_accuracy_is_learned_for_each_length_and_forgotten() -> None:
     assert accuracy.probability(MAX + 4) == accuracy.probability(MAX)
 
 
+@given(
+    slope=st.floats(0.02, 1.0),
+    plain_ms=st.floats(0.1, 1000.0),
+    widths=st.lists(st.integers(1, 16), min_size=40, max_size=80).filter(lambda found: len(set(found)) > 4),
+)
+def test_the_cost_of_a_node_is_learned(slope: float, plain_ms: float, widths: list[int]) -> None:
+    cost = testing.StepCost(0.15)
+    for width in widths:
+        cost.record(width, plain_ms * (1 + slope * (width - 1)))
+    assert cost.per_node == pytest.approx(slope, rel=0.35)
+
+
+def test_the_cost_of_a_node_is_the_prior_until_widths_differ() -> None:
+    cost = testing.StepCost(0.15)
+    assert cost.per_node == 0.15
+    for width in (1, 1, 1, 1):
+        cost.record(width, 5.0)
+    assert cost.per_node == pytest.approx(0.15)
+    for width in (1, 16, 1, 16):
+        cost.record(width, 20.0 if width == 1 else 1.0)
+    assert 0 < cost.per_node < 0.15
+
+
 def run(
     choices: list[list[int]],
     lookup: bool,

@@ -23,7 +23,8 @@ class FakeSession : public SessionBinding {
   private:
     static std::unique_ptr<Session> make(const Tree& tree, int vocab_size, int context_size, double acceptance,
                                          uint64_t seed, float sharpness, bool lookup, int memory) {
-        const LookupParams params;
+        LookupParams params;
+        params.measures_cost = false;  // so that runs repeat
         const int leaves = lookup ? LookupDrafter::bounds(tree, params).leaves : tree.leaf_count();
         auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, leaves, memory);
         std::unique_ptr<Drafter> drafter = std::make_unique<FakeDrafter>(*target, acceptance, seed + 1);
@@ -80,6 +81,10 @@ void bind_testing(nb::module_& m) {
                 return out;
             },
             "count"_a);
+    nb::class_<StepCost>(m, "StepCost")
+        .def(nb::init<double>(), "prior"_a)
+        .def("record", &StepCost::record, "nodes"_a, "ms"_a)
+        .def_prop_ro("per_node", &StepCost::per_node);
     nb::class_<LookupAccuracy>(m, "LookupAccuracy")
         .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
         .def("record", &LookupAccuracy::record, "length"_a, "came"_a)
