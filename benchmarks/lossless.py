@@ -37,7 +37,7 @@ def main() -> None:
         bench.reset()
         plain = bench.plain.generate(prompt, max_tokens=arguments.max_tokens)
         drafted = bench.drafting.generate(prompt, max_tokens=arguments.max_tokens)
-        result = lossless.compare(bench.model, prompt, plain, drafted, bench.tree)
+        result = lossless.compare(bench.model, prompt, plain, drafted)
         results.append(result)
         cells = ("-", "-", "-")
         if result.first_difference is not None:

@@ -61,6 +61,12 @@ class Tree:
 
     def __init__(self, choices: Sequence[Sequence[int]]) -> None:
         """choices: paths of ranks. NativeError for duplicates, empty or negative entries, orphans, over 255 nodes."""
+    @staticmethod
+    def from_parents(parents: Sequence[int]) -> Tree:
+        """The tree whose node i hangs below parents[i] (-1: the root, first), siblings ranked in order.
+
+        NativeError when a child comes before its parent or before a node of lesser depth.
+        """
     def clipped(self, head_count: int, ranks: int, max_nodes: int = 256) -> Tree:
         """Without the choices deeper than head_count or with a rank >= ranks; at most max_nodes nodes with root."""
     @property
@@ -193,6 +199,8 @@ class Piece:
 
 class Generation:
     tokens: list[int]
+    parents: list[list[int]]
+    """The tree of each step, as Tree.parents."""
     paths: list[list[int]]
     """Accepted tree nodes of each step, from the root downwards."""
     text: str
@@ -218,10 +226,15 @@ class Session:
         n_threads: int = 0,
         type_k: str = "f16",
         type_v: str = "f16",
+        lookup: bool = False,
     ) -> None:
-        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only (plain decoding)."""
+        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
+
+        lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.
+        """
     n_ctx: int
     tree: Tree
+    """What the heads fill in each step; lookup adds to it."""
     def generate(
         self,
         prompt: Sequence[int],
@@ -301,15 +314,15 @@ def teacher_forced(
     tokens: Sequence[int],
     *,
     prompt_length: int,
-    tree: Tree | None = None,
+    parents: Sequence[Sequence[int]] = (),
     paths: Sequence[Sequence[int]] = (),
     n_threads: int = 0,
 ) -> tuple[list[int], list[float]]:
     """The model's argmax after tokens[:i] for i in prompt_length .. len(tokens), and its logits after all of them.
 
-    Step i verifies `tree` with the next tokens on the nodes of paths[i] and fillers on the others. tree None: plain
-    decoding. With the tree and Generation.paths of a session it repeats the session's batch widths and cache layout
-    without its drafts and its acceptance (DESIGN 8, tier 3).
+    Step i verifies the tree of parents[i] with the next tokens on the nodes of paths[i] and fillers on the others;
+    where these have ended, it decodes plainly. With `parents` and `paths` of a Generation it repeats the batch widths
+    and the cache layout without the drafts and their acceptance (DESIGN 8, tier 3).
     """
 
 def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: int = 0) -> tuple[list[int], list[float]]:
@@ -337,7 +350,10 @@ class testing:
             acceptance: float = 0.5,
             seed: int = 0,
             sharpness: float = 8.0,
-        ) -> None: ...
+            lookup: bool = False,
+            memory: int = 0,
+        ) -> None:
+            """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself."""
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...
         @property
@@ -351,6 +367,27 @@ class testing:
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    class LookupIndex:
+        def __init__(self, min_length: int, max_length: int) -> None: ...
+        def append(self, token: int) -> None: ...
+        def clear(self) -> None: ...
+        @property
+        def match(self) -> tuple[int, int]:
+            """Length of the longest suffix that occurred before (0: none), and where that occurrence ended last."""
+        def continuation(self, count: int) -> list[int]: ...
+
+    class StepCost:
+        def __init__(self, prior: float) -> None: ...
+        def record(self, nodes: int, ms: float) -> None: ...
+        @property
+        def per_node(self) -> float:
+            """Cost of one more node, in steps of the root alone."""
+
+    class LookupAccuracy:
+        def __init__(self, min_length: int, max_length: int) -> None: ...
+        def record(self, length: int, came: bool) -> None: ...
+        def probability(self, length: int) -> float: ...
 
     @staticmethod
     def script(session: Session, speculate: Sequence[bool]) -> None:

@@ -43,9 +43,9 @@ class Comparison:
 
 
 def compare(
-    model: native.Model, prompt: Sequence[int], plain: native.Generation, drafted: native.Generation, tree: native.Tree
+    model: native.Model, prompt: Sequence[int], plain: native.Generation, drafted: native.Generation
 ) -> Comparison:
-    """Compares two greedy generations after `prompt`: a plain one, and one with `tree` in a new or reset session."""
+    """Compares two greedy generations after `prompt`: a plain one, and a drafted one of a new or reset session."""
     from medusa_cli import native
 
     ours, reference = _ended(drafted), _ended(plain)
@@ -56,7 +56,9 @@ def compare(
         return Comparison(len(drafted.tokens), first, float("inf"), False)
     prefix = [*prompt, *drafted.tokens[:first]]
     plainly, logits = native.teacher_forced(model, prefix, prompt_length=len(prompt))
-    again, _ = native.teacher_forced(model, prefix, prompt_length=len(prompt), tree=tree, paths=drafted.paths)
+    again, _ = native.teacher_forced(
+        model, prefix, prompt_length=len(prompt), parents=drafted.parents, paths=drafted.paths
+    )
     repeated = _is(model, plainly[-1], reference[first]) and _is(model, again[-1], ours[first])
     return Comparison(len(drafted.tokens), first, logits[plainly[-1]] - logits[again[-1]], repeated)
 

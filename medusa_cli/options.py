@@ -89,7 +89,7 @@ class EngineOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DraftOptions:
-    """Which heads draft, which tree, and how drafts are accepted."""
+    """What drafts, in which tree, and how drafts are accepted."""
 
     heads: Annotated[
         Path | None,
@@ -107,6 +107,18 @@ class DraftOptions:
             metavar="NAME|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             help="Draft tree: built-in name, or JSON file of choices or of named lists.",
+        ),
+    ] = None
+    no_heads: Annotated[
+        bool, typer.Option("--no-heads", rich_help_panel=DRAFT_PANEL, help="Load no heads: lookup alone drafts.")
+    ] = False
+    lookup: Annotated[
+        bool | None,
+        typer.Option(
+            "--lookup/--no-lookup",
+            show_default=False,
+            rich_help_panel=DRAFT_PANEL,
+            help="Draft what followed the same words before; default: unless --tree or --seed is given.",
         ),
     ] = None
     no_spec: Annotated[

@@ -35,16 +35,18 @@ class Engine:
     model: native.Model
     heads: native.Heads | None
     tree_name: str
-    """Name of the tree, "" when nothing is drafted."""
+    """Name of the heads' tree, "" without heads."""
     session: native.Session
     watchdog: bool
     """May decode plainly where drafts do not pay: a tree that was asked for is kept to instead."""
+    lookup: bool
+    """Whether prompt lookup drafts."""
     n_ctx: int
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
 
     @property
     def tree_nodes(self) -> int:
-        """Nodes of the tree with the root; 1 when nothing is drafted."""
+        """Nodes of the heads' tree with the root; 1 without heads."""
         return self.session.tree.size
 
     @property
@@ -91,14 +93,15 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
     MedusaError or NativeError, one line each, for everything that does not fit together.
     """
     # Everything cheap is checked before the model is loaded.
-    wanted_tree = trees.resolve(draft.tree) if draft.tree and not draft.no_spec else None
-    if draft.heads and not draft.no_spec:
+    no_heads = draft.no_spec or draft.no_heads
+    wanted_tree = trees.resolve(draft.tree) if draft.tree and not no_heads else None
+    if draft.heads and not no_heads:
         models.check_is_file(draft.heads)
     ref = models.resolve(reference, console)
     from medusa_cli import native
 
     model = load_model(ref.path, options.n_gpu_layers, console)
-    heads_path = None if draft.no_spec else heads_file(ref, draft.heads, model)
+    heads_path = None if no_heads else heads_file(ref, draft.heads, model)
     if heads_path is None and wanted_tree is not None:
         raise MedusaError(f"--tree needs draft heads, and {ref.name} has none: give --heads FILE")
     if heads_path is not None and model.is_recurrent:
@@ -107,6 +110,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
             "run it with --no-spec"
         )
     heads = None if heads_path is None else load_heads(model, heads_path, console)
+    lookup = wants_lookup(draft, model, ref.name)
     tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
@@ -118,9 +122,21 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
         n_threads=options.threads,
         type_k=options.cache_type_k.value,
         type_v=options.cache_type_v.value,
+        lookup=lookup,
     )
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, heads, tree_name, session, wanted_tree is None, n_ctx)
+    return Engine(ref.name, model, heads, tree_name, session, wanted_tree is None, lookup, n_ctx)
+
+
+def wants_lookup(draft: DraftOptions, model: native.Model, name: str) -> bool:
+    """Whether prompt lookup drafts: as asked for, else unless a tree is given. MedusaError when the model cannot."""
+    if draft.no_spec or draft.lookup is False:
+        return False
+    if draft.lookup and model.is_recurrent:
+        raise MedusaError(
+            f"{name} is a recurrent model ({model.architecture}), which cannot check drafts: leave out --lookup"
+        )
+    return draft.lookup or (draft.tree is None and not model.is_recurrent)
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:

@@ -103,6 +103,11 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
     )
 
 
+def repeatable(draft: DraftOptions, settings: Settings) -> DraftOptions:
+    """The draft options, without prompt lookup where a seed is given and lookup is not asked for."""
+    return dataclasses.replace(draft, lookup=False) if settings.seed is not None and draft.lookup is None else draft
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One `/set` name: the Settings field behind it, its type, and its range (inclusive)."""

@@ -16,6 +16,7 @@ struct DrafterNeeds {
 struct DraftInput {
     std::span<const Token> context;  // committed tokens, then the root
     std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
+    int room;                        // most nodes, with root, that the context has cells for
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
@@ -29,8 +30,13 @@ class Drafter {
   public:
     virtual ~Drafter() = default;
     virtual DrafterNeeds needs() const = 0;
-    // Fills a draft on (part of) `shape`. Siblings carry distinct tokens. draft.tree stays valid until the next call.
+    // A generation starts: the contexts of its drafts extend `prompt`.
+    virtual void begin(std::span<const Token> prompt) {}
+    // Fills a draft: `shape`, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
+    // tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;
+    // A draft of `nodes` nodes, the root included, took the target `ms` to verify.
+    virtual void verified(int nodes, double ms) {}
 };
 
 }  // namespace medusa

@@ -95,6 +95,10 @@ void HeadsDrafter::top(int head, int ranks, std::vector<int>& rows) const {
 }
 
 void HeadsDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
+    if (shape.size() == 1) {
+        out.tree = &shape;
+        return;
+    }
     evaluate(input.hidden);
     ranked_.resize(head_count_);
     std::vector<int> needed(head_count_, 0);

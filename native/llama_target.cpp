@@ -7,16 +7,16 @@ namespace {
 
 const std::vector<int> first_sequence{0};
 
-ContextParams sized_for(ContextParams params, const Tree& tree) {
-    params.max_sequences = tree.leaf_count();
-    params.max_outputs = tree.size();
+ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
+    params.max_sequences = bounds.leaves;
+    params.max_outputs = bounds.nodes;
     return params;
 }
 
 }  // namespace
 
-LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const Tree& tree, bool hidden)
-    : context_(std::move(model), sized_for(params, tree)), cache_(context_, tree.leaf_count()), hidden_(hidden) {}
+LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
+    : context_(std::move(model), sized_for(params, bounds)), cache_(context_, bounds.leaves), hidden_(hidden) {}
 
 int LlamaTarget::truncate(int count) {
     if (!cache_.truncate(count)) forget();

@@ -12,8 +12,8 @@ namespace medusa {
 
 class LlamaTarget final : public Target {
   public:
-    // `hidden`: rows carry hidden states. `tree` bounds what verify() will be given.
-    LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const Tree& tree, bool hidden);
+    // `hidden`: rows carry hidden states. verify() will be given trees within `bounds`.
+    LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 
     int vocab_size() const override { return context_.model().vocab_size(); }
     int context_size() const override { return context_.size(); }

@@ -116,6 +116,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
         run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
         return false;
     }
+    if (drafter_) drafter_->begin(prompt);
     const AcceptParams& accept = run.params.accept;
     run.root = pick(*target_, 0, *run.chain, accept, run.params.sampling.seed, run.emitted);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
@@ -123,9 +124,8 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     return true;
 }
 
-const Tree& Session::tree_for_step(bool speculate) {
+const Tree& Session::tree_for_step(bool speculate, int room) {
     if (!speculate) return root_only_;
-    const int room = context_size() - target_->position();
     if (tree_.size() <= room) return tree_;
     fitted_ = tree_.clipped(tree_.depth(), tree_.max_rank() + 1, std::max(room, 1));
     return fitted_;
@@ -149,25 +149,29 @@ void Session::step(Run& run) {
     }
     Stopwatch watch;
     const Stopwatch since_begin;
-    const bool watched = run.params.watchdog && drafter_;
+    // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
+    const bool watched = run.params.watchdog && drafter_ && tree_.size() > 1;
     const bool speculate = !watched || policy_->speculate();
-    const Tree& shape = tree_for_step(speculate);
+    const int room = context_size() - target_->position();
+    const Tree& shape = tree_for_step(speculate, room);
     make_draft(shape, run.root);
-    if (shape.size() > 1) {
+    if (drafter_ && room > 1) {
         cached_.push_back(run.root);
         const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
-        drafter_->draft({cached_, hidden}, shape, draft_);
+        drafter_->draft({cached_, hidden, room}, shape, draft_);
         cached_.pop_back();
     }
     counters.draft_ms += watch.lap();
 
     const DecodeStatus status = target_->verify(*draft_.tree, draft_.tokens, run.stop);
-    counters.verify_ms += watch.lap();
+    const double verify_ms = watch.lap();
+    counters.verify_ms += verify_ms;
     if (status != DecodeStatus::ok) {
         keep_committed();
         run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
         return;
     }
+    if (drafter_) drafter_->verified(draft_.tree->size(), verify_ms);
     const Accepted accepted =
         accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
     counters.accept_ms += watch.lap();
@@ -181,18 +185,23 @@ void Session::step(Run& run) {
     emitted.push_back(accepted.next_root);
     counters.commit_ms += watch.lap();
 
+    const bool drafted = draft_.tree->size() > 1;
     ++counters.steps;
-    if (speculate) {
+    if (speculate || drafted) {
         counters.committed += static_cast<int64_t>(accepted.path.size());
     } else {
         ++counters.plain_steps;
     }
-    if (watched) {
-        policy_->report(draft_.tree->size() > 1, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
+    // A lookup in a plain step tells nothing of either kind.
+    if (watched && (speculate || !drafted)) {
+        policy_->report(drafted, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
     }
     counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
+    const size_t drafted_depth = draft_.tree->depth();
+    if (counters.accepted_at_depth.size() < drafted_depth) counters.accepted_at_depth.resize(drafted_depth, 0);
     for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
     run.hidden_row = accepted.path.back();
+    run.out.parents.push_back(draft_.tree->parents());
     run.out.paths.push_back(accepted.path);
     run.root = accepted.next_root;
     emit(run, emitted);

@@ -51,8 +51,9 @@ struct Counters {
 };
 
 struct Generation {
-    std::vector<Token> tokens;            // emitted, without an end-of-generation token
-    std::vector<std::vector<int>> paths;  // the accepted nodes of each step, from the root downwards
+    std::vector<Token> tokens;  // emitted, without an end-of-generation token
+    // Of each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
+    std::vector<std::vector<int>> parents, paths;
     std::string text;
     StopReason stop_reason = StopReason::none;
     int prompt_tokens = 0;
@@ -67,7 +68,7 @@ using OnStep = std::function<void(const std::vector<Piece>&)>;
 
 class Session {
   public:
-    // drafter may be null: plain decoding. `tree` must fit the drafter.
+    // drafter may be null: plain decoding. `tree` must fit the drafter; it is what a step starts from.
     Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
             std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree);
 
@@ -92,7 +93,7 @@ class Session {
 
     bool prefill(std::span<const Token> prompt, Run& run);
     void step(Run& run);
-    const Tree& tree_for_step(bool speculate);
+    const Tree& tree_for_step(bool speculate, int room);
     void make_draft(const Tree& tree, Token root);
     void emit(Run& run, std::span<const Token> tokens);
     void keep_committed();

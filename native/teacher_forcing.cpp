@@ -24,21 +24,31 @@ void check_path(const Tree& tree, const std::vector<int>& path) {
 }  // namespace
 
 TeacherForced teacher_forced(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int prompt_length,
-                             const Tree& tree, std::span<const std::vector<int>> paths, int threads) {
+                             std::span<const std::vector<int>> parents, std::span<const std::vector<int>> paths,
+                             int threads) {
     check(prompt_length >= 1 && prompt_length <= static_cast<int>(tokens.size()), "prompt_length is not in 1..tokens");
-    for (const auto& path : paths) check_path(tree, path);
+    check(parents.size() == paths.size(), "one tree for each path");
+    std::vector<Tree> trees;
+    TreeBounds bounds;
+    for (size_t i = 0; i < paths.size(); ++i) {
+        trees.push_back(Tree::from_parents(parents[i]));
+        check_path(trees[i], paths[i]);
+        bounds = {std::max(bounds.leaves, trees[i].leaf_count()), std::max(bounds.nodes, trees[i].size())};
+    }
     ContextParams params;
-    params.context_size = static_cast<int>(tokens.size()) + tree.size();
+    params.context_size = static_cast<int>(tokens.size()) + bounds.nodes;
     params.threads = threads;
-    const bool hidden = tree.size() > 1;  // as in a session that drafts
-    LlamaTarget target(std::move(model), params, tree, hidden);
+    const bool hidden = bounds.nodes > 1;  // as in a session with heads
+    LlamaTarget target(std::move(model), params, bounds, hidden);
 
     check(target.prefill(tokens.first(prompt_length), nullptr) == DecodeStatus::ok, "the prompt could not be decoded");
+    const Tree plain;
     TeacherForced out;
     int row = 0;
     out.tokens.push_back(argmax(target.logits(row)));
     auto rest = tokens.subspan(prompt_length);
     for (size_t step = 0; !rest.empty(); ++step) {
+        const Tree& tree = step < trees.size() ? trees[step] : plain;
         std::vector<int> path = step < paths.size() ? paths[step] : std::vector<int>{0};
         path.resize(std::min(path.size(), rest.size()));
         std::vector<Token> nodes(tree.size(), filler);

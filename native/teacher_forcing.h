@@ -16,11 +16,12 @@ struct TeacherForced {
     std::vector<float> last_logits;  // behind tokens.back()
 };
 
-// Decodes `tokens` behind its first `prompt_length` in verify steps of `tree`: step i puts the next tokens on the nodes
-// of paths[i] (from the root downwards; {0} when `paths` has ended) and fillers on all others, then commits that path.
-// With the root-only tree this is plain decoding. With the tree and the accepted paths of a session it repeats the
-// session's batch widths and cache layout, but neither its drafts nor its acceptance.
+// Decodes `tokens` behind its first `prompt_length` in verify steps: step i verifies the tree of parents[i]
+// (Tree::from_parents), with the next tokens on the nodes of paths[i] (from the root downwards) and fillers on all
+// others, then commits that path. Where they have ended, it decodes plainly. With the trees and the accepted paths of a
+// generation it repeats its batch widths and cache layout, but neither its drafts nor its acceptance.
 TeacherForced teacher_forced(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int prompt_length,
-                             const Tree& tree, std::span<const std::vector<int>> paths, int threads);
+                             std::span<const std::vector<int>> parents, std::span<const std::vector<int>> paths,
+                             int threads);
 
 }  // namespace medusa

@@ -27,7 +27,7 @@ std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, co
     ContextParams context;
     context.context_size = params.position + width;
     context.threads = params.threads;
-    LlamaTarget target(std::move(model), context, tree, false);
+    LlamaTarget target(std::move(model), context, {tree.leaf_count(), tree.size()}, false);
     require(target.prefill(std::vector<Token>(params.position, some_token), nullptr));
     const std::vector<Token> tokens(width, some_token);
     std::vector<double> times;
@@ -45,7 +45,7 @@ std::vector<double> time_prefill(std::shared_ptr<LlamaModel> model, int width, c
     ContextParams context;
     context.context_size = params.position + width;
     context.threads = params.threads;
-    LlamaTarget target(std::move(model), context, Tree(), false);
+    LlamaTarget target(std::move(model), context, TreeBounds(), false);
     require(target.prefill(std::vector<Token>(params.position, some_token), nullptr));
     std::vector<double> times;
     for (int i = 0; i < params.repeats; ++i) {

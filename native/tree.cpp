@@ -54,6 +54,25 @@ void Tree::index_leaves() {
     }
 }
 
+Tree Tree::from_parents(const std::vector<int>& parents) {
+    if (parents.empty() || parents[0] != -1) throw Error("tree: the first parent is -1, the root's");
+    std::vector<Choice> choices{{}};
+    std::vector<int> children(parents.size(), 0);
+    for (size_t node = 1; node < parents.size(); ++node) {
+        const int parent = parents[node];
+        if (parent < 0 || parent >= static_cast<int>(node)) {
+            throw Error("tree: node " + std::to_string(node) + " has parent " + std::to_string(parent) +
+                        ": parents come before their children");
+        }
+        Choice choice = choices[parent];
+        choice.push_back(children[parent]++);
+        if (choice.size() < choices.back().size()) throw Error("tree: the nodes are not sorted by depth");
+        choices.push_back(std::move(choice));
+    }
+    choices.erase(choices.begin());
+    return Tree(std::move(choices));
+}
+
 int Tree::max_rank() const {
     return *std::max_element(ranks_.begin(), ranks_.end());
 }

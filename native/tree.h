@@ -23,6 +23,10 @@ class Tree {
     // rank, a duplicate, an orphan (a path without its parent), or more than max_size nodes.
     explicit Tree(std::vector<Choice> choices);
 
+    // The tree whose node i hangs below parents[i] (-1: the root), siblings ranked in order. Throws Error unless
+    // parents come first and depths never descend.
+    static Tree from_parents(const std::vector<int>& parents);
+
     // The part of the tree that `head_count` heads of `ranks` ranks can fill, at most `max_nodes` nodes (with root).
     Tree clipped(int head_count, int ranks, int max_nodes = max_size) const;
 
@@ -31,6 +35,7 @@ class Tree {
     int max_rank() const;
     int leaf_count() const { return leaf_count_; }
     const std::vector<Choice>& choices() const { return choices_; }
+    const std::vector<int>& parents() const { return parents_; }
     int parent(int node) const { return parents_[node]; }
     int depth_of(int node) const { return depths_[node]; }
     int rank(int node) const { return ranks_[node]; }
@@ -45,6 +50,12 @@ class Tree {
     std::vector<std::vector<int>> children_;
     std::vector<std::vector<int>> sequences_;
     int leaf_count_ = 1;
+};
+
+// Most that the trees of a session have.
+struct TreeBounds {
+    int leaves = 1;
+    int nodes = 1;
 };
 
 }  // namespace medusa

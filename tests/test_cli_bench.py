@@ -256,7 +256,8 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
         return process.ready.description
 
     assert {name: isa(method) for name, method in METHODS.items()} == {
-        "stock": "off", "plain": "unset", "medusa": "unset", "llama-lookup": "off", "draft-model": "off",
+        "stock": "off", "plain": "unset", "medusa": "unset", "lookup": "unset", "medusa+lookup": "unset",
+        "llama-lookup": "off", "draft-model": "off",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_engine_fake import tree_choices
 
 from medusa_cli import lossless, models, native, template
+from medusa_cli.bench.prompts import built_in
 
 PROMPTS = Path(__file__).parent.parent / "benchmarks" / "prompts.jsonl"
 
@@ -23,8 +24,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> native.Model:
     return native.Model(str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf")))
 
 
-def generation(tokens: list[int], stop_reason: str = "length", paths: list[list[int]] | None = None) -> Any:
-    return SimpleNamespace(tokens=tokens, stop_reason=stop_reason, paths=paths or [])
+def generation(tokens: list[int], stop_reason: str = "length") -> Any:
+    parents = [[-1, 0, 0, 1]] * len(tokens)
+    return SimpleNamespace(tokens=tokens, stop_reason=stop_reason, parents=parents, paths=[[0]] * len(tokens))
 
 
 def test_the_first_difference_includes_the_end() -> None:
@@ -62,21 +64,22 @@ def test_whatever_is_drafted_beside_the_path_changes_nothing(
         paths.append(path)
     plain = native.Session(tiny).generate(PROMPT, max_tokens=16, ignore_eos=True)
     text = [*PROMPT, *plain.tokens[:-1]]
-    forced, _ = native.teacher_forced(tiny, text, prompt_length=len(PROMPT), tree=tree, paths=paths)
+    forced, _ = native.teacher_forced(
+        tiny, text, prompt_length=len(PROMPT), parents=[tree.parents] * len(paths), paths=paths
+    )
     assert forced == plain.tokens
 
 
 def test_a_wrong_token_is_never_explained(tiny: native.Model) -> None:
     plain = native.Session(tiny).generate(PROMPT, max_tokens=12, ignore_eos=True)
-    tree = native.Tree([[0], [1], [0, 0]])
-    assert lossless.compare(tiny, PROMPT, plain, plain, tree) == lossless.Comparison(12)
+    assert lossless.compare(tiny, PROMPT, plain, plain) == lossless.Comparison(12)
     for at in (0, 6, 11):
         tokens = list(plain.tokens)
         tokens[at] = (tokens[at] + 1) % 256
-        result = lossless.compare(tiny, PROMPT, generation(list(plain.tokens)), generation(tokens), tree)
+        result = lossless.compare(tiny, PROMPT, generation(list(plain.tokens)), generation(tokens))
         assert (result.first_difference, result.repeated, result.explained) == (at, False, False)
     for early in (generation(list(plain.tokens[:5]), "eos"), generation(list(plain.tokens[:5]))):
-        assert not lossless.compare(tiny, PROMPT, generation(list(plain.tokens)), early, tree).explained
+        assert not lossless.compare(tiny, PROMPT, generation(list(plain.tokens)), early).explained
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_a_wrong_token_is_never_explained(tiny: native.Model) -> None:
 def test_teacher_forcing_refuses_nonsense(tiny: native.Model, prompt_length: int, paths: list[list[int]]) -> None:
     with pytest.raises(native.NativeError, match="teacher_forced"):
         native.teacher_forced(
-            tiny, [1, 2, 3], prompt_length=prompt_length, tree=native.Tree([[0], [0, 0]]), paths=paths
+            tiny, [1, 2, 3], prompt_length=prompt_length, parents=[[-1, 0, 1]] * len(paths), paths=paths
         )
 
 
@@ -103,6 +106,12 @@ def test_a_recurrent_model_decodes_plainly_and_refuses_trees(tmp_path: Path) -> 
     assert len(first.tokens) == 8
 
 
+def rendered(model: native.Model, prompt: str) -> list[int]:
+    messages = [{"role": "user", "content": prompt}]
+    text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
+    return model.tokenize(text, add_special=False)
+
+
 @pytest.mark.parametrize(("nodes", "prompts", "tokens"), [(16, 24, 128), (64, 2, 48)])
 def test_the_demo_model_says_the_same_with_and_without_drafts(
     demo_model_path: Path, nodes: int, prompts: int, tokens: int
@@ -117,18 +126,34 @@ def test_the_demo_model_says_the_same_with_and_without_drafts(
     assert len(rows) == prompts
     drafted = 0
     for row in rows:
-        text = template.render(
-            model.chat_template,
-            [{"role": "user", "content": row["prompt"]}],
-            bos_text=model.bos_text,
-            eos_text=model.eos_text,
-        )
-        prompt = model.tokenize(text, add_special=False)
+        prompt = rendered(model, row["prompt"])
         plain.reset()
         drafting.reset()
         expected = plain.generate(prompt, max_tokens=tokens)
         actual = drafting.generate(prompt, max_tokens=tokens)
         drafted += sum(actual.stats["acceptance_per_depth"]) > 0
-        result = lossless.compare(model, prompt, expected, actual, tree)
+        result = lossless.compare(model, prompt, expected, actual)
         assert result.explained, (row["prompt"], result)
     assert drafted == len(rows), "nothing was drafted: the comparison proves nothing"
+
+
+@pytest.mark.parametrize("with_heads", [False, True])
+def test_lookup_on_copied_text_says_the_same_in_fewer_steps(demo_model_path: Path, with_heads: bool) -> None:
+    model = native.Model(str(demo_model_path))
+    heads = native.Heads(model, str(models.DEMO_HEADS)) if with_heads else None
+    tree = native.Tree([[0], [0, 0], [1]]) if with_heads else None
+    drafting, plain = native.Session(model, heads, tree=tree, lookup=True), native.Session(model)
+    texts = [prompt.text for prompt in built_in() if prompt.category == "copy-edit"]
+    assert texts
+    committed = steps = 0
+    for text in texts:
+        prompt = rendered(model, text)
+        plain.reset()
+        drafting.reset()
+        expected = plain.generate(prompt, max_tokens=96)
+        actual = drafting.generate(prompt, max_tokens=96)
+        result = lossless.compare(model, prompt, expected, actual)
+        assert result.explained, (text, result)
+        committed += sum(map(len, actual.paths))
+        steps += len(actual.paths)
+    assert committed / steps > 1.5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from medusa_cli.errors import MedusaError
 from medusa_cli.options import DraftOptions
 
-STOCK, PLAIN, MEDUSA, DRAFT_MODEL = "stock", "plain", "medusa", "draft-model"
+STOCK, PLAIN, MEDUSA, LOOKUP, DRAFT_MODEL = "stock", "plain", "medusa", "lookup", "draft-model"
 BASELINES = (STOCK, PLAIN)
 """What speedups are relative to, where they are among the methods of a run."""
 
@@ -39,6 +39,14 @@ def _without_drafts(options: DraftOptions) -> DraftOptions:
     return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None)
 
 
+def _lookup_alone(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(options, no_heads=True, heads=None, tree=None, lookup=True)
+
+
+def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
+    return lambda options: dataclasses.replace(options, lookup=lookup)
+
+
 _ALL = (
     Method(
         STOCK,
@@ -47,7 +55,9 @@ _ALL = (
         draft=_without_drafts,
     ),
     Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", draft=_without_drafts),
-    Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True),
+    Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True, draft=_with_lookup(False)),
+    Method(LOOKUP, "drafts of prompt lookup, without heads", draft=_lookup_alone),
+    Method(f"{MEDUSA}+{LOOKUP}", "drafts of both", needs_heads=True, draft=_with_lookup(True)),
     Method(
         "llama-lookup",
         "llama-cpp-python's prompt lookup (its loop is Python)",

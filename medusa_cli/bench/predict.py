@@ -16,14 +16,14 @@ PASSES = 3
 
 
 def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] | None:
-    """Of a step with `position` tokens in the cache; None without a tree, or without stored accuracies.
+    """Of a step with `position` tokens in the cache; None without stored accuracies, or where lookup drafts, too.
 
     tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
     passes over one token and over the tree, medians of rounds that hold both.
     """
     from medusa_cli import native
 
-    if engine.heads is None:
+    if engine.heads is None or engine.lookup:
         return None
     choices = engine.session.tree.choices
     chances = [chance for chance in trees.probabilities(choices, engine.heads.accuracy) if chance is not None]

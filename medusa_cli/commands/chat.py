@@ -35,7 +35,7 @@ def chat(
     from medusa_cli.files import valid_text
     from medusa_cli.runtime import open_engine
 
-    opened = open_engine(model, engine, draft, console.messages())
+    opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
     # Said before the first message is typed, not after.
     opened.chat_tokens([{"role": "user", "content": "Hello"}])
     reader = open_reader(list(COMMANDS))
@@ -56,10 +56,13 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
-    if heads is None:
-        drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
-    else:
+    if heads is not None:
         drafting = f"{heads.head_count} {heads.kind} heads, tree of {engine.tree_nodes} nodes ({engine.tree_name})"
+        drafting += " and prompt lookup" * engine.lookup
+    elif engine.lookup:
+        drafting = "prompt lookup drafts (`medusa train` adds heads)"
+    else:
+        drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
     return [
         f"medusa {__version__} · {name} · {model.architecture}, {size(model.size_bytes)} · {where}",
         f"{drafting} · context {engine.n_ctx} · {settings.accept_kind}, temperature {settings.temperature:g}",

@@ -50,7 +50,7 @@ def generate(
     chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
     from medusa_cli.runtime import open_engine
 
-    opened = open_engine(model, engine, draft, console.messages())
+    opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
     if raw:
         tokens = opened.raw_tokens(text)
     else:

@@ -4,6 +4,7 @@
 #include "bindings/session_binding.h"
 #include "heads.h"
 #include "llama_target.h"
+#include "lookup_drafter.h"
 #include "platform.h"
 
 namespace medusa {
@@ -55,11 +56,11 @@ nb::dict statistics(const Generation& g) {
 
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                                              const Tree* tree_or_null, int n_ctx, int n_threads,
-                                             const std::string& type_k, const std::string& type_v) {
+                                             const std::string& type_k, const std::string& type_v, bool lookup) {
     const Tree tree = tree_or_null ? *tree_or_null : Tree();
     if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
-    if (tree.size() > 1 && model->is_recurrent()) {
-        throw Error(model->path() + " is a recurrent model, whose state cannot follow a tree of drafts: use --no-spec");
+    if ((tree.size() > 1 || lookup) && model->is_recurrent()) {
+        throw Error(model->path() + " is a recurrent model, whose state cannot follow drafts: use --no-spec");
     }
     if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
         throw Error("the tree is " + std::to_string(tree.depth()) + " deep, there are " +
@@ -73,9 +74,13 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.type_k = type_by_name(type_k);
     params.type_v = type_by_name(type_v);
     const bool drafts = tree.size() > 1;
-    auto target = std::make_unique<LlamaTarget>(model, params, tree, drafts);
+    const LookupParams lookup_params;
+    const TreeBounds bounds =
+        lookup ? LookupDrafter::bounds(tree, lookup_params) : TreeBounds{tree.leaf_count(), tree.size()};
+    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     std::unique_ptr<Drafter> drafter;
     if (drafts) drafter = std::make_unique<HeadsDrafter>(heads, tree.depth(), params.threads);
+    if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup_params);
     const int vocab_size = model->vocab_size();
     const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);
@@ -111,6 +116,7 @@ void bind_params(nb::module_& m) {
         .def_ro("drafted", &Piece::drafted);
     nb::class_<Generation>(m, "Generation")
         .def_ro("tokens", &Generation::tokens)
+        .def_ro("parents", &Generation::parents)
         .def_ro("paths", &Generation::paths)
         .def_ro("text", &Generation::text)
         .def_prop_ro("stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); })
@@ -200,7 +206,7 @@ void bind_session(nb::module_& m) {
     bind_params(m);
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
-                "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16");
+                "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false);
     bind_session_methods(session);
 }
 

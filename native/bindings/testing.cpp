@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "llama_api.h"
+#include "lookup_drafter.h"
 #include "testing/fake_target.h"
 
 namespace medusa {
@@ -25,16 +26,21 @@ class ScriptedPolicy final : public StepPolicy {
 // A session over the fake model that also shows the fake's cache.
 class FakeSession : public SessionBinding {
   public:
-    FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness)
-        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness)) {}
+    FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness,
+                bool lookup, int memory)
+        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory)) {}
 
     FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
 
   private:
     static std::unique_ptr<Session> make(const Tree& tree, int vocab_size, int context_size, double acceptance,
-                                         uint64_t seed, float sharpness) {
-        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, tree.leaf_count());
-        auto drafter = std::make_unique<FakeDrafter>(*target, acceptance, seed + 1);
+                                         uint64_t seed, float sharpness, bool lookup, int memory) {
+        LookupParams params;
+        params.measures_cost = false;  // so that runs repeat
+        const int leaves = lookup ? LookupDrafter::bounds(tree, params).leaves : tree.leaf_count();
+        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, leaves, memory);
+        std::unique_ptr<Drafter> drafter = std::make_unique<FakeDrafter>(*target, acceptance, seed + 1);
+        if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), params);
         const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
             return make_chain(sampling, vocab_size, prompt);
         };
@@ -67,8 +73,9 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
 
 void bind_testing(nb::module_& m) {
     nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
-        .def(nb::init<const Tree&, int, int, double, uint64_t, float>(), "tree"_a, nb::kw_only(), "vocab_size"_a = 32,
-             "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f)
+        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int>(), "tree"_a, nb::kw_only(),
+             "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f,
+             "lookup"_a = false, "memory"_a = 0)
         .def("logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); })
         .def("sequence", [](FakeSession& s, int id) { return s.target().sequence(id); })
         .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })
@@ -84,6 +91,27 @@ void bind_testing(nb::module_& m) {
             s.session().set_step_policy(std::make_unique<ScriptedPolicy>(std::move(speculate)));
         },
         "session"_a, "speculate"_a);
+    nb::class_<LookupIndex>(m, "LookupIndex")
+        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
+        .def("append", &LookupIndex::append, "token"_a)
+        .def("clear", &LookupIndex::clear)
+        .def_prop_ro("match", [](const LookupIndex& i) { return std::pair(i.match().length, i.match().next); })
+        .def(
+            "continuation",
+            [](const LookupIndex& i, int count) {
+                std::vector<Token> out;
+                i.continuation(count, out);
+                return out;
+            },
+            "count"_a);
+    nb::class_<StepCost>(m, "StepCost")
+        .def(nb::init<double>(), "prior"_a)
+        .def("record", &StepCost::record, "nodes"_a, "ms"_a)
+        .def_prop_ro("per_node", &StepCost::per_node);
+    nb::class_<LookupAccuracy>(m, "LookupAccuracy")
+        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
+        .def("record", &LookupAccuracy::record, "length"_a, "came"_a)
+        .def("probability", &LookupAccuracy::probability, "length"_a);
     m.def("stream", &stream, "pieces"_a, "stops"_a);
     m.def("distribution", &distribution, "logits"_a, "sampling"_a, "history"_a = std::vector<Token>{});
     m.def("uniform", &uniform, "seed"_a, "index"_a);

@@ -18,11 +18,12 @@ uint64_t hash_tokens(const std::vector<Token>& tokens, uint64_t seed) {
 
 }  // namespace
 
-FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences)
+FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory)
     : vocab_size_(vocab_size),
       context_size_(context_size),
       seed_(seed),
       sharpness_(sharpness),
+      memory_(memory),
       cache_(*this, max_sequences) {}
 
 bool FakeTarget::remove(int sequence, int from, int to) {
@@ -67,7 +68,8 @@ std::vector<Token> FakeTarget::sequence(int id) const {
 }
 
 std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) const {
-    const uint64_t hash = hash_tokens(tokens, seed_);
+    const size_t seen = memory_ > 0 ? std::min(tokens.size(), static_cast<size_t>(memory_)) : tokens.size();
+    const uint64_t hash = hash_tokens({tokens.end() - static_cast<std::ptrdiff_t>(seen), tokens.end()}, seed_);
     std::vector<float> logits(vocab_size_);
     for (int token = 0; token < vocab_size_; ++token) {
         logits[token] = sharpness_ * static_cast<float>(uniform(hash, static_cast<uint64_t>(token)));
@@ -89,6 +91,10 @@ DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens,
     if (static_cast<int>(cells_.size()) + tree.size() > context_size_) return DecodeStatus::context_full;
     cache_.prepare(tree);
     for (int node = 0; node < tree.size(); ++node) {
+        std::set<Token> siblings;
+        for (const int child : tree.children(node)) {
+            if (!siblings.insert(tokens[child]).second) throw std::logic_error("two siblings carry the same token");
+        }
         const auto& sequences = tree.sequences(node);
         cells_.push_back({position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()}});
     }

@@ -10,12 +10,13 @@
 
 namespace medusa::testing {
 
-// Logits are a hash of the whole path of tokens, so any mistake in masks, positions or commits changes them. The cache
+// Logits are a hash of the whole path of tokens (memory 0) or of its last `memory` tokens (text that comes to repeat
+// itself). With the whole path any mistake in masks, positions or commits changes them. The cache
 // is a list of cells with sequence sets, as in llama.cpp, edited only through TreeCache; reads check that each
 // sequence is one unbroken path.
 class FakeTarget final : public Target, private CacheOps {
   public:
-    FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences);
+    FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory);
 
     int vocab_size() const override { return vocab_size_; }
     int context_size() const override { return context_size_; }
@@ -47,6 +48,7 @@ class FakeTarget final : public Target, private CacheOps {
     int vocab_size_, context_size_;
     uint64_t seed_;
     float sharpness_;
+    int memory_;
     std::vector<Cell> cells_;
     std::vector<std::vector<float>> rows_;
     int64_t cache_calls_ = 0;

@@ -1,0 +1,52 @@
+// Prompt lookup as a drafter, alone or on top of another one.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "drafter.h"
+#include "lookup.h"
+#include "step_cost.h"
+
+namespace medusa {
+
+struct LookupParams {
+    int min_length = 2;
+    int max_length = 8;
+    int max_nodes = 15;         // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool measures_cost = true;  // false: node_cost holds throughout
+    double node_cost = 0.15;    // of one more node, in plain steps, before any was measured
+};
+
+// Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
+// chain become one tree, in which equal tokens are one node. It learns from every token whether the match before it was
+// right, drafted or not.
+class LookupDrafter final : public Drafter {
+  public:
+    // inner: may be null.
+    LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params);
+
+    // The tree that verifies the largest draft on top of `shape` stays within this.
+    static TreeBounds bounds(const Tree& shape, const LookupParams& params);
+
+    DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
+    void begin(std::span<const Token> prompt) override;
+    void verified(int nodes, double ms) override;
+    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+
+  private:
+    void append(Token token, bool learn);
+    int chain_length(int inner_size, int room) const;
+    void graft(Draft& out);
+
+    std::unique_ptr<Drafter> inner_;
+    LookupParams params_;
+    LookupIndex index_;
+    LookupAccuracy accuracy_;
+    StepCost cost_;
+    std::vector<Token> chain_;
+    std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
+    Tree joined_;
+};
+
+}  // namespace medusa

@@ -1,0 +1,31 @@
+#include "step_cost.h"
+
+#include <algorithm>
+
+namespace medusa {
+namespace {
+
+constexpr double keep = 0.98;        // a step fades to one half after 34 later ones
+constexpr double prior_weight = 10;  // as much as ten steps of two nodes
+constexpr double least_cost = 0.01;  // noise can tilt the line downwards
+
+}  // namespace
+
+void StepCost::record(int nodes, double ms) {
+    const double x = nodes - 1;
+    count_ = keep * count_ + 1;
+    x_ = keep * x_ + x;
+    y_ = keep * y_ + ms;
+    xx_ = keep * xx_ + x * x;
+    xy_ = keep * xy_ + x * ms;
+}
+
+// Minimises sum (a + b x - y)^2 + prior_weight (b - prior a)^2.
+double StepCost::per_node() const {
+    const double aa = count_ + prior_weight * prior_ * prior_, ab = x_ - prior_weight * prior_, bb = xx_ + prior_weight;
+    const double a = y_ * bb - xy_ * ab, b = xy_ * aa - y_ * ab;
+    if (count_ == 0 || a <= 0) return prior_;
+    return std::max(b / a, least_cost);
+}
+
+}  // namespace medusa
