@@ -317,6 +317,17 @@ def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: in
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
+class VerifyTimer:
+    """Forward passes of several widths behind the same `position` tokens, which are decoded once (at construction)."""
+
+    def __init__(
+        self, model: Model, widest: int, *, position: int = 64, hidden: bool = True, n_threads: int = 0
+    ) -> None:
+        """widest: up to 256. hidden: the passes give hidden states, too, as those of a drafting session do."""
+    def time(self, width: int, *, passes: int = 3) -> list[float]:
+        """Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves; the first is slower
+        where the width changed."""
+
 def time_prefill(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """The same for `width` tokens of a prompt."""
 

@@ -58,6 +58,8 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     name = file if engine.name == file else f"{engine.name}: {file}"
     if heads is None:
         drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
+    elif engine.tree_nodes == 1:
+        drafting = "nothing drafts: plain decoding, measured to be faster here (`medusa tune --show` has the figures)"
     else:
         drafting = f"{heads.head_count} {heads.kind} heads, tree of {engine.tree_nodes} nodes ({engine.tree_name})"
     return [
