@@ -1,5 +1,7 @@
 #include "timing.h"
 
+#include <algorithm>
+
 #include "llama_target.h"
 
 namespace medusa {
@@ -19,9 +21,9 @@ Tree star(int width) {
     return Tree(std::move(choices));
 }
 
-ContextParams context_for(const TimingParams& params, int width) {
+ContextParams context_for(const TimingParams& params, int width, int at_least = 0) {
     ContextParams context;
-    context.context_size = params.position + width;
+    context.context_size = std::max(params.position + width, at_least);
     context.threads = params.threads;
     return context;
 }
@@ -32,10 +34,10 @@ void require(DecodeStatus status) {
 
 }  // namespace
 
-VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int threads, bool hidden,
-                         const StopPoll& stop)
+VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads,
+                         bool hidden, const StopPoll& stop)
     : widest_((check({position, 1, threads}, widest, Tree::max_size), widest)),
-      target_(std::move(model), context_for({position, 1, threads}, widest), star(widest), hidden) {
+      target_(std::move(model), context_for({position, 1, threads}, widest, context_size), star(widest), hidden) {
     require(target_.prefill(std::vector<Token>(position, some_token), stop));
 }
 
@@ -55,7 +57,7 @@ std::vector<double> VerifyTimer::time(int width, int passes) {
 
 std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params) {
     check(params, width, Tree::max_size);
-    return VerifyTimer(std::move(model), width, params.position, params.threads, false, nullptr)
+    return VerifyTimer(std::move(model), width, params.position, 0, params.threads, false, nullptr)
         .time(width, params.repeats);
 }
 

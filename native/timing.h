@@ -17,8 +17,10 @@ struct TimingParams {
 // Forward passes of several widths behind the same `position` tokens, which are decoded once.
 class VerifyTimer {
   public:
-    // widest: at most Tree::max_size. hidden: the passes give hidden states, too, as those of a drafting session do.
-    VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int threads, bool hidden,
+    // widest: at most Tree::max_size. context_size 0: as small as it can be (the cache's size may change what a pass
+    // costs, so give that of the sessions). hidden: the passes give hidden states, too, as those of a drafting session
+    // do.
+    VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads, bool hidden,
                 const StopPoll& stop);
     // Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves.
     std::vector<double> time(int width, int passes);

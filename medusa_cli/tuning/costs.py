@@ -73,8 +73,11 @@ def calibration(real: Sequence[tuple[int, dict[str, float], int]], passes: dict[
     return Calibration(*parts(False), *parts(True))
 
 
-def timer(model: native.Model, widest: int, position: int, n_threads: int) -> Timer:
-    """A timer behind `position` tokens, as a drafting session would decode."""
+def timer(model: native.Model, widest: int, position: int, n_threads: int, n_ctx: int) -> Timer:
+    """A timer behind `position` tokens, as a drafting session with a context of `n_ctx` would decode.
+
+    The size of the cache alone changes what a pass costs (its values lie n_ctx apart where flash attention is off).
+    """
     from medusa_cli import native
 
-    return native.VerifyTimer(model, widest, position=position, n_threads=n_threads)
+    return native.VerifyTimer(model, widest, position=position, n_ctx=n_ctx, n_threads=n_threads)

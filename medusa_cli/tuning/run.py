@@ -25,6 +25,7 @@ SHARES = {"texts": 0.3, "costs": 0.65, "calibration": 0.7, "decoding": 1.0}
 """When each phase ends, as a share of the minutes."""
 PROBE_SIZES = (4, 12)
 PROBE_PROMPTS = 4
+DEFAULT_CONTEXT = 4096
 ANSWER_TOKENS = 96
 """Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
 so that the prediction can be held against real decoding."""
@@ -40,12 +41,17 @@ class Opened:
     options: EngineOptions
     key: profile.Key
 
-    def session(self, choices: Sequence[Sequence[int]], n_ctx: int) -> native.Session:
-        """A session with this tree; plain decoding without choices."""
+    @property
+    def n_ctx(self) -> int:
+        """Size of a session's context when none is asked for, as chats have it."""
+        return min(self.model.n_ctx_train or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+
+    def session(self, choices: Sequence[Sequence[int]]) -> native.Session:
+        """A session with this tree and a context of the default size; plain decoding without choices."""
         from medusa_cli import native
 
         tree = native.Tree([list(choice) for choice in choices])
-        return native.Session(self.model, self.heads, tree=tree, n_ctx=n_ctx, n_threads=self.options.threads)
+        return native.Session(self.model, self.heads, tree=tree, n_ctx=self.n_ctx, n_threads=self.options.threads)
 
 
 def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
@@ -138,7 +144,7 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
     from medusa_cli.training.rendering import prompt_tokens
 
     found = [prompt_tokens(opened.model, [{"role": "user", "content": text}]) for text in texts.prompts(file)]
-    room = min(opened.model.n_ctx_train or 4096, 4096) - texts.MAX_TOKENS
+    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(
@@ -189,7 +195,7 @@ def _curves(
         done, total = 0, len(positions) * len(choose.SIZES) * costs.ROUNDS
         for number, position in enumerate(positions, start=1):
             bar.update(done, total, f"reading {position} tokens")
-            timer = costs.timer(opened.model, choose.SIZES[-1], position, opened.options.threads)
+            timer = costs.timer(opened.model, choose.SIZES[-1], position, opened.options.threads, opened.n_ctx)
 
             def on_pass(width: int, position: int = position) -> None:
                 nonlocal done
@@ -211,9 +217,9 @@ def _calibrate(
 ) -> choose.Calibration:
     """Short real answers against bare passes at the same positions, in turn."""
     probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
-    sessions = _sessions(opened, probes, prompts)
+    sessions = _sessions(opened, probes)
     position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
-    timer = costs.timer(opened.model, max(sessions), position, opened.options.threads)
+    timer = costs.timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
     real: list[tuple[int, dict[str, float], int]] = []
     passes: dict[int, list[float]] = {nodes: [] for nodes in sessions}
     with progress.phase(console, "Calibration", "answers") as bar:
@@ -228,14 +234,11 @@ def _calibrate(
     return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
 
 
-def _sessions(
-    opened: Opened, candidates: Sequence[choose.Candidate], prompts: Sequence[list[int]]
-) -> dict[int, native.Session]:
-    """One for plain decoding and one for each candidate, by nodes; with room for every prompt and its answer."""
-    room = max(map(len, prompts)) + ANSWER_TOKENS + choose.SIZES[-1]
+def _sessions(opened: Opened, candidates: Sequence[choose.Candidate]) -> dict[int, native.Session]:
+    """One for plain decoding and one for each candidate, by nodes."""
     return {
-        decode.PLAIN: opened.session((), room),
-        **{candidate.nodes: opened.session(candidate.choices, room) for candidate in candidates},
+        decode.PLAIN: opened.session(()),
+        **{candidate.nodes: opened.session(candidate.choices) for candidate in candidates},
     }
 
 
@@ -246,7 +249,7 @@ def _decode(
     deadline: float,
     console: Console,
 ) -> Mapping[int, decode.Decoded]:
-    sessions = _sessions(opened, candidates, prompts)
+    sessions = _sessions(opened, candidates)
     with progress.phase(console, "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)
         note = f"plain and {', '.join(str(candidate.nodes) for candidate in candidates)} nodes"
