@@ -369,6 +369,23 @@ class testing:
     @staticmethod
     def kernel_types() -> list[str]: ...
     @staticmethod
+    def attention_names() -> list[str]:
+        """The kernel sets of this processor that have an attention of their own."""
+    @staticmethod
+    def kernel_attention(
+        isa: str,
+        q: NDArray[np.float32],
+        k: NDArray[np.uint16],
+        v: NDArray[np.uint16],
+        mask: NDArray[np.uint16],
+        scale: float,
+        threads: int,
+    ) -> NDArray[np.float32]:
+        """q [tokens, heads, size]; k, v [cells, key heads, size] and mask [tokens, cells] as bits of half floats.
+
+        Returns [tokens, heads * value size]. The rows are cut into shares for `threads` threads, run in turn.
+        """
+    @staticmethod
     def kernel_product(
         isa: str, type: str, weights: bytes, columns: int, x: NDArray[np.float32]
     ) -> NDArray[np.float32]:

@@ -50,13 +50,28 @@ void remove_amx_kernels() {
 #endif
 }
 
+// Keys and values of one head.
+struct HeadSizes {
+    int key, value;
+};
+
+HeadSizes head_sizes(const LlamaModel& model) {
+    const int heads = std::max(llama_model_n_head(model.handle()), 1), size = model.embedding_size() / heads;
+    const auto given = [&](const char* key) {
+        const auto value = model.file().get_u32((model.architecture() + ".attention." + key).c_str());
+        return static_cast<int>(value.value_or(static_cast<uint32_t>(size)));
+    };
+    return {given("key_length"), given("value_length")};
+}
+
 // ggml's flash attention on the CPU works in steps of 128 values when it is built for AVX512-FP16, and falls back to
-// one value at a time for heads that are no multiple of that (3 to 7 times slower at 500 to 2000 tokens).
-bool flash_attention_is_slow(const LlamaModel& model) {
-    const int heads = llama_model_n_head(model.handle());
-    const int head_size = heads > 0 ? model.embedding_size() / heads : 0;
-    return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU && head_size % 128 != 0 &&
-           kernels::buffer_type() && kernels::has_avx512fp16();
+// one value at a time for heads that are no multiple of that (3 to 7 times slower at 500 to 2000 tokens). Only where
+// our own kernels do not take its place.
+bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& params) {
+    const HeadSizes size = head_sizes(model);
+    return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU &&
+           !ggml_is_quantized(params.type_v) && size.key % 128 != 0 && kernels::buffer_type() &&
+           kernels::has_avx512fp16() && !kernels::serves_attention(params.type_k, params.type_v, size.key, size.value);
 }
 
 std::string reason() {
@@ -284,9 +299,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.type_k = params.type_k;
     p.type_v = params.type_v;
     p.kv_unified = params.unified;
-    if (flash_attention_is_slow(*model_) && !ggml_is_quantized(params.type_v)) {
-        p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    }
+    if (flash_attention_is_slow(*model_, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
     p.abort_callback = [](void* data) {

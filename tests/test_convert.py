@@ -219,7 +219,7 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
 
     model = native.Model(str(out))
     converted, trained = native.Heads(model, str(out)), native.Heads(model, str(models.DEMO_HEADS))
-    lines = PROMPTS.read_text("utf-8").splitlines()[::2]
+    lines = PROMPTS.read_text("utf-8").splitlines()
     prompts = [chat_tokens(model, json.loads(line)["prompt"]) for line in lines]
     texts: list[tuple[list[int], Any]] = []
     native.collect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import struct
@@ -449,8 +450,8 @@ def test_lies_in_header_and_configuration_are_refused_or_harmless(
     end = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:end])
     header.pop("__metadata__", None)
-    for at, field, value in mutations:
-        key = sorted(header)[at % len(header)]
+    for at, field, drawn in mutations:
+        key, value = sorted(header)[at % len(header)], copy.deepcopy(drawn)  # the same value may be drawn twice
         if field == "rename":
             header[NAMES[at % len(NAMES)]] = header.pop(key)
         elif field == "drop" and len(header) > 1:

@@ -31,8 +31,10 @@ def folder() -> Path:
 
 
 def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
-    """What a profile depends on: base and heads, processor, devices, threads, kernels, versions."""
+    """What a profile depends on: base and heads, processor, devices, threads, kernels, build, versions."""
+    # native first: it loads libllama before the module.
     from medusa_cli import native
+    from medusa_cli import _native  # isort: skip
     from medusa_cli.converters.fingerprint import fingerprint
 
     kernels = native.kernel_info()
@@ -46,7 +48,7 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
         "gpu_layers": options.n_gpu_layers if model.gpu else 0,
         "threads": options.threads or diagnosis.physical_cores() or 0,
         "kernels": kernels["selected"] or diagnosis.STOCK,
-        "kernel_types": sorted(kernels["types"]) if kernels["selected"] else [],
+        "module": content_hash(Path(str(_native.__file__))),
         "medusa": __version__,
         "llama_cpp_python": native.LLAMA_CPP_PYTHON,
     }

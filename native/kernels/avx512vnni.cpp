@@ -212,6 +212,6 @@ void quantise(const Format& format, const float* x, int64_t columns, void* colum
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantise, multiply};
+const Kernels avx512vnni = {"avx512vnni", quantise, multiply, attend_avx512};
 
 }  // namespace medusa::kernels

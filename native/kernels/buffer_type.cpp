@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 #include <vector>
 
+#include "attention.h"
 #include "format.h"
 #include "ggml_internals.h"
 #include "platform.h"
@@ -71,6 +73,58 @@ class MulMat final : public ggml::cpu::tensor_traits {
 
 MulMat mul_mat;
 
+// ggml's fused attention, wherever its operands lie: the processor's own operators are offered to every buffer type.
+class FlashAttention final : public ggml::cpu::tensor_traits {
+  public:
+    bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
+        if (!served(op)) return false;
+        size = scratch(op) * static_cast<size_t>(n_threads) + 64;
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        if (!served(op)) return false;
+        const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
+        Attention a{};
+        a.q = static_cast<const char*>(q->data), a.q_token = q->nb[1], a.q_head = q->nb[2];
+        a.k = static_cast<const char*>(k->data), a.k_cell = k->nb[1], a.k_head = k->nb[2];
+        a.v = static_cast<const char*>(v->data), a.v_cell = v->nb[1], a.v_head = v->nb[2];
+        if (mask) a.mask = static_cast<const char*>(mask->data), a.mask_token = mask->nb[1];
+        a.out = static_cast<float*>(op->data);
+        a.scale = float_parameter(op, 0);
+        a.key_size = k->ne[0], a.value_size = v->ne[0], a.cells = k->ne[1];
+        a.tokens = q->ne[1], a.heads = q->ne[2], a.key_heads = k->ne[2];
+        const auto base = (reinterpret_cast<uintptr_t>(params->wdata) + 63) / 64 * 64;
+        void* scratch_memory = reinterpret_cast<void*>(base + scratch(op) * static_cast<size_t>(params->ith));
+        kernels->attend(a, a.rows() * params->ith / params->nth, a.rows() * (params->ith + 1) / params->nth,
+                        scratch_memory);
+        return true;
+    }
+
+    // Neither position bias, soft cap nor sinks, and one sequence of the cache.
+    static bool served(const ggml_tensor* op) {
+        const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
+        return serves_attention(k->type, v->type, k->ne[0], v->ne[0]) && q->type == GGML_TYPE_F32 &&
+               attention_fits(k->ne[0], v->ne[0], k->ne[1]) && q->nb[0] == sizeof(float) && k->nb[0] == 2 &&
+               v->nb[0] == 2 && q->ne[3] == 1 && k->ne[3] == 1 && v->ne[3] == 1 && k->ne[2] == v->ne[2] &&
+               q->ne[2] % k->ne[2] == 0 && float_parameter(op, 1) == 0 && float_parameter(op, 2) == 0 && !op->src[4] &&
+               ggml_is_contiguous(op) &&
+               (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == 1));
+    }
+
+  private:
+    static float float_parameter(const ggml_tensor* op, int i) {
+        float value;
+        std::memcpy(&value, op->op_params + i, sizeof(value));
+        return value;
+    }
+    static size_t scratch(const ggml_tensor* op) {
+        return attention_scratch(op->src[1]->ne[0], op->src[2]->ne[0], op->src[1]->ne[1]);
+    }
+};
+
+FlashAttention flash_attention;
+
 class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
@@ -81,6 +135,7 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
+        if (op->op == GGML_OP_FLASH_ATTN_EXT) return &flash_attention;
         return op->op == GGML_OP_MUL_MAT && ours(op->src[0]) ? &mul_mat : nullptr;
     }
 
@@ -193,6 +248,11 @@ bool serves(ggml_type type, int64_t columns, int64_t rows) {
     return kernels && format && fits(*format, columns, rows);
 }
 
+bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size) {
+    return kernels && kernels->attend && key == GGML_TYPE_F16 && value == GGML_TYPE_F16 &&
+           attention_fits(key_size, value_size, attention_lanes);
+}
+
 bool register_buffer_type() {
     return status().selected;
 }
@@ -209,6 +269,10 @@ ggml_backend_buffer_type_t buffer_type() {
 }
 
 bool serves(ggml_type, int64_t, int64_t) {
+    return false;
+}
+
+bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
     return false;
 }
 

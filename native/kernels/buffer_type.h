@@ -31,4 +31,7 @@ ggml_backend_buffer_type_t buffer_type();
 // tensor is written whole, in one piece.
 bool serves(ggml_type type, int64_t columns, int64_t rows);
 
+// Whether attention over a cache of these types and head sizes runs on the kernels.
+bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size);
+
 }  // namespace medusa::kernels

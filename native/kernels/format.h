@@ -100,6 +100,8 @@ inline CellSums* column_sums(void* column, int64_t columns) {
     return reinterpret_cast<CellSums*>(static_cast<char*>(column) + (static_cast<size_t>(columns) + 63) / 64 * 64);
 }
 
+struct Attention;  // attention.h
+
 // One instruction set's kernels.
 struct Kernels {
     const char* name;
@@ -109,7 +111,14 @@ struct Kernels {
     // Each result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
     void (*multiply)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
                      const void* activations, size_t stride, int n, float* result, size_t result_stride);
+    // Rows begin..end-1 of an attention; scratch: attention_scratch() bytes, aligned to 64. nullptr: not served.
+    void (*attend)(const Attention& attention, int64_t begin, int64_t end, void* scratch) = nullptr;
 };
+
+void attend_scalar(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+#if defined(__x86_64__) || defined(_M_X64)
+void attend_avx512(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+#endif
 
 extern const Kernels scalar;
 #if defined(__x86_64__) || defined(_M_X64)

@@ -123,6 +123,6 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
 
 }  // namespace
 
-const Kernels scalar = {"scalar", quantise, multiply};
+const Kernels scalar = {"scalar", quantise, multiply, attend_scalar};
 
 }  // namespace medusa::kernels

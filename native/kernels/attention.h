@@ -1,0 +1,53 @@
+// Attention of a few query rows over an F16 cache, such that a row's result depends neither on how many rows there are
+// nor on where in the cache the cells lie: drafted and plain decoding then compute the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace medusa::kernels {
+
+// Strides are in bytes. Rows are numbered head group by head group, token by token, head by head: those that share keys
+// and values, and nearly a mask, are neighbours.
+struct Attention {
+    const char* q;  // F32 [head][token][key_size]
+    size_t q_token, q_head;
+    const char* k;  // F16 [key head][cell][key_size]
+    size_t k_cell, k_head;
+    const char* v;  // F16 [key head][cell][value_size]
+    size_t v_cell, v_head;
+    const char* mask;  // F16 [token][cell], added to the scaled products; nullptr: none
+    size_t mask_token;
+    float* out;  // [token][head][value_size]
+    float scale;
+    int64_t key_size, value_size, cells, tokens, heads, key_heads;
+
+    int64_t rows() const { return heads * tokens; }
+    int64_t group() const { return heads / key_heads; }  // heads that share a key head
+};
+
+inline constexpr int64_t attention_lanes = 16;
+inline constexpr int64_t attention_tile = 8;  // rows at a time
+inline constexpr int64_t attention_largest_head = 256;
+
+// Sizes the kernels take.
+constexpr bool attention_fits(int64_t key_size, int64_t value_size, int64_t cells) {
+    return key_size > 0 && value_size > 0 && key_size % attention_lanes == 0 && value_size % attention_lanes == 0 &&
+           key_size <= attention_largest_head && value_size <= attention_largest_head && cells > 0 &&
+           cells % attention_lanes == 0;
+}
+
+// Scratch bytes of one thread, a multiple of 64.
+constexpr size_t attention_scratch(int64_t key_size, int64_t value_size, int64_t cells) {
+    const int64_t scores = attention_tile * cells * 4, keys = attention_lanes * key_size * 4;
+    const int64_t sums = attention_tile * value_size * 8, weights = attention_tile * attention_lanes * 8;
+    return (static_cast<size_t>(scores + keys + sums + weights + cells / attention_lanes) + 127) / 64 * 64;
+}
+
+// exp() of numbers <= 0 within 2 units in the last place; below `smallest` it is 0, which keeps denormals out.
+namespace exponential {
+inline constexpr float smallest = -87.0f, log2e = 1.44269504f, ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
+inline constexpr float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+}  // namespace exponential
+
+}  // namespace medusa::kernels

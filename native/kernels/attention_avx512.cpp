@@ -1,0 +1,205 @@
+// Attention with AVX-512; see attention.cpp for what is computed. Compiled with AVX512 F, BW, DQ and VL.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "attention.h"
+#include "format.h"
+
+namespace medusa::kernels {
+namespace {
+
+constexpr int lanes = attention_lanes, tile = attention_tile;
+
+inline __m512 halves(const char* at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+}
+
+// Lane i: the sum over all lanes of a[i].
+inline __m512 sum_each(const __m512 (&a)[lanes]) {
+    __m512 quad[4];  // lane 4 * b + i of quad[k]: the sum of quarter b of a[4 * k + i]
+    for (int k = 0; k < 4; ++k) {
+        const __m512* x = a + 4 * k;
+        const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        const __m512 q = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        const __m512d pd = _mm512_castps_pd(p), qd = _mm512_castps_pd(q);
+        quad[k] =
+            _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pd, qd)), _mm512_castpd_ps(_mm512_unpackhi_pd(pd, qd)));
+    }
+    const auto pairs = [](__m512 x, __m512 y) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
+    };
+    return pairs(pairs(quad[0], quad[1]), pairs(quad[2], quad[3]));
+}
+
+inline __m512 exp_of(__m512 x) {
+    using namespace exponential;
+    const __m512 n =
+        _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(log2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_low), _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_high), x));
+    __m512 p = _mm512_set1_ps(taylor[0]);
+    for (int i = 1; i < 7; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(taylor[i]));
+    const __mmask16 tiny = _mm512_cmp_ps_mask(x, _mm512_set1_ps(smallest), _CMP_LT_OQ);
+    return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), tiny, _mm512_setzero_ps());
+}
+
+// Up to `tile` rows of one key head, and this thread's scratch.
+struct Tile {
+    const Attention& a;
+    int n;
+    const char *k, *v;
+    const float* q[tile];
+    const char* mask[tile];
+    float* out[tile];
+    float* scores;     // [row][cells]
+    float* keys;       // [lane][key_size]
+    double* sums;      // [row][value_size]
+    double* weights;   // [row][lane]
+    uint8_t* visible;  // [cells / lanes]: some row sees some of these cells
+
+    Tile(const Attention& job, void* scratch) : a(job), n(0), k(nullptr), v(nullptr) {
+        sums = static_cast<double*>(scratch);
+        weights = sums + tile * a.value_size;
+        scores = reinterpret_cast<float*>(weights + tile * lanes);
+        keys = scores + tile * a.cells;
+        visible = reinterpret_cast<uint8_t*>(keys + lanes * a.key_size);
+    }
+
+    // Rows begin..end-1, as many of them as fit and share a key head; the first row left over.
+    int64_t take(int64_t begin, int64_t end) {
+        const int64_t per_key_head = a.group() * a.tokens, key_head = begin / per_key_head;
+        end = std::min({end, begin + tile, (key_head + 1) * per_key_head});
+        n = static_cast<int>(end - begin);
+        k = a.k + key_head * a.k_head;
+        v = a.v + key_head * a.v_head;
+        for (int r = 0; r < n; ++r) {
+            const int64_t row = (begin + r) % per_key_head, token = row / a.group();
+            const int64_t head = key_head * a.group() + row % a.group();
+            q[r] = reinterpret_cast<const float*>(a.q + token * a.q_token + head * a.q_head);
+            mask[r] = a.mask ? a.mask + token * a.mask_token : nullptr;
+            out[r] = a.out + (token * a.heads + head) * a.value_size;
+        }
+        return end;
+    }
+
+    bool sees(int64_t cell) const {
+        if (!a.mask) return true;
+        const __m256i hidden = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));  // -infinity
+        for (int r = 0; r < n; ++r) {
+            const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask[r] + 2 * cell));
+            if (_mm256_cmpneq_epi16_mask(m, hidden)) return true;
+        }
+        return false;
+    }
+
+    void score() {
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (!(visible[cell / lanes] = sees(cell))) continue;
+            for (int c = 0; c < lanes; ++c) {
+                const char* key = k + (cell + c) * a.k_cell;
+                for (int64_t d = 0; d < a.key_size; d += lanes) {
+                    _mm512_storeu_ps(keys + c * a.key_size + d, halves(key + 2 * d));
+                }
+            }
+            for (int r = 0; r < n; ++r) {
+                __m512 acc[lanes];
+                for (int c = 0; c < lanes; ++c) acc[c] = _mm512_setzero_ps();
+                for (int64_t d = 0; d < a.key_size; d += lanes) {
+                    const __m512 x = _mm512_loadu_ps(q[r] + d);
+#pragma GCC unroll 16
+                    for (int c = 0; c < lanes; ++c) {
+                        acc[c] = _mm512_fmadd_ps(x, _mm512_loadu_ps(keys + c * a.key_size + d), acc[c]);
+                    }
+                }
+                const __m512 add = mask[r] ? halves(mask[r] + 2 * cell) : _mm512_setzero_ps();
+                const __m512 s = _mm512_fmadd_ps(sum_each(acc), _mm512_set1_ps(a.scale), add);
+                const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+                _mm512_storeu_ps(scores + r * a.cells + cell, _mm512_mask_mov_ps(s, hidden, add));
+            }
+        }
+    }
+
+    // Scores of one row become weights; their sum.
+    double normalise(float* row) const {
+        __m512 most = _mm512_set1_ps(-INFINITY);
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (visible[cell / lanes]) most = _mm512_max_ps(most, _mm512_loadu_ps(row + cell));
+        }
+        const float largest = _mm512_reduce_max_ps(most);
+        if (largest == -INFINITY) {
+            std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
+            return 0;
+        }
+        __m512d sum = _mm512_setzero_pd();
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (!visible[cell / lanes]) continue;
+            const __m512 p = exp_of(_mm512_sub_ps(_mm512_loadu_ps(row + cell), _mm512_set1_ps(largest)));
+            _mm512_storeu_ps(row + cell, p);
+            sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_castps512_ps256(p)));
+            sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_extractf32x8_ps(p, 1)));
+        }
+        double each[8], all = 0;
+        _mm512_storeu_pd(each, sum);
+        for (const double one : each) all += one;
+        return all;
+    }
+
+    // sums += weights x values of 16 cells. In double precision, the order of the cells is lost in the rounding to
+    // float.
+    template <int rows>
+    void add_values(int64_t cell) {
+        for (int r = 0; r < rows; ++r) {
+            const __m512 p = _mm512_loadu_ps(scores + r * a.cells + cell);
+            _mm512_storeu_pd(weights + r * lanes, _mm512_cvtps_pd(_mm512_castps512_ps256(p)));
+            _mm512_storeu_pd(weights + r * lanes + 8, _mm512_cvtps_pd(_mm512_extractf32x8_ps(p, 1)));
+        }
+        for (int64_t d = 0; d < a.value_size; d += 8) {
+            __m512d acc[rows];
+            for (int r = 0; r < rows; ++r) acc[r] = _mm512_loadu_pd(sums + r * a.value_size + d);
+            for (int c = 0; c < lanes; ++c) {
+                const char* value = v + (cell + c) * a.v_cell + 2 * d;
+                const __m512d x =
+                    _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(value))));
+                for (int r = 0; r < rows; ++r) {
+                    acc[r] = _mm512_fmadd_pd(_mm512_set1_pd(weights[r * lanes + c]), x, acc[r]);
+                }
+            }
+            for (int r = 0; r < rows; ++r) _mm512_storeu_pd(sums + r * a.value_size + d, acc[r]);
+        }
+    }
+
+    void run() {
+        score();
+        double total[tile];
+        for (int r = 0; r < n; ++r) total[r] = normalise(scores + r * a.cells);
+        std::memset(sums, 0, static_cast<size_t>(n * a.value_size) * sizeof(double));
+        using Step = void (Tile::*)(int64_t);
+        static constexpr Step steps[tile] = {&Tile::add_values<1>, &Tile::add_values<2>, &Tile::add_values<3>,
+                                             &Tile::add_values<4>, &Tile::add_values<5>, &Tile::add_values<6>,
+                                             &Tile::add_values<7>, &Tile::add_values<8>};
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (visible[cell / lanes]) (this->*steps[n - 1])(cell);
+        }
+        for (int r = 0; r < n; ++r) {
+            const __m512d inverse = _mm512_set1_pd(total[r] > 0 ? 1 / total[r] : 0);
+            for (int64_t d = 0; d < a.value_size; d += 8) {
+                const __m512d value = _mm512_mul_pd(_mm512_loadu_pd(sums + r * a.value_size + d), inverse);
+                _mm256_storeu_ps(out[r] + d, _mm512_cvtpd_ps(value));
+            }
+        }
+    }
+};
+
+}  // namespace
+
+void attend_avx512(const Attention& a, int64_t begin, int64_t end, void* scratch) {
+    Tile rows(a, scratch);
+    while (begin < end) {
+        begin = rows.take(begin, end);
+        rows.run();
+    }
+}
+
+}  // namespace medusa::kernels

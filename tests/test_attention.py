@@ -1,0 +1,113 @@
+"""Attention kernels: the reference against NumPy, the others against the reference bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from medusa_cli import native
+from medusa_cli.native import testing
+
+NAMES = testing.attention_names()
+Halves = NDArray[np.float16]
+
+
+def attend(
+    isa: str, q: NDArray[np.float32], k: Halves, v: Halves, mask: Halves, threads: int = 1
+) -> NDArray[np.float32]:
+    """[tokens, heads, value size]."""
+    k_bits, v_bits, mask_bits = (array.view(np.uint16) for array in (k, v, mask))
+    flat = testing.kernel_attention(isa, q, k_bits, v_bits, mask_bits, float(q.shape[2] ** -0.5), threads)
+    return flat.reshape(q.shape[0], q.shape[1], v.shape[2])
+
+
+def exact(q: NDArray[np.float32], k: Halves, v: Halves, mask: Halves) -> NDArray[np.float64]:
+    group = q.shape[1] // k.shape[1]
+    keys, values = (np.repeat(array.astype(np.float64), group, axis=1) for array in (k, v))
+    scores = np.einsum("thd,chd->thc", q.astype(np.float64), keys) * q.shape[2] ** -0.5 + mask[:, None].astype(float)
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    result: NDArray[np.float64] = np.einsum("thc,chd->thd", weights / weights.sum(axis=2, keepdims=True), values)
+    return result
+
+
+def example(
+    seed: int, tokens: int, heads: int, key_heads: int, cells: int, size: int = 64, value_size: int = 64
+) -> tuple[NDArray[np.float32], Halves, Halves, Halves]:
+    """Random operands; every token sees its own random half of the cells, and at least one."""
+    random = np.random.default_rng(seed)
+    q = random.standard_normal((tokens, heads, size)).astype(np.float32) * 2
+    k = random.standard_normal((cells, key_heads, size)).astype(np.float16)
+    v = random.standard_normal((cells, key_heads, value_size)).astype(np.float16)
+    mask = np.where(random.random((tokens, cells)) < 0.5, 0, -np.inf).astype(np.float16)
+    mask[np.arange(tokens), random.integers(0, cells, tokens)] = 0
+    return q, k, v, mask
+
+
+@pytest.mark.parametrize("isa", NAMES)
+@pytest.mark.parametrize("size", [(16, 16), (64, 64), (80, 96), (128, 128), (256, 256)])
+def test_attention_is_what_it_says(isa: str, size: tuple[int, int]) -> None:
+    operands = example(1, 5, 6, 2, 96, *size)
+    np.testing.assert_allclose(attend(isa, *operands), exact(*operands), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("isa", NAMES)
+@given(
+    seed=st.integers(0, 10_000),
+    tokens=st.integers(1, 20),
+    key_heads=st.integers(1, 3),
+    group=st.integers(1, 5),
+    blocks=st.integers(1, 20),
+    threads=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_bits_do_not_depend_on_instruction_set_rows_or_threads(
+    isa: str, seed: int, tokens: int, key_heads: int, group: int, blocks: int, threads: int
+) -> None:
+    q, k, v, mask = example(seed, tokens, key_heads * group, key_heads, 16 * blocks)
+    expected = attend("scalar", q, k, v, mask)
+    np.testing.assert_array_equal(attend(isa, q, k, v, mask, threads), expected)
+    for token in range(tokens):
+        one = slice(token, token + 1)
+        np.testing.assert_array_equal(attend(isa, q[one], k, v, mask[one]), expected[one])
+
+
+@pytest.mark.parametrize("isa", NAMES)
+def test_the_place_of_a_cell_does_not_matter(isa: str) -> None:
+    """Which is why text drafted in a tree, whose cells lie in another order, is that of plain decoding."""
+    for seed in range(5):
+        q, k, v, mask = example(seed, 4, 6, 2, 512)
+        order = np.random.default_rng(seed).permutation(512)
+        moved = attend(isa, q, k[order], v[order], np.ascontiguousarray(mask[:, order]))
+        np.testing.assert_array_equal(moved, attend(isa, q, k, v, mask))
+
+
+@pytest.mark.parametrize("isa", NAMES)
+def test_cells_that_nobody_sees_do_not_matter(isa: str) -> None:
+    q, k, v, mask = example(3, 3, 4, 2, 64)
+    more = np.full((3, 128), -np.inf, np.float16)
+    more[:, :64] = mask
+    junk = np.full((64, 2, 64), 3e4, np.float16)
+    grown = attend(isa, q, np.concatenate([k, junk]), np.concatenate([v, junk]), more)
+    np.testing.assert_array_equal(grown, attend(isa, q, k, v, mask))
+
+
+@pytest.mark.parametrize("isa", NAMES)
+def test_a_row_that_sees_nothing_gives_zeros(isa: str) -> None:
+    q, k, v, mask = example(4, 2, 2, 1, 32)
+    mask[1] = -np.inf
+    assert not attend(isa, q, k, v, mask)[1].any()
+
+
+@pytest.mark.parametrize("isa", NAMES)
+def test_far_scores_and_large_values(isa: str) -> None:
+    q, k, v, mask = example(5, 3, 2, 1, 48)
+    operands = (q * 40, k, v * np.float16(1000), mask)
+    np.testing.assert_allclose(attend(isa, *operands), exact(*operands), rtol=1e-4, atol=1e-2)
+
+
+def test_sizes_that_do_not_fill_registers_are_refused() -> None:
+    with pytest.raises(native.NativeError, match="sizes"):
+        attend("scalar", *example(6, 1, 1, 1, 24))
