@@ -334,6 +334,18 @@ def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: in
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
+class VerifyTimer:
+    """Forward passes of several widths behind the same `position` tokens, which are decoded once (at construction)."""
+
+    def __init__(
+        self, model: Model, widest: int, *, position: int = 64, n_ctx: int = 0, hidden: bool = True, n_threads: int = 0
+    ) -> None:
+        """widest: up to 256. n_ctx: size of the cache, which alone changes the cost: give that of the sessions (0: as
+        small as it can be). hidden: the passes give hidden states, too, as those of a drafting session do."""
+    def time(self, width: int, *, passes: int = 3) -> list[float]:
+        """Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves; the first is slower
+        where the width changed."""
+
 def time_prefill(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """The same for `width` tokens of a prompt."""
 

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli import __version__
-from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train
+from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train, tune
 from medusa_cli.errors import report
 
 # The argument parser's own control flow and usage errors, which it prints itself (exit 2 for usage).
@@ -61,6 +61,7 @@ app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("split")(split.split)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor.doctor)
 

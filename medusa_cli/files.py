@@ -1,4 +1,4 @@
-"""Reading what people point at: prompt files and standard input."""
+"""What people point at: prompt files, standard input, files to write."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise MedusaError(f"{name} is not UTF-8 text (byte {error.start}): give a text file") from error
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def check_writable(path: Path) -> None:
+    """MedusaError now rather than after minutes of measuring, when no file can be written at `path`."""
+    from medusa_cli.converters.atomic import atomic_path
+
+    class Untouched(Exception):
+        pass
+
+    try:
+        with atomic_path(path):
+            raise Untouched
+    except Untouched:
+        return
+    except OSError as error:
+        raise MedusaError(f"{path}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Where medusa keeps things: the cache (can be deleted at any time) and the state (input history)."""
+"""Where medusa keeps things: cache (can be deleted at any time), state (input history), data (tuned trees)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def cache_dir() -> Path:
 def state_dir() -> Path:
     """XDG_STATE_HOME, or the platform's own folder for program state, with `medusa` below it. Not created here."""
     return _base("XDG_STATE_HOME", mac="Library/Application Support", other=".local/state") / "medusa"
+
+
+def data_dir() -> Path:
+    """XDG_DATA_HOME, or the platform's own folder for program data, with `medusa` below it. Not created here."""
+    return _base("XDG_DATA_HOME", mac="Library/Application Support", other=".local/share") / "medusa"
 
 
 def _base(variable: str, *, mac: str, other: str) -> Path:

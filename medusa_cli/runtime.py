@@ -110,6 +110,10 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
             "run it with --no-spec"
         )
     heads = None if heads_path is None else load_heads(model, heads_path, console)
+    if heads_path is not None and wanted_tree is None:
+        from medusa_cli.tuning import profile
+
+        wanted_tree = profile.stored_tree(model, heads_path, options, console)
     lookup = wants_lookup(draft, model, ref.name)
     tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
     if 0 < model.n_ctx_train < options.ctx_size:
@@ -125,7 +129,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
         lookup=lookup,
     )
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, heads, tree_name, session, wanted_tree is None, lookup, n_ctx)
+    return Engine(ref.name, model, heads, tree_name, session, draft.tree is None, lookup, n_ctx)
 
 
 def wants_lookup(draft: DraftOptions, model: native.Model, name: str) -> bool:
@@ -191,9 +195,10 @@ def heads_file(ref: models.ModelRef, given: Path | None, model: native.Model) ->
 
 
 def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model) -> tuple[str, native.Tree]:
-    """The tree that is asked for, else the heads' own, else the default of the backend; clipped to the heads.
+    """The tree that is asked for or tuned, else the heads' own, else the default of the backend; clipped to the heads.
 
-    A tree the person wrote is used as it stands: MedusaError when the heads cannot fill it.
+    The name is "" for a tree without choices, plain decoding. A tree the person wrote is used as it stands: MedusaError
+    when the heads cannot fill it.
     """
     from medusa_cli import native
 
@@ -213,4 +218,4 @@ def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: nati
     # On a CPU every node costs, and the stored tree is as large as its training could measure.
     nodes = MAX_NODES if model.gpu or wanted.name != STORED_TREE else CPU_NODES
     clipped = native.Tree(wanted.choices).clipped(heads.head_count, heads.output_rows, nodes)
-    return wanted.name, clipped
+    return wanted.name if clipped.size > 1 else "", clipped

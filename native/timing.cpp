@@ -1,5 +1,7 @@
 #include "timing.h"
 
+#include <algorithm>
+
 #include "llama_target.h"
 
 namespace medusa {
@@ -13,39 +15,56 @@ void check(const TimingParams& params, int width, int widest) {
     }
 }
 
+Tree star(int width) {
+    std::vector<Choice> choices;
+    for (int rank = 0; rank + 1 < width; ++rank) choices.push_back({rank});
+    return Tree(std::move(choices));
+}
+
+ContextParams context_for(const TimingParams& params, int width, int at_least = 0) {
+    ContextParams context;
+    context.context_size = std::max(params.position + width, at_least);
+    context.threads = params.threads;
+    return context;
+}
+
 void require(DecodeStatus status) {
     if (status != DecodeStatus::ok) throw Error("timing: the context is too small");
 }
 
 }  // namespace
 
-std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params) {
-    check(params, width, Tree::max_size);
-    std::vector<Choice> choices;
-    for (int rank = 0; rank + 1 < width; ++rank) choices.push_back({rank});
-    const Tree tree(std::move(choices));
-    ContextParams context;
-    context.context_size = params.position + width;
-    context.threads = params.threads;
-    LlamaTarget target(std::move(model), context, {tree.leaf_count(), tree.size()}, false);
-    require(target.prefill(std::vector<Token>(params.position, some_token), nullptr));
+VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads,
+                         bool hidden, const StopPoll& stop)
+    : widest_((check({position, 1, threads}, widest, Tree::max_size), widest)),
+      target_(std::move(model), context_for({position, 1, threads}, widest, context_size),
+              {star(widest).leaf_count(), star(widest).size()}, hidden) {
+    require(target_.prefill(std::vector<Token>(position, some_token), stop));
+}
+
+std::vector<double> VerifyTimer::time(int width, int passes) {
+    check({target_.position(), passes, 1}, width, widest_);
+    const Tree tree = star(width);
     const std::vector<Token> tokens(width, some_token);
     std::vector<double> times;
-    for (int i = 0; i < params.repeats; ++i) {
+    for (int i = 0; i < passes; ++i) {
         Stopwatch watch;
-        require(target.verify(tree, tokens, nullptr));
+        require(target_.verify(tree, tokens, nullptr));
         times.push_back(watch.lap());
-        target.discard();
+        target_.discard();
     }
     return times;
 }
 
+std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params) {
+    check(params, width, Tree::max_size);
+    return VerifyTimer(std::move(model), width, params.position, 0, params.threads, false, nullptr)
+        .time(width, params.repeats);
+}
+
 std::vector<double> time_prefill(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params) {
     check(params, width, model->train_context());
-    ContextParams context;
-    context.context_size = params.position + width;
-    context.threads = params.threads;
-    LlamaTarget target(std::move(model), context, TreeBounds(), false);
+    LlamaTarget target(std::move(model), context_for(params, width), TreeBounds(), false);
     require(target.prefill(std::vector<Token>(params.position, some_token), nullptr));
     std::vector<double> times;
     for (int i = 0; i < params.repeats; ++i) {

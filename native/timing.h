@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "llama_api.h"
+#include "llama_target.h"
 
 namespace medusa {
 
@@ -12,6 +12,22 @@ struct TimingParams {
     int position = 64;  // tokens in the cache
     int repeats = 5;
     int threads = 1;
+};
+
+// Forward passes of several widths behind the same `position` tokens, which are decoded once.
+class VerifyTimer {
+  public:
+    // widest: at most Tree::max_size. context_size 0: as small as it can be (the cache's size may change what a pass
+    // costs, so give that of the sessions). hidden: the passes give hidden states, too, as those of a drafting session
+    // do.
+    VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads, bool hidden,
+                const StopPoll& stop);
+    // Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves.
+    std::vector<double> time(int width, int passes);
+
+  private:
+    int widest_;
+    LlamaTarget target_;
 };
 
 // Milliseconds of `repeats` forward passes over `width` tokens behind `position` others: as a tree of one root and

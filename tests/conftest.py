@@ -14,3 +14,9 @@ from medusa_cli import models
 def demo_model_path() -> Path:
     """The demo base model, fetched into the user's cache the first time (or named by MEDUSA_DEMO_MODEL)."""
     return models.demo_base(Console(stderr=True))
+
+
+@pytest.fixture(autouse=True)
+def _no_profiles(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the person who runs the tests has tuned must not change them."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from medusa_cli import __version__, cli, errors
 from medusa_cli.errors import MedusaError
 
-COMMANDS = ("chat", "generate", "inspect", "split", "train", "bench", "doctor")
+COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "doctor")
 SHARED = (
     "-n/--max-tokens --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias -s/--seed --stop "
     "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -ctk/--cache-type-k -ctv/--cache-type-v --heads "
@@ -25,6 +25,7 @@ OWN = {
     "inspect": "--json",
     "split": "--base-out --heads-out --force",
     "train": "-o/--output --sidecar --heads --minutes --data -s/--seed --tokens -t/--threads --parallel --work-dir",
+    "tune": "--minutes --ctx --text --heads -t/--threads -ngl/--n-gpu-layers --show --json --plot",
     "bench": "--data --methods -n/--max-tokens --repeat --limit --temp -s/--seed --draft-model --json --md --plot",
     "doctor": "--json",
 }

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from medusa_cli.runtime import Engine
 
 ROUNDS = 5
-PASSES = 3
-"""Forward passes in a row; the first one builds the graph and is dropped."""
 
 
 def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] | None:
@@ -21,7 +19,7 @@ def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] |
     tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
     passes over one token and over the tree, medians of rounds that hold both.
     """
-    from medusa_cli import native
+    from medusa_cli.tuning import costs
 
     if engine.heads is None or engine.lookup:
         return None
@@ -30,10 +28,8 @@ def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] |
     if len(chances) != len(choices):
         return None
 
-    def pass_ms(width: int) -> float:
-        times = native.time_verify(engine.model, width, position=position, repeats=PASSES, n_threads=n_threads)
-        return min(times[1:])
-
-    rounds = [(pass_ms(1), pass_ms(engine.session.tree.size)) for _ in range(ROUNDS)]
+    size = engine.session.tree.size
+    timer = costs.timer(engine.model, size, position, n_threads, engine.session.n_ctx)
+    rounds = [(costs.pass_ms(timer, 1), costs.pass_ms(timer, size)) for _ in range(ROUNDS)]
     plain_ms, verify_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {"tokens_per_step": 1.0 + sum(chances), "plain_ms": plain_ms, "verify_ms": verify_ms}

@@ -126,12 +126,13 @@ def run(
     from medusa_cli import console
     from medusa_cli.bench import plot as plots
     from medusa_cli.bench.measure import Measurements, Plan
+    from medusa_cli.files import check_writable
 
     temperatures = _temperatures(temp)
     messages = console.messages()
     prompts = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
-        _check_writable(path)
+        check_writable(path)
     if plot is not None:
         plots.check(plot)
     plan = Plan(
@@ -214,23 +215,6 @@ def _check_memory(model: Path, copies: int, messages: Console) -> None:
             "choose fewer --methods",
             soft_wrap=True,
         )
-
-
-def _check_writable(path: Path) -> None:
-    """MedusaError now rather than after minutes of measuring."""
-    from medusa_cli.converters.atomic import atomic_path
-    from medusa_cli.errors import MedusaError
-
-    class Untouched(Exception):
-        pass
-
-    try:
-        with atomic_path(path):
-            raise Untouched
-    except Untouched:
-        return
-    except OSError as error:
-        raise MedusaError(f"{path}: {error.strerror or error}") from error
 
 
 def _measure(

@@ -56,7 +56,12 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
-    if heads is not None:
+    if heads is not None and engine.tree_nodes == 1:
+        drafting = (
+            "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
+        )
+        drafting += ", prompt lookup does" * engine.lookup
+    elif heads is not None:
         drafting = f"{heads.head_count} {heads.kind} heads, tree of {engine.tree_nodes} nodes ({engine.tree_name})"
         drafting += " and prompt lookup" * engine.lookup
     elif engine.lookup:

@@ -1,8 +1,32 @@
 #include "timing.h"
 
+#include <exception>
+
 #include "bindings/bindings.h"
 
 namespace medusa {
+namespace {
+
+std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int widest, int position, int n_ctx,
+                                        bool hidden, int n_threads) {
+    // libllama polls from C: an exception waits here until it has returned.
+    std::exception_ptr failure;
+    const StopPoll poll = [&] {
+        const nb::gil_scoped_acquire gil;
+        if (!failure && PyErr_CheckSignals() != 0) failure = std::make_exception_ptr(nb::python_error());
+        return failure != nullptr;
+    };
+    try {
+        const nb::gil_scoped_release released;
+        return std::make_unique<VerifyTimer>(std::move(model), widest, position, n_ctx, resolve_threads(n_threads),
+                                             hidden, poll);
+    } catch (const Error&) {
+        if (failure) std::rethrow_exception(failure);
+        throw;
+    }
+}
+
+}  // namespace
 
 void bind_timing(nb::module_& m) {
     const auto bind = [&m](const char* name, auto* time) {
@@ -16,6 +40,11 @@ void bind_timing(nb::module_& m) {
     };
     bind("time_verify", &time_verify);
     bind("time_prefill", &time_prefill);
+    nb::class_<VerifyTimer>(m, "VerifyTimer")
+        .def(nb::new_(&make_timer), "model"_a, "widest"_a, nb::kw_only(), "position"_a = 64, "n_ctx"_a = 0,
+             "hidden"_a = true, "n_threads"_a = 0)
+        .def("time", &VerifyTimer::time, "width"_a, nb::kw_only(), "passes"_a = 3,
+             nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace medusa

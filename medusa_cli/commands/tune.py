@@ -1,0 +1,124 @@
+"""`medusa tune`: options and output; the work is medusa_cli.tuning's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from medusa_cli.options import DRAFT_PANEL, ENGINE_PANEL, EngineOptions, ModelArgument
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OUTPUT_PANEL = "Output"
+
+
+def tune(
+    model: ModelArgument,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="N", min=0.1, help="How long to measure, at most about.")
+    ] = 3,
+    ctx: Annotated[
+        str, typer.Option("--ctx", metavar="N,...", help="Context lengths, in tokens, to measure the costs at.")
+    ] = "512,4096",
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text", metavar="FILE", help='Prompts like yours as JSON lines ({"prompt": ...}); default: made up.'
+        ),
+    ] = None,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        ),
+    ] = 0,
+    n_gpu_layers: Annotated[
+        int,
+        typer.Option(
+            "-ngl",
+            "--n-gpu-layers",
+            metavar="N",
+            min=-1,
+            rich_help_panel=ENGINE_PANEL,
+            help="Layers on the GPU; -1: all when there is one, 0: none.",
+        ),
+    ] = -1,
+    show: Annotated[
+        bool, typer.Option("--show", rich_help_panel=OUTPUT_PANEL, help="Measure nothing, show the stored result.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=OUTPUT_PANEL, help="Print the result as one JSON object.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
+    ] = None,
+) -> None:
+    """Find the draft tree that is fastest on this machine, or that none is. chat and generate then use it."""
+    from medusa_cli import console
+    from medusa_cli.bench import plot as plots
+    from medusa_cli.files import check_writable
+
+    positions = _positions(ctx)
+    if plot is not None:
+        plots.check(plot)
+        check_writable(plot)
+    messages = console.messages()
+    from medusa_cli.tuning import profile, run, texts
+
+    if not show:
+        profile.check_writable()
+    if text is not None:
+        texts.prompts(text)  # what is wrong with it is said before the model is loaded
+    opened = run.open_model(model, heads, EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers), messages)
+    if show:
+        found = _stored(opened.key, opened.name)
+    else:
+        found = run.tune(opened, minutes, positions, text, messages)
+        path = profile.save(found)
+        messages.print(f"stored: {path}", style="dim", markup=False, soft_wrap=True)
+    _report(found, as_json, plot, console.data())
+
+
+def _positions(text: str) -> list[int]:
+    """ "512,4096" -> [512, 4096]. typer.BadParameter for anything else."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise typer.BadParameter(f"{text!r} is no list of context lengths, such as 512,4096", param_hint="--ctx")
+    return sorted(set(found))
+
+
+def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
+    from medusa_cli.errors import MedusaError
+    from medusa_cli.tuning import profile
+
+    found = profile.load(key)
+    if found is None:
+        raise MedusaError(
+            f"{name} was not tuned on this machine with these heads, threads and kernels: "
+            "run `medusa tune` without --show"
+        )
+    return found
+
+
+def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Console) -> None:
+    from medusa_cli.tuning import plot as plots
+    from medusa_cli.tuning import report
+
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        report.show(found, out)
+    if plot is not None:
+        plots.write(found, plot)

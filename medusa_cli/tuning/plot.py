@@ -1,0 +1,50 @@
+"""A profile as a picture: cost curves, predicted and measured speed. Needs matplotlib (the extra `plot`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def write(profile: dict[str, Any], path: Path) -> None:
+    """Draws to `path`, whose ending medusa_cli.bench.plot.check has accepted."""
+    # A figure of its own, not pyplot: no window system, no state beside it.
+    from matplotlib.figure import Figure
+
+    from medusa_cli.converters.atomic import atomic_path
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for cost in profile["costs"]:
+        sizes = sorted(map(int, cost["verify_ms"]))
+        one = cost["verify_ms"]["1"]
+        ratios = [cost["verify_ms"][str(size)] / one for size in sizes]
+        left.plot(sizes, ratios, marker=".", label=f"cost of a pass at {cost['position']}")
+    rows = profile["predicted"]
+    if rows:
+        nodes = [row["nodes"] for row in rows]
+        left.plot(nodes, [row["tokens_per_step"] for row in rows], "k--", label="tokens per step")
+        for index, cost in enumerate(profile["costs"]):
+            right.plot(
+                nodes, [row["speedups"][index] for row in rows], marker=".", label=f"predicted at {cost['position']}"
+            )
+    measured = [row for row in profile["measured"] if row["nodes"] > 1]
+    if measured:
+        right.plot(
+            [row["nodes"] for row in measured],
+            [row["speedup"] for row in measured],
+            "k*",
+            markersize=10,
+            label="measured",
+        )
+    right.axhline(1, color="gray", linewidth=0.8, linestyle="--")
+    left.set_ylabel("plain forward passes, tokens")
+    right.set_ylabel("speed, times plain decoding")
+    for axes in (left, right):
+        axes.set_xlabel("nodes of the tree, root included")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.lines:
+            axes.legend()
+    figure.suptitle(f"medusa tune: {profile['model']['name']}")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))

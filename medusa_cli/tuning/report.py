@@ -1,0 +1,102 @@
+"""A profile for people: the verdict, the tree, and a table of costs and speeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli import trees
+from medusa_cli.bench.report import MISSING, NOTABLE_ERROR, Table, number, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR_CELLS = 24
+PLAIN = 1
+
+
+def show(profile: dict[str, Any], out: Console) -> None:
+    """Prints all of it."""
+    for line in (*heading(profile), "", *verdict(profile)):
+        out.print(line, markup=False, soft_wrap=True)
+    if profile["tree"]:
+        out.print()
+        out.print(
+            f"tree of {len(profile['tree']) + 1} nodes: ranks by depth, with the chance that each draft is accepted"
+        )
+        for line in trees.draw(profile["tree"], profile["accuracy"]):
+            out.print(line, markup=False, soft_wrap=True)
+    if profile["costs"]:
+        print_table(table(profile), out)
+    for line in remarks(profile):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def heading(profile: dict[str, Any]) -> list[str]:
+    """What was measured, where, on what."""
+    key, model, texts = profile["key"], profile["model"], profile["texts"]
+    where = key["cpu"] or "an unknown processor"
+    if key["backend"] != "cpu":
+        where = f"{key['backend']}, {key['gpu_layers']} layers" if key["gpu_layers"] >= 0 else key["backend"]
+    return [
+        f"{model['name']} ({model['description']}) on {where}, {key['threads'] or '?'} threads, "
+        f"kernels: {key['kernels']}",
+        f"{texts['positions']} positions in {texts['count']} answers (prompts: {texts['prompts']}), "
+        f"{profile['created']}, {profile['seconds']:.0f} s",
+    ]
+
+
+def verdict(profile: dict[str, Any]) -> list[str]:
+    """What chat and generate do from now on."""
+    nodes = len(profile["tree"]) + 1
+    chosen = f"tree of {nodes} nodes" if nodes > PLAIN else "plain decoding"
+    return [f"chosen: {chosen}", profile["reason"]]
+
+
+def table(profile: dict[str, Any]) -> Table:
+    """One line a size: the cost of a pass at each position, tokens per step, predicted and measured speed."""
+    costs = profile["costs"]
+    predicted = {row["nodes"]: row for row in profile["predicted"]}
+    measured = {row["nodes"]: row for row in profile["measured"]}
+    headers = ["nodes"]
+    for cost in costs:
+        headers += [f"ms at {cost['position']}", "x plain"]
+    headers += ["per step", *(f"speed at {cost['position']}" for cost in costs), "measured", "cost of a pass"]
+    sizes = sorted({int(size) for cost in costs for size in cost["verify_ms"]})
+    scale = max(max(cost["verify_ms"].values()) / cost["verify_ms"]["1"] for cost in costs)
+    rows = []
+    for nodes in sizes:
+        row = [f"{nodes}{' *' if nodes == len(profile['tree']) + 1 else ''}"]
+        for cost in costs:
+            ms = cost["verify_ms"].get(str(nodes))
+            row += [number(ms), number(ms / cost["verify_ms"]["1"] if ms else None)]
+        found = predicted.get(nodes)
+        speeds = [1.0] * len(costs) if nodes == PLAIN else found["speedups"] if found else [None] * len(costs)
+        row.append("1.00" if nodes == PLAIN else number(found["tokens_per_step"]) if found else MISSING)
+        row += [number(value) for value in speeds]
+        row.append(number(measured[nodes]["speedup"]) if nodes in measured else MISSING)
+        first = costs[0]["verify_ms"].get(str(nodes))
+        row.append("█" * max(1, round(BAR_CELLS * first / costs[0]["verify_ms"]["1"] / scale)) if first else "")
+        rows.append(row)
+    return Table("speed is relative to plain decoding; *: chosen", headers, rows)
+
+
+def remarks(profile: dict[str, Any]) -> list[str]:
+    """How the prediction was calibrated, and where real decoding disagrees with it."""
+    factors = profile["calibration"]
+    lines = []
+    if profile["costs"]:
+        lines.append(
+            f"calibrated by short real answers: a pass takes {factors['draft_factor']:.2f} of its bare time when "
+            f"drafting, {factors['plain_factor']:.2f} when decoding plainly; drafting and bookkeeping take "
+            f"{factors['draft_rest_ms']:.2f} ms a step"
+        )
+    measured = {row["nodes"]: row for row in profile["measured"]}
+    for row in profile["predicted"]:
+        found = measured.get(row["nodes"])
+        if found and abs(row["speedups"][0] / found["speedup"] - 1) > NOTABLE_ERROR:
+            lines.append(
+                f"note: {row['nodes']} nodes: predicted speed {row['speedups'][0]:.2f}, measured "
+                f"{found['speedup']:.2f} (with {row['tokens_per_step']:.2f} and {found['tokens_per_step']:.2f} tokens "
+                "per step)"
+            )
+    return lines

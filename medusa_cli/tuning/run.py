@@ -1,0 +1,258 @@
+"""`medusa tune`: measures, chooses, verifies by real decoding, stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli import progress
+from medusa_cli.errors import MedusaError
+from medusa_cli.options import EngineOptions
+from medusa_cli.training import evaluate
+from medusa_cli.tuning import choose, costs, decode, profile, texts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
+SHARES = {"texts": 0.3, "costs": 0.65, "calibration": 0.7, "decoding": 1.0}
+"""When each phase ends, as a share of the minutes."""
+PROBE_SIZES = (4, 12)
+PROBE_PROMPTS = 4
+DEFAULT_CONTEXT = 4096
+ANSWER_TOKENS = 96
+"""Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
+so that the prediction can be held against real decoding."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model with its heads, and the key of its profile."""
+
+    name: str
+    model: native.Model
+    heads: native.Heads
+    options: EngineOptions
+    key: profile.Key
+
+    @property
+    def n_ctx(self) -> int:
+        """Size of a session's context when none is asked for, as chats have it."""
+        return min(self.model.n_ctx_train or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+
+    def session(self, choices: Sequence[Sequence[int]]) -> native.Session:
+        """A session with this tree and a context of the default size; plain decoding without choices."""
+        from medusa_cli import native
+
+        tree = native.Tree([list(choice) for choice in choices])
+        return native.Session(self.model, self.heads, tree=tree, n_ctx=self.n_ctx, n_threads=self.options.threads)
+
+
+def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
+    """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
+    from medusa_cli import models, runtime
+
+    if heads is not None:
+        models.check_is_file(heads)
+    ref = models.resolve(reference, console)
+    model = runtime.load_model(ref.path, options.n_gpu_layers, console)
+    heads_path = runtime.heads_file(ref, heads, model)
+    if heads_path is None:
+        raise MedusaError(
+            f"{ref.name} has no draft heads, so there is no tree to tune: give --heads FILE, or make some with "
+            "`medusa train` or `medusa convert`"
+        )
+    if model.is_recurrent:
+        raise MedusaError(
+            f"{ref.name} is a recurrent model ({model.architecture}), which cannot check a tree of drafts"
+        )
+    loaded = runtime.load_heads(model, heads_path, console)
+    return Opened(ref.name, model, loaded, options, profile.key(model, heads_path, options))
+
+
+def tune(
+    opened: Opened, minutes: float, positions: Sequence[int], file: Path | None, console: Console
+) -> dict[str, Any]:
+    """Measures for about `minutes` and returns the profile. Nothing is stored."""
+    began = time.monotonic()
+    deadlines = {phase: began + 60 * minutes * share for phase, share in SHARES.items()}
+    prompts, kept_back = _split(_prompts(opened, file))
+    ranked = _rank(opened, prompts, deadlines["texts"], console)
+    grown_on, held_out = choose.halves(ranked)
+    if not held_out:
+        raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
+    accuracy = evaluate.accuracy_table(grown_on)
+    candidates = choose.grow(accuracy, held_out)
+    curves, factors = [], choose.Calibration()
+    decoded: Mapping[int, decode.Decoded] = {}
+    if candidates:
+        most = max(candidate.tokens_per_step for candidate in candidates)
+        near = sum(map(len, kept_back)) // len(kept_back) + ANSWER_TOKENS // 2
+        places = [near, *_fitting(opened, positions, console)]
+        curves = _curves(opened, places, most, deadlines["costs"], console)
+        factors = _calibrate(opened, candidates, kept_back[:PROBE_PROMPTS], deadlines["calibration"], console)
+        candidates = choose.priced(candidates, curves, factors)
+        decoded = _decode(opened, choose.shortlist(candidates), kept_back, deadlines["decoding"], console)
+    measured = {nodes: found.speedup for nodes, found in decoded.items() if nodes != decode.PLAIN}
+    winner, reason = choose.verdict(candidates, measured)
+    return {
+        "profile_format": profile.FORMAT,
+        "key": opened.key,
+        "model": {"name": opened.name, "description": opened.model.description},
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - began, 1),
+        "tree": [list(choice) for choice in winner.choices] if winner else [],
+        "reason": reason,
+        "accuracy": accuracy.tolist(),
+        "texts": {"prompts": "made up" if file is None else str(file), "count": len(ranked),
+                  "positions": sum(map(len, ranked))},
+        "costs": [{"position": curve.position, "verify_ms": {str(n): ms for n, ms in curve.verify_ms.items()}}
+                  for curve in curves],
+        "calibration": dataclasses.asdict(factors),
+        "predicted": [_predicted(candidate) for candidate in candidates],
+        "measured": [_measured(nodes, found) for nodes, found in sorted(decoded.items())],
+    }  # fmt: skip
+
+
+def _predicted(candidate: choose.Candidate) -> dict[str, Any]:
+    return {
+        "nodes": candidate.nodes,
+        "tokens_per_step": candidate.tokens_per_step,
+        "costs": list(candidate.costs),
+        "speedups": candidate.speedups,
+        "speedup": candidate.speedup,
+    }
+
+
+def _measured(nodes: int, found: decode.Decoded) -> dict[str, Any]:
+    return {
+        "nodes": nodes,
+        "prompts": len(found.ratios),
+        "tokens_per_step": found.tokens_per_step,
+        "tokens_per_second": found.tokens_per_second,
+        "speedup": found.speedup,
+    }
+
+
+def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
+    from medusa_cli.training.rendering import prompt_tokens
+
+    found = [prompt_tokens(opened.model, [{"role": "user", "content": text}]) for text in texts.prompts(file)]
+    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]
+    fitting = [tokens for tokens in found if len(tokens) < room]
+    if len(fitting) < texts.MIN_PROMPTS:
+        raise MedusaError(
+            f"the prompts are longer than the model's context leaves room for ({room} tokens): shorten them"
+        )
+    return fitting
+
+
+def _split(prompts: Sequence[list[int]]) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
+    """Those whose answers make and score the trees, and those that real decoding is measured on."""
+    at = len(prompts) - max(1, len(prompts) // 4)
+    return prompts[:at], prompts[at:]
+
+
+def _rank(opened: Opened, prompts: Sequence[list[int]], deadline: float, console: Console) -> list[Any]:
+    with progress.phase(console, "Accuracy", "tokens") as bar:
+        total = len(prompts) * texts.MAX_TOKENS
+        return texts.rank_texts(
+            opened.model,
+            opened.heads,
+            prompts,
+            opened.options.threads,
+            deadline,
+            lambda done: bar.update(done, total, "the model writes, its heads guess"),
+        )
+
+
+def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list[int]:
+    """The positions that the model was trained for."""
+    longest = opened.model.n_ctx_train - choose.SIZES[-1]
+    fitting = [position for position in positions if opened.model.n_ctx_train <= 0 or position <= longest]
+    if not fitting:
+        raise MedusaError(f"--ctx: the model was trained on {opened.model.n_ctx_train} tokens: give at most {longest}")
+    for position in positions:
+        if position not in fitting:
+            console.print(
+                f"note: --ctx {position} is left out, the model was trained on {opened.model.n_ctx_train} tokens"
+            )
+    return fitting
+
+
+def _curves(
+    opened: Opened, positions: Sequence[int], most: float, deadline: float, console: Console
+) -> list[choose.CostCurve]:
+    curves = []
+    begin = time.monotonic()
+    with progress.phase(console, "Cost", "passes") as bar:
+        done, total = 0, len(positions) * len(choose.SIZES) * costs.ROUNDS
+        for number, position in enumerate(positions, start=1):
+            bar.update(done, total, f"reading {position} tokens")
+            timer = costs.timer(opened.model, choose.SIZES[-1], position, opened.options.threads, opened.n_ctx)
+
+            def on_pass(width: int, position: int = position) -> None:
+                nonlocal done
+                done += 1
+                bar.update(done, total, f"{width} tokens behind {position}")
+
+            until = begin + (deadline - begin) * number / len(positions)
+            curves.append(costs.cost_curve(timer, position, choose.SIZES, most, until, on_pass))
+            del timer  # its cache, before the next one is made
+    return curves
+
+
+def _calibrate(
+    opened: Opened,
+    candidates: Sequence[choose.Candidate],
+    prompts: Sequence[list[int]],
+    deadline: float,
+    console: Console,
+) -> choose.Calibration:
+    """Short real answers against bare passes at the same positions, in turn."""
+    probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
+    sessions = _sessions(opened, probes)
+    position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
+    timer = costs.timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
+    real: list[tuple[int, dict[str, float], int]] = []
+    passes: dict[int, list[float]] = {nodes: [] for nodes in sessions}
+    with progress.phase(console, "Calibration", "answers") as bar:
+        for number, prompt in enumerate(prompts):
+            for nodes, session in sessions.items():
+                bar.update(len(real), len(prompts) * len(sessions))
+                stats = session.generate(prompt, max_tokens=ANSWER_TOKENS // 2).stats
+                real.append((nodes, stats["timings_ms"], stats["steps"]))
+                passes[nodes].append(costs.pass_ms(timer, nodes))
+            if number > 0 and time.monotonic() > deadline:
+                break
+    return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
+
+
+def _sessions(opened: Opened, candidates: Sequence[choose.Candidate]) -> dict[int, native.Session]:
+    """One for plain decoding and one for each candidate, by nodes."""
+    return {
+        decode.PLAIN: opened.session(()),
+        **{candidate.nodes: opened.session(candidate.choices) for candidate in candidates},
+    }
+
+
+def _decode(
+    opened: Opened,
+    candidates: Sequence[choose.Candidate],
+    prompts: Sequence[list[int]],
+    deadline: float,
+    console: Console,
+) -> Mapping[int, decode.Decoded]:
+    sessions = _sessions(opened, candidates)
+    with progress.phase(console, "Decoding", "answers") as bar:
+        total = len(prompts) * len(sessions)
+        note = f"plain and {', '.join(str(candidate.nodes) for candidate in candidates)} nodes"
+        return decode.in_turn(
+            sessions, prompts, ANSWER_TOKENS, deadline, lambda answers: bar.update(answers, total, note)
+        )

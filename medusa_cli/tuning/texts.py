@@ -1,0 +1,94 @@
+"""Text of the model's own, and where its heads rank the tokens that really came."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medusa_cli.errors import MedusaError
+from medusa_cli.training import evaluate
+from medusa_cli.training.filters import loop_start
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+PROMPTS = 64
+MIN_PROMPTS = 4
+"""Half of the answers make the trees, half score them, and some prompts are kept back for real decoding."""
+MIN_TEXTS = 8
+MAX_TOKENS = 128
+PARALLEL = 8
+SEED = 20_011
+"""Of the made-up prompts: training takes its own from the user's seed, 0 by default."""
+
+
+def prompts(file: Path | None) -> list[str]:
+    """First user turns: of `file` (JSON lines, as `medusa bench --data` takes them), else made up.
+
+    MedusaError when the file is no such file or holds too few prompts.
+    """
+    if file is None:
+        from medusa_cli.training.seed_prompts import iter_conversations
+
+        return [item.turns[0] for item in itertools.islice(iter_conversations(SEED), PROMPTS)]
+    from medusa_cli.bench.prompts import read, spread
+
+    found = [prompt.text for prompt in spread(read(file), PROMPTS)]
+    if len(found) < MIN_PROMPTS:
+        raise MedusaError(f"{file} holds {len(found)} prompts: give at least {MIN_PROMPTS}")
+    return found
+
+
+def rank_texts(
+    model: native.Model,
+    heads: native.Heads,
+    prompts: Sequence[Sequence[int]],
+    n_threads: int,
+    deadline: float,
+    on_progress: Callable[[int], None],
+) -> list[NDArray[np.integer]]:
+    """Greedy continuations of `prompts` (token ids), as the ranks that medusa_cli.training.evaluate works on.
+
+    Ends after MIN_TEXTS of them once `deadline` (time.monotonic) has passed; loops are cut off.
+    """
+    from medusa_cli import native
+
+    texts: list[NDArray[np.integer]] = []
+
+    def on_sequence(index: int, tokens: list[int], states: NDArray[np.float16] | None) -> bool:
+        assert states is not None
+        kept = tokens[: loop_start(tokens)]
+        texts.append(ranks_of(heads, kept, states.astype(np.float32)))
+        return len(texts) < min(MIN_TEXTS, len(prompts)) or time.monotonic() < deadline
+
+    native.collect(
+        model,
+        prompts,
+        [0.0] * len(prompts),
+        max_tokens=MAX_TOKENS,
+        n_parallel=min(PARALLEL, len(prompts)),
+        n_threads=n_threads,
+        on_sequence=on_sequence,
+        on_progress=on_progress,
+    )
+    return texts
+
+
+def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.float32]) -> NDArray[np.integer]:
+    """[positions, heads]: the rank of tokens[i + k] at head k for states[i], RANKS where it is not among them."""
+    count = heads.head_count
+    ranks = min(evaluate.RANKS, heads.output_rows)
+    table = np.full((max(0, len(tokens) - count), count), evaluate.RANKS, dtype=np.int64)
+    for row in range(len(table)):
+        drafted = heads.draft_tokens(states[row], ranks)
+        for head, guesses in enumerate(drafted):
+            wanted = tokens[row + head + 1]
+            if wanted in guesses:
+                table[row, head] = guesses.index(wanted)
+    return table
