@@ -83,7 +83,7 @@ def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any])
     profile.save(made_up(key_of(model), []))
     engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=model[1]), Console(quiet=True))
     assert (engine.tree_name, engine.tree_nodes) == ("", 1)
-    assert first_screen(engine, Settings(0.0))[1].startswith("nothing drafts: plain decoding, measured to be faster")
+    assert first_screen(engine, Settings(0.0))[1].startswith("heads draft nothing: plain decoding was measured to be")
 
 
 def test_a_profile_of_other_circumstances_does_not_apply(
@@ -228,6 +228,6 @@ def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     code, shown, _ = invoke("tune", "demo", "-t", "1", "--show")
     assert code == 0
     assert found["reason"] in shown
-    code, out, error = invoke("generate", "demo", "-p", "Hello", "-n", "4", "-t", "1", "--json")
+    code, out, error = invoke("generate", "demo", "-p", "Hello", "-n", "4", "-t", "1", "-s", "1", "--json")
     assert code == 0, error
     assert json.loads(out)["tree_nodes"] == len(found["tree"]) + 1
