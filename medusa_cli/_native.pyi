@@ -334,6 +334,17 @@ def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: in
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
+class ProductTimes:
+    nbytes: int
+    """Of all matrices of the type, in the type's own layout."""
+    products: int
+    """Multiply-adds for one column."""
+    ms: list[float]
+    """Of each pass over all of them."""
+
+def time_products(model: Model, type: str, columns: int, *, repeats: int = 3, n_threads: int = 0) -> ProductTimes:
+    """Every 2-D matrix of `type` times `columns` random columns, with the kernels that a forward pass uses."""
+
 class VerifyTimer:
     """Forward passes of several widths behind the same `position` tokens, which are decoded once (at construction)."""
 

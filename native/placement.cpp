@@ -13,12 +13,20 @@ const char* buffer_name(const ggml_tensor* tensor) {
     return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
 }
 
+template <typename Tensors>
+bool embedding_is_only_looked_up(const Tensors& tensors) {
+    const auto named = [&](const char* wanted) {
+        return std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == wanted; });
+    };
+    return named("output.weight") > 0 || named(embedding_name) > 1;
+}
+
 // An embedding matrix that is also the output matrix stays one tensor, or becomes two of the same name: rows are looked
 // up in the copy that the processor can read, and the other one is multiplied with.
-Role role_of(const std::string& name, const ggml_tensor* tensor, bool embedding_is_only_looked_up) {
+Role role_of(const std::string& name, const ggml_tensor* tensor, bool looked_up) {
     if (name == embedding_name) {
         const bool readable = tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);
-        return embedding_is_only_looked_up && readable ? Role::embedding : Role::matrix;
+        return looked_up && readable ? Role::embedding : Role::matrix;
     }
     if (!name.ends_with(".weight") || ggml_n_dims(tensor) < 2) return Role::other;
     return ggml_n_dims(tensor) == 2 ? Role::matrix : Role::experts;
@@ -40,12 +48,22 @@ const char* role_name(Role role) {
     return "";
 }
 
+std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type) {
+    const auto tensors = model.tensors();
+    const bool looked_up = embedding_is_only_looked_up(tensors);
+    std::vector<ggml_tensor*> out;
+    for (const auto& [name, tensor] : tensors) {
+        if (type != ggml_type_name(tensor->type) || role_of(name, tensor, looked_up) != Role::matrix) continue;
+        if (!tensor->buffer) continue;
+        const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+        if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) out.push_back(tensor);
+    }
+    return out;
+}
+
 std::vector<Placement> placement_of(const LlamaModel& model) {
     const auto tensors = model.tensors();
-    const auto named = [&](const char* wanted) {
-        return std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == wanted; });
-    };
-    const bool looked_up = named("output.weight") > 0 || named(embedding_name) > 1;
+    const bool looked_up = embedding_is_only_looked_up(tensors);
     std::map<std::tuple<Role, std::string, std::string>, Placement> groups;
     for (const auto& [name, tensor] : tensors) {
         const Role role = role_of(name, tensor, looked_up);

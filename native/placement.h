@@ -30,4 +30,7 @@ struct Placement {
 // Largest first within a role. Empty where the platform does not tell.
 std::vector<Placement> placement_of(const LlamaModel& model);
 
+// The matrices of a type that are multiplied with and lie in main memory.
+std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type);
+
 }  // namespace medusa

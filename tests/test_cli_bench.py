@@ -18,7 +18,7 @@ from bench_fakes import FIGURES, FakeWorker
 from cli_fakes import FakeSession, base_gguf, heads_gguf, install
 from typer.testing import CliRunner
 
-from medusa_cli import cli, models
+from medusa_cli import cli, models, native
 from medusa_cli.bench import worker as workers
 from medusa_cli.bench.client import Worker
 from medusa_cli.bench.methods import METHODS, Method
@@ -333,3 +333,29 @@ def test_a_real_interrupt_leaves_no_process(demo: None) -> None:
     assert "answers so far" in out or out == ""
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.mark.model
+def test_kernels_are_timed_beside_those_of_llama_cpp(demo: None) -> None:
+    code, out, error = bench("kernels", "demo", "--columns", "1,3", "--rounds", "1", "--json")
+    if native.kernel_info()["selected"] is None:
+        assert (code, "doctor" in error) == (1, True)
+        return
+    assert code == 0, error
+    rows = json.loads(out)
+    assert [(row["type"], row["columns"]) for row in rows] == [("q4_1", 1), ("q4_1", 3), ("q8_0", 1), ("q8_0", 3)]
+    for row in rows:
+        assert row["ms"] > 0
+        assert row["speedup"] == pytest.approx(row["stock_ms"] / row["ms"])
+        assert row["gb_per_second"] == pytest.approx(row["nbytes"] / row["ms"] / 1e6)
+    assert rows[0]["nbytes"] == 66_355_200
+    assert rows[0]["ratio"] == 1.0
+    code, out, _ = bench("kernels", "demo", "--columns", "2", "--rounds", "1")
+    assert code == 0
+    assert "llama.cpp ms" in out
+
+
+@pytest.mark.parametrize("columns", ["0", "1,x", "", "1000"])
+def test_columns_must_be_numbers(columns: str) -> None:
+    code, _, error = bench("kernels", "demo", "--columns", columns)
+    assert (code, "--columns" in error) == (2, True)

@@ -16,17 +16,20 @@ from medusa_cli.bench.worker import Order, Ready, Spec
 from medusa_cli.errors import MedusaError
 
 # Not `-m`, which looks for the package in the current folder first: a checkout of this project has no compiled module.
-CHILD = (
-    "import sys; sys.path = [entry for entry in sys.path if entry]; from medusa_cli.bench.worker import main; main()"
-)
 ISA_VARIABLE = "MEDUSA_ISA"
 PATIENCE_SECONDS = 5.0
+
+
+def child(module: str, *arguments: str) -> tuple[str, ...]:
+    """A command that runs main() of a module of the installed package, whatever lies in the current folder."""
+    code = f"import sys; sys.path = [entry for entry in sys.path if entry]; from {module} import main; main()"
+    return (sys.executable, "-c", code, *arguments)
 
 
 class Worker:
     """A process that decodes by one method. Only one worker is asked at a time, so that they do not share the cores."""
 
-    def __init__(self, method: Method, spec: Spec, command: tuple[str, ...] = (sys.executable, "-c", CHILD)) -> None:
+    def __init__(self, method: Method, spec: Spec, command: tuple[str, ...] = child("medusa_cli.bench.worker")) -> None:
         """Starts the process and waits until the model is loaded. MedusaError when that fails."""
         self.method = method
         environment = {**os.environ, ISA_VARIABLE: "off"} if method.stock_kernels else dict(os.environ)

@@ -1,4 +1,4 @@
-"""`medusa bench MODEL` and `medusa bench compare A B`: options and output; the work is medusa_cli.bench's."""
+"""`medusa bench MODEL`, `medusa bench kernels MODEL`, `medusa bench compare A B`: options and output."""
 
 from __future__ import annotations
 
@@ -166,6 +166,42 @@ def compare(
     for line in comparing.differences(one, two):
         console.messages().print(line, markup=False, soft_wrap=True)
     report.print_table(table, console.data())
+
+
+@app.command("kernels")
+def kernels(
+    model: ModelArgument,
+    widths: Annotated[
+        str, typer.Option("--columns", metavar="N,...", help="Columns at once: tokens of one pass, comma-separated.")
+    ] = "1,2,4,8,16",
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Rounds; medians are shown.")] = 5,
+    threads: Annotated[
+        int, typer.Option("-t", "--threads", metavar="N", min=0, help="CPU threads; 0: all physical cores.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time a model's matrix products alone, with our kernels and with llama.cpp's, by type and width."""
+    from medusa_cli import console, models, progress
+    from medusa_cli.bench import kernels as measuring
+    from medusa_cli.bench import report
+
+    messages = console.messages()
+    path = models.resolve(model, messages).path
+    columns = _widths(widths)
+    with progress.phase(messages, "Measuring", "rounds") as bar:
+        rows = measuring.measure(path, threads, columns, rounds, bar.update)
+    if as_json:
+        print(measuring.as_json(rows))
+    else:
+        report.print_table(measuring.table(rows, model), console.data())
+
+
+def _widths(text: str) -> list[int]:
+    """ "1,4" -> [1, 4]. typer.BadParameter for anything else."""
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and 1 <= int(part) <= 512 for part in parts):
+        raise typer.BadParameter(f"{text!r} is no list of numbers from 1 to 512, such as 1,4,8", param_hint="--columns")
+    return [int(part) for part in parts]
 
 
 def _temperatures(text: str) -> list[float]:

@@ -1,8 +1,8 @@
 #include "timing.h"
-
 #include <exception>
 
 #include "bindings/bindings.h"
+#include "product_timing.h"
 
 namespace medusa {
 namespace {
@@ -40,6 +40,17 @@ void bind_timing(nb::module_& m) {
     };
     bind("time_verify", &time_verify);
     bind("time_prefill", &time_prefill);
+    nb::class_<ProductTimes>(m, "ProductTimes")
+        .def_ro("nbytes", &ProductTimes::bytes)
+        .def_ro("products", &ProductTimes::products)
+        .def_ro("ms", &ProductTimes::ms);
+    m.def(
+        "time_products",
+        [](const LlamaModel& model, const std::string& type, int columns, int repeats, int n_threads) {
+            return time_products(model, type, columns, repeats, resolve_threads(n_threads));
+        },
+        "model"_a, "type"_a, "columns"_a, nb::kw_only(), "repeats"_a = 3, "n_threads"_a = 0,
+        nb::call_guard<nb::gil_scoped_release>());
     nb::class_<VerifyTimer>(m, "VerifyTimer")
         .def(nb::new_(&make_timer), "model"_a, "widest"_a, nb::kw_only(), "position"_a = 64, "n_ctx"_a = 0,
              "hidden"_a = true, "n_threads"_a = 0)

@@ -1,0 +1,140 @@
+"""`medusa bench kernels`: the matrix products of a loaded model alone, our kernels beside llama.cpp's.
+
+Two processes hold the model, one of them with MEDUSA_ISA=off, and are asked in turn, so that a slow spell of the
+machine hits both. As a module this file is such a process: questions as JSON lines in, answers out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from medusa_cli.bench import report
+from medusa_cli.bench.client import ISA_VARIABLE, child
+from medusa_cli.errors import MedusaError
+
+REPEATS = 3
+"""Passes of one question, after one that warms up; the fastest counts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One type and width. ms: medians over the rounds; ratio: ours over ours for one column."""
+
+    type: str
+    nbytes: int
+    columns: int
+    ms: float
+    stock_ms: float
+    gb_per_second: float
+    gmac_per_second: float
+    ratio: float
+
+    @property
+    def speedup(self) -> float:
+        return self.stock_ms / self.ms
+
+
+class Worker:
+    """A process with the model loaded."""
+
+    def __init__(self, model: Path, threads: int, isa: str | None) -> None:
+        environment = dict(os.environ) | ({} if isa is None else {ISA_VARIABLE: isa})
+        self.process = subprocess.Popen(
+            child("medusa_cli.bench.kernels", str(model), str(threads)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def ask(self, question: Sequence[Any]) -> Any:
+        """MedusaError when the process has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            print(json.dumps(question), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            assert self.process.stderr is not None
+            reason = (self.process.stderr.read().strip().splitlines() or ["no reason given"])[-1]
+            raise MedusaError(f"a measuring process ended early: {reason}")
+        return json.loads(line)
+
+
+def measure(
+    model: Path, threads: int, widths: Sequence[int], rounds: int, on_round: Callable[[int, int], None]
+) -> list[Row]:
+    """All types of the model's matrices that our kernels serve; on_round(done, count) after each round."""
+    with Worker(model, threads, None) as ours, Worker(model, threads, "off") as stock:
+        types = ours.ask(["types"])
+        if not types:
+            raise MedusaError(
+                f"{model.name}: none of its matrices runs on our kernels, `medusa doctor {model}` says why"
+            )
+        widths = sorted({1, *widths})
+        times: dict[tuple[str, int], list[tuple[float, float]]] = {(t, n): [] for t in types for n in widths}
+        facts: dict[str, tuple[int, int]] = {}
+        for done in range(rounds):
+            for type_, n in times:
+                answers = [worker.ask(["time", type_, n]) for worker in (ours, stock)]
+                times[type_, n].append((min(answers[0]["ms"]), min(answers[1]["ms"])))
+                facts[type_] = (answers[0]["nbytes"], answers[0]["products"])
+            on_round(done + 1, rounds)
+    rows = []
+    for (type_, n), pairs in times.items():
+        ms, stock_ms = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+        ratio = statistics.median(pair[0] / single[0] for pair, single in zip(pairs, times[type_, 1], strict=True))
+        nbytes, products = facts[type_]
+        rows.append(Row(type_, nbytes, n, ms, stock_ms, nbytes / ms / 1e6, products * n / ms / 1e6, ratio))
+    return rows
+
+
+def table(rows: Sequence[Row], model: str) -> report.Table:
+    headers = ("type", "size", "columns", "ms", "GB/s", "GMAC/s", "x 1 col.", "llama.cpp ms", "speedup")
+    lines = []
+    for row in rows:
+        what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")
+        numbers = (row.ms, row.gb_per_second, row.gmac_per_second, row.ratio, row.stock_ms, row.speedup)
+        texts = [f"{number:.{digits}f}" for number, digits in zip(numbers, (2, 1, 0, 2, 2, 2), strict=True)]
+        lines.append((*what, str(row.columns), *texts))
+    return report.Table(f"{model}: all matrices of a type, one after the other", headers, lines)
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    return json.dumps([asdict(row) | {"speedup": row.speedup} for row in rows], indent=1)
+
+
+def main() -> None:
+    from medusa_cli import native
+
+    path, threads = sys.argv[1], int(sys.argv[2])
+    model = native.Model(path, n_gpu_layers=0)
+    for line in sys.stdin:
+        question, *arguments = json.loads(line)
+        if question == "types":
+            answer: Any = [one.type for one in model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
+        else:
+            found = native.time_products(model, *arguments, repeats=REPEATS, n_threads=threads)
+            answer = {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}
+        print(json.dumps(answer), flush=True)
