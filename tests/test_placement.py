@@ -121,3 +121,33 @@ def test_shapes_that_do_not_fit_stay_where_they_are(odd_vocabulary: Path) -> Non
     elsewhere = {key: counts for key, counts in groups.items() if key[0] == "matrix" and key[2] != info["buffer"]}
     assert list(elsewhere.values()) == [(1, output.nbytes)]
     assert sum(tensors for tensors, _ in groups.values()) == len(tensors)
+
+
+PAGES = """
+import sys
+from medusa_cli import native
+model = native.Model(sys.argv[1], n_gpu_layers=0)
+resident, ours = 0, False
+for line in open("/proc/self/smaps"):
+    fields = line.split()
+    if "-" in fields[0] and not fields[0].endswith(":"):
+        ours = line.rstrip().endswith(sys.argv[1])
+    elif ours and fields[0] == "Rss:":
+        resident += int(fields[1]) << 10
+repacked = sum(one.nbytes for one in model.placement if one.buffer == "MEDUSA")
+print(resident, repacked)
+"""
+
+
+@pytest.mark.model
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells which pages are a file's")
+def test_repacked_weights_give_the_pages_of_the_file_back(demo_model_path: Path, tmp_path: Path) -> None:
+    """Tied output matrix: its repacked copy gives pages back that the lookup copy reads again when it needs them."""
+    command = [sys.executable, "-c", PAGES, str(demo_model_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    resident, repacked = map(int, done.stdout.split())
+    size = demo_model_path.stat().st_size
+    if repacked == 0:
+        pytest.skip("this processor runs the stock kernels")
+    assert repacked > 0.6 * size
+    assert resident < 0.1 * size
