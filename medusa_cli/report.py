@@ -57,7 +57,7 @@ def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tup
     timings = stats.get("timings_ms") or {}
     depths = stats.get("acceptance_per_depth") or []
     steps, plain = stats.get("steps", 0), stats.get("plain_steps", 0)
-    undrafted = f", {plain} more without drafts (they did not pay)" if plain else ""
+    undrafted = f", {plain} more plain ones" if plain else ""
     rows = [
         ("prompt", f"{generation.prompt_tokens} tokens, {generation.reused_tokens} of them cached, "
                    f"{_rate(stats.get('prompt_tokens_per_second'), 1)} t/s"),
