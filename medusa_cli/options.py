@@ -23,6 +23,23 @@ DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 
 ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+    ),
+]
+GpuLayersOption = Annotated[
+    int,
+    typer.Option(
+        "-ngl",
+        "--n-gpu-layers",
+        metavar="N",
+        min=-1,
+        rich_help_panel=ENGINE_PANEL,
+        help="Layers on the GPU; -1: all when there is one, 0: none.",
+    ),
+]
 
 
 class CacheType(str, Enum):
@@ -62,23 +79,8 @@ class EngineOptions:
             help="Context size in tokens; 0: the model's own, at most 4096.",
         ),
     ] = 0
-    threads: Annotated[
-        int,
-        typer.Option(
-            "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
-        ),
-    ] = 0
-    n_gpu_layers: Annotated[
-        int,
-        typer.Option(
-            "-ngl",
-            "--n-gpu-layers",
-            metavar="N",
-            min=-1,
-            rich_help_panel=ENGINE_PANEL,
-            help="Layers on the GPU; -1: all when there is one, 0: none.",
-        ),
-    ] = -1
+    threads: ThreadsOption = 0
+    n_gpu_layers: GpuLayersOption = -1
     cache_type_k: Annotated[
         CacheType, typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, help="Type of cached keys.")
     ] = CacheType.f16

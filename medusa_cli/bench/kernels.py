@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,11 +49,12 @@ class Worker:
 
     def __init__(self, model: Path, threads: int, isa: str | None) -> None:
         environment = dict(os.environ) | ({} if isa is None else {ISA_VARIABLE: isa})
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__() closes it
         self.process = subprocess.Popen(
             child("medusa_cli.bench.kernels", str(model), str(threads)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.log,
             text=True,
             env=environment,
         )
@@ -65,6 +67,7 @@ class Worker:
     ) -> None:
         self.process.kill()
         self.process.communicate()
+        self.log.close()
 
     def ask(self, question: Sequence[Any]) -> Any:
         """MedusaError when the process has ended."""
@@ -76,8 +79,9 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            assert self.process.stderr is not None
-            reason = (self.process.stderr.read().strip().splitlines() or ["no reason given"])[-1]
+            self.process.wait()
+            self.log.seek(0)
+            reason = (self.log.read().decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
             raise MedusaError(f"a measuring process ended early: {reason}")
         return json.loads(line)
 

@@ -16,6 +16,7 @@ from medusa_cli.options import (
     DraftOptions,
     EngineOptions,
     ModelArgument,
+    ThreadsOption,
     grouped,
 )
 
@@ -175,9 +176,7 @@ def kernels(
         str, typer.Option("--columns", metavar="N,...", help="Columns at once: tokens of one pass, comma-separated.")
     ] = "1,2,4,8,16",
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Rounds; medians are shown.")] = 5,
-    threads: Annotated[
-        int, typer.Option("-t", "--threads", metavar="N", min=0, help="CPU threads; 0: all physical cores.")
-    ] = 0,
+    threads: ThreadsOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time a model's matrix products alone, with our kernels and with llama.cpp's, by type and width."""

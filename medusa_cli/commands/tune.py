@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.options import DRAFT_PANEL, ENGINE_PANEL, EngineOptions, ModelArgument
+from medusa_cli.options import DRAFT_PANEL, EngineOptions, GpuLayersOption, ModelArgument, ThreadsOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,23 +34,8 @@ def tune(
         Path | None,
         typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
     ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
-        ),
-    ] = 0,
-    n_gpu_layers: Annotated[
-        int,
-        typer.Option(
-            "-ngl",
-            "--n-gpu-layers",
-            metavar="N",
-            min=-1,
-            rich_help_panel=ENGINE_PANEL,
-            help="Layers on the GPU; -1: all when there is one, 0: none.",
-        ),
-    ] = -1,
+    threads: ThreadsOption = 0,
+    n_gpu_layers: GpuLayersOption = -1,
     show: Annotated[
         bool, typer.Option("--show", rich_help_panel=OUTPUT_PANEL, help="Measure nothing, show the stored result.")
     ] = False,
