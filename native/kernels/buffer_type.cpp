@@ -96,20 +96,31 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
         a.tokens = q->ne[1], a.heads = q->ne[2], a.key_heads = k->ne[2];
         const auto base = (reinterpret_cast<uintptr_t>(params->wdata) + 63) / 64 * 64;
         void* scratch_memory = reinterpret_cast<void*>(base + scratch(op) * static_cast<size_t>(params->ith));
-        kernels->attend(a, a.rows() * params->ith / params->nth, a.rows() * (params->ith + 1) / params->nth,
-                        scratch_memory);
+        // Each stream is a cache of its own; threads share out the rows of all.
+        const int64_t streams = q->ne[3], all = streams * a.rows();
+        const int64_t begin = all * params->ith / params->nth, end = all * (params->ith + 1) / params->nth;
+        for (int64_t stream = begin / a.rows(); stream * a.rows() < end; ++stream) {
+            a.q = static_cast<const char*>(q->data) + stream * q->nb[3];
+            a.k = static_cast<const char*>(k->data) + stream * k->nb[3];
+            a.v = static_cast<const char*>(v->data) + stream * v->nb[3];
+            if (mask) a.mask = static_cast<const char*>(mask->data) + stream * mask->nb[3];
+            a.out = reinterpret_cast<float*>(static_cast<char*>(op->data) + stream * op->nb[3]);
+            const int64_t first = stream * a.rows();
+            kernels->attend(a, std::max<int64_t>(begin - first, 0), std::min(end - first, a.rows()), scratch_memory);
+        }
         return true;
     }
 
-    // Neither position bias, soft cap nor sinks, and one sequence of the cache.
+    // Neither position bias, soft cap nor sinks.
     static bool served(const ggml_tensor* op) {
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
         return serves_attention(k->type, v->type, k->ne[0], v->ne[0]) && q->type == GGML_TYPE_F32 &&
                attention_fits(k->ne[0], v->ne[0], k->ne[1]) && q->nb[0] == sizeof(float) && k->nb[0] == 2 &&
-               v->nb[0] == 2 && q->ne[3] == 1 && k->ne[3] == 1 && v->ne[3] == 1 && k->ne[2] == v->ne[2] &&
+               v->nb[0] == 2 && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && k->ne[2] == v->ne[2] &&
                q->ne[2] % k->ne[2] == 0 && float_parameter(op, 1) == 0 && float_parameter(op, 2) == 0 && !op->src[4] &&
                ggml_is_contiguous(op) &&
-               (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == 1));
+               (!mask ||
+                (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == q->ne[3]));
     }
 
   private:
