@@ -40,7 +40,9 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
-def tiny_base(path: Path, *, seed: int = 0, chat_template: str | None = None, context: int = 256) -> Path:
+def tiny_base(
+    path: Path, *, seed: int = 0, chat_template: str | None = None, context: int = 256, heads: int = BASE_HEADS
+) -> Path:
     """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits."""
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
@@ -49,10 +51,10 @@ def tiny_base(path: Path, *, seed: int = 0, chat_template: str | None = None, co
     writer.add_embedding_length(BASE_HIDDEN)
     writer.add_block_count(BASE_LAYERS)
     writer.add_feed_forward_length(BASE_FF)
-    writer.add_head_count(BASE_HEADS)
-    writer.add_head_count_kv(BASE_HEADS)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(BASE_HIDDEN // BASE_HEADS)
+    writer.add_rope_dimension_count(BASE_HIDDEN // heads)
     writer.add_vocab_size(BASE_VOCAB)
     add_vocabulary(writer, BASE_VOCAB)
     if chat_template is not None:

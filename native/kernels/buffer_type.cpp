@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
@@ -73,17 +74,24 @@ class MulMat final : public ggml::cpu::tensor_traits {
 
 MulMat mul_mat;
 
+thread_local AttentionUse attention_use;
+
 // ggml's fused attention, wherever its operands lie: the processor's own operators are offered to every buffer type.
 class FlashAttention final : public ggml::cpu::tensor_traits {
   public:
     bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
-        if (!served(op)) return false;
+        if (const char* reason = refusal(op)) {
+            ++attention_use.left;
+            attention_use.reason = reason;
+            return false;
+        }
+        ++attention_use.served;
         size = scratch(op) * static_cast<size_t>(n_threads) + 64;
         return true;
     }
 
     bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
-        if (!served(op)) return false;
+        if (refusal(op)) return false;
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
         Attention a{};
         a.q = static_cast<const char*>(q->data), a.q_token = q->nb[1], a.q_head = q->nb[2];
@@ -111,16 +119,21 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
         return true;
     }
 
-    // Neither position bias, soft cap nor sinks.
-    static bool served(const ggml_tensor* op) {
+    // Why llama.cpp's own operator has to run; nullptr: ours does.
+    static const char* refusal(const ggml_tensor* op) {
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
-        return serves_attention(k->type, v->type, k->ne[0], v->ne[0]) && q->type == GGML_TYPE_F32 &&
-               attention_fits(k->ne[0], v->ne[0], k->ne[1]) && q->nb[0] == sizeof(float) && k->nb[0] == 2 &&
-               v->nb[0] == 2 && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && k->ne[2] == v->ne[2] &&
-               q->ne[2] % k->ne[2] == 0 && float_parameter(op, 1) == 0 && float_parameter(op, 2) == 0 && !op->src[4] &&
-               ggml_is_contiguous(op) &&
-               (!mask ||
-                (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == q->ne[3]));
+        if (!kernels->attend) return "these kernels have none";
+        if (k->type != GGML_TYPE_F16 || v->type != GGML_TYPE_F16) return "the cache is not F16";
+        if (!attention_fits(k->ne[0], v->ne[0], attention_lanes)) return "heads of a size that the kernels do not take";
+        if (float_parameter(op, 1) != 0) return "scores with a position bias";
+        if (float_parameter(op, 2) != 0) return "scores with a soft cap";
+        if (op->src[4]) return "attention sinks";
+        const bool taken =
+            attention_fits(k->ne[0], v->ne[0], k->ne[1]) && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
+            k->nb[0] == 2 && v->nb[0] == 2 && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && k->ne[2] == v->ne[2] &&
+            q->ne[2] % k->ne[2] == 0 && ggml_is_contiguous(op) &&
+            (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == q->ne[3]));
+        return taken ? nullptr : "a layout that the kernels do not take";
     }
 
   private:
@@ -264,6 +277,10 @@ bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t 
            attention_fits(key_size, value_size, attention_lanes);
 }
 
+AttentionUse take_attention_use() {
+    return std::exchange(attention_use, {});
+}
+
 bool register_buffer_type() {
     return status().selected;
 }
@@ -285,6 +302,10 @@ bool serves(ggml_type, int64_t, int64_t) {
 
 bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
     return false;
+}
+
+AttentionUse take_attention_use() {
+    return {};
 }
 
 bool register_buffer_type() {
