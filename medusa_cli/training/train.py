@@ -45,6 +45,8 @@ SIZES = (4, 8, 16)
 EVALUATION_NODES = 8
 """Size of the tree whose held-out tokens per step training maximises."""
 EVALUATION_SHARE = 0.1
+EVALUATION_COST = 0.5
+"""Time of a position evaluated, against one trained on."""
 MOST_EVALUATED = 8192
 """Held-out positions per evaluation: at most this, and in all this share of the positions trained on."""
 
@@ -116,6 +118,7 @@ class _Run:
         self.recipe = RECIPES[options.kind]
         shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
         rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
+        rate *= 1 - EVALUATION_COST * EVALUATION_SHARE
         self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
 
     # Set by prepare().
@@ -125,6 +128,8 @@ class _Run:
     t2d: NDArray[np.int32]
     source: TextRows
     output: torch.Tensor
+    preparation: float
+    """Seconds."""
     trained: Fit
 
     def generate(self, source: PromptSource) -> None:
@@ -177,7 +182,7 @@ class _Run:
 
         from .rows import FileRows, TextRows, TokenEmbeddings
 
-        corpus = self.corpus
+        begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
         self.d2t = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab)
@@ -195,6 +200,7 @@ class _Run:
             embeddings = TokenEmbeddings(matrix.to(self.device), place)
         teacher = self._teacher(states) if self.options.objective == "teacher" else None
         self.source = TextRows(states, embeddings, teacher)
+        self.preparation = time.monotonic() - begin
 
     def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
         """The base's distribution at every row that is trained on."""
@@ -266,7 +272,7 @@ class _Run:
         from .fit import FitPlan
 
         options, path = self.options, self.folder / f"{self.options.kind}.plan.json"
-        seconds = float(self.corpus.state.get("seconds", 0.0))
+        seconds = float(self.corpus.state.get("seconds", 0.0)) + self.preparation
         steps = self.schedule.steps(rows, batch, seconds)
         kind, objective, device = options.kind, options.objective, self.device.type
         plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, self.recipe)
