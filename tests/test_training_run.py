@@ -135,7 +135,9 @@ def test_a_run_writes_heads_with_a_tree(base: Path, tmp_path: Path, engine: Engi
     assert header.get("medusa.kind") == kind
     assert ("medusa.0.block.0.residual.weight" in names) == (kind != "medusa")
     assert ("medusa.prefix.attn_q.weight" in names) == (kind == "hydra++")
-    assert ("Teacher" in shown(given)) == (objective == "teacher")
+    assert ("and teacher: 0.00 GiB" in shown(given)) == (objective == "teacher")
+    assert "Checkpoint: up to 0.00 GiB" in shown(given)
+    assert "Best at step" in shown(given)
     assert list(result.by_size) == [4, 8, 16]
     assert result.by_size[4] <= result.by_size[16] <= 4
     assert header.get("medusa.lm_head") == "draft_vocab"

@@ -28,7 +28,7 @@ from .corpus import Corpus
 from .dialogs import FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
 from .options import TREE_NODES, TrainOptions
-from .recipe import EVALUATIONS, RECIPES
+from .recipe import EVALUATIONS, RECIPES, TEACHER_BYTES
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 
@@ -204,10 +204,9 @@ class _Run:
 
     def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
         """The base's distribution at every row that is trained on."""
-        from .teacher import BYTES_PER_TOKEN, teacher_rows
+        from .teacher import teacher_rows
 
         rows = max(span.start + span.length for span in self.split.train)
-        _say(self.options.console, f"Teacher: {rows * BYTES_PER_TOKEN / GIB:.2f} GiB in {self.folder}")
         with phase(self.options.console, "Teacher", "positions") as bar:
 
             def on_rows(done: int) -> None:
@@ -229,7 +228,8 @@ class _Run:
         plan = self._plan(len(examples.rows), batch, digest.hexdigest())
         self.trained = Fit(plan, self.base.n_embd, self.device)
         checkpoint = self.folder / f"{options.kind}.pt"
-        self.trained.restore(checkpoint)
+        if not self.trained.restore(checkpoint):
+            _say(options.console, f"Checkpoint: up to {self.trained.checkpoint_bytes / GIB:.2f} GiB in {self.folder}")
         low = self.output.to(matmul_dtype(self.device))
         watched = self._watched(plan)
         with phase(options.console, "Training heads", "positions") as bar:
@@ -351,16 +351,19 @@ class _Run:
 def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    million = corpus.bytes_per_token * 1e6 / GIB
+    teacher = options.objective == "teacher"
+    each = corpus.bytes_per_token + (TEACHER_BYTES if teacher else 0)
+    million = each * 1e6 / GIB
+    what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
     _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
     if corpus.tokens:
         _say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
     if options.tokens is None:
-        _say(console, f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
+        _say(console, f"{what}: {million:.2f} GiB per million tokens in {where}")
         return
-    needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token
-    _say(console, f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
+    needed = max(0, options.tokens - corpus.tokens) * each
+    _say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
             f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
