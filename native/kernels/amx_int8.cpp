@@ -182,8 +182,10 @@ void multiply_tile(const Tile& tile) {
     constexpr bool halved = n <= half_tile;
     constexpr int units = units_per_cell<scales>;
     __m512 acc[n];
+#pragma GCC unroll 16
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
     if (tile.resume) {
+#pragma GCC unroll 16
         for (int c = 0; c < n; ++c) {
             if (c < tile.n) acc[c] = _mm512_loadu_ps(tile.result + c * tile.result_stride);
         }
@@ -227,6 +229,7 @@ void multiply_tile(const Tile& tile) {
             }
         }
     }
+#pragma GCC unroll 16
     for (int c = 0; c < n; ++c) {
         if (c < tile.n) _mm512_storeu_ps(tile.result + c * tile.result_stride, acc[c]);
     }
