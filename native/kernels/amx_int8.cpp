@@ -23,8 +23,11 @@ constexpr int most_columns = 16;  // of a tile
 // Up to this many columns fill half a tile: a product then takes two units of the weights at once, the first one for
 // the upper half of its rows, the second one for the lower half. The left operand has zeros where they do not meet.
 constexpr int half_tile = most_columns / 2;
-// Fewer columns are left to avx512vnni, whose bits are the same.
-constexpr int fewest_columns = 4;
+// Fewer columns are left to avx512vnni, whose bits are the same and which is faster there: measured, and most for
+// types that need two products for a cell.
+int fewest_columns(const Format& format) {
+    return format.scales == Scales::super_half ? 9 : 6;
+}
 // With more columns than a tile has, weights are unpacked once for all columns, this many cells at a time.
 constexpr int block_cells = 32;
 
@@ -293,7 +296,7 @@ void run(const Job& job) {
 
 void multiply_few(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
                   const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const auto by = n < fewest_columns ? avx512vnni.multiply : multiply;
+    const auto by = n < fewest_columns(format) ? avx512vnni.multiply : multiply;
     by(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
 }
 
