@@ -1,14 +1,13 @@
-// Medusa draft heads: weights on the model's backend, and the drafter that evaluates them.
+// The weights of draft heads, checked against the base model and on its backend.
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "drafter.h"
 #include "ggml-cpp.h"
 #include "llama_api.h"
+#include "tree.h"
 
 namespace medusa {
 
@@ -82,37 +81,6 @@ class Heads {
         std::vector<std::string> names;
     };
     std::vector<Stacked> stacked_;
-};
-
-// Evaluates the first `head_count` heads at one hidden state: one ggml graph, built once, one read of the lm_head for
-// all heads where they share it.
-class HeadsDrafter final : public Drafter {
-  public:
-    HeadsDrafter(std::shared_ptr<Heads> heads, int head_count, int threads);
-
-    DrafterNeeds needs() const override { return {.hidden = true}; }
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
-
-    // Probabilities [head_count][output_rows] for one hidden state; valid until the next call.
-    std::span<const float> evaluate(std::span<const float> hidden);
-    // The `ranks` most probable rows of one head in the newest evaluation, most probable first.
-    void top(int head, int ranks, std::vector<int>& rows) const;
-    const Heads& heads() const { return *heads_; }
-
-  private:
-    void build();
-    ggml_tensor* residual_block(int block, ggml_tensor* x);
-
-    std::shared_ptr<Heads> heads_;
-    int head_count_;
-    ggml_backend_ptr backend_;
-    ggml_context_ptr context_;
-    ggml_gallocr_ptr allocator_;
-    ggml_cgraph* graph_ = nullptr;
-    ggml_tensor* input_ = nullptr;
-    ggml_tensor* probabilities_ = nullptr;
-    std::vector<float> output_;
-    std::vector<std::vector<int>> ranked_;
 };
 
 }  // namespace medusa

@@ -1,6 +1,6 @@
 #include "bindings/bindings.h"
-#include "heads.h"
 #include "llama_api.h"
+#include "medusa_levels.h"
 #include "ndarray.h"
 #include "placement.h"
 #include "platform.h"
@@ -75,8 +75,8 @@ void bind_heads(nb::module_& m) {
         .def(
             "probabilities",
             [](std::shared_ptr<Heads> heads, const StateVector& hidden) {
-                HeadsDrafter drafter(heads, heads->head_count(), physical_cores());
-                const auto p = drafter.evaluate(checked_state(*heads, hidden));
+                MedusaLevels levels(heads, heads->head_count(), physical_cores());
+                const auto p = levels.evaluate(checked_state(*heads, hidden));
                 return new_matrix<float>(p.data(), heads->head_count(), heads->output_rows());
             },
             "hidden"_a)
@@ -84,12 +84,12 @@ void bind_heads(nb::module_& m) {
             "draft_tokens",
             [](std::shared_ptr<Heads> heads, const StateVector& hidden, int ranks) {
                 if (ranks < 1 || ranks > heads->output_rows()) throw Error("ranks must be within 1..output_rows");
-                HeadsDrafter drafter(heads, heads->head_count(), physical_cores());
-                drafter.evaluate(checked_state(*heads, hidden));
+                MedusaLevels levels(heads, heads->head_count(), physical_cores());
+                levels.evaluate(checked_state(*heads, hidden));
                 std::vector<std::vector<Token>> out(heads->head_count());
                 std::vector<int> rows;
                 for (int head = 0; head < heads->head_count(); ++head) {
-                    drafter.top(head, ranks, rows);
+                    levels.top(head, ranks, rows);
                     for (const int row : rows) out[head].push_back(heads->token(row));
                 }
                 return out;

@@ -2,9 +2,10 @@
 
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
-#include "heads.h"
+#include "heads_drafter.h"
 #include "llama_target.h"
 #include "lookup_drafter.h"
+#include "medusa_levels.h"
 #include "platform.h"
 
 namespace medusa {
@@ -79,7 +80,9 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
         lookup ? LookupDrafter::bounds(tree, lookup_params) : TreeBounds{tree.leaf_count(), tree.size()};
     auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     std::unique_ptr<Drafter> drafter;
-    if (drafts) drafter = std::make_unique<HeadsDrafter>(heads, tree.depth(), params.threads);
+    if (drafts) {
+        drafter = std::make_unique<HeadsDrafter>(std::make_unique<MedusaLevels>(heads, tree.depth(), params.threads));
+    }
     if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup_params);
     const int vocab_size = model->vocab_size();
     const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
