@@ -23,8 +23,11 @@ constexpr int most_columns = 16;  // of a tile
 // Up to this many columns fill half a tile: a product then takes two units of the weights at once, the first one for
 // the upper half of its rows, the second one for the lower half. The left operand has zeros where they do not meet.
 constexpr int half_tile = most_columns / 2;
-// Fewer columns are left to avx512vnni, whose bits are the same.
-constexpr int fewest_columns = 4;
+// Fewer columns are left to avx512vnni, whose bits are the same and which is faster there: measured, and most for
+// types that need two products for a cell.
+int fewest_columns(const Format& format) {
+    return format.scales == Scales::super_half ? 9 : 6;
+}
 // With more columns than a tile has, weights are unpacked once for all columns, this many cells at a time.
 constexpr int block_cells = 32;
 
@@ -108,6 +111,7 @@ void arrange(const Job& job, int first, int n, int64_t begin, int64_t cells, boo
 // What multiply_tile() reads and writes.
 struct Tile {
     const uint8_t *code, *scale, *last;
+    size_t far;  // how many bytes ahead weights are asked for
     int64_t cells;
     const ActivationPair* activations;
     uint8_t* codes;  // unpacked pairs of cells, pair p at p & code_mask
@@ -127,7 +131,7 @@ inline void unpack_pair(const Tile& tile, int64_t pair) {
     uint8_t* to = tile.codes + (pair & tile.code_mask) * code_pair_bytes;
     for (int64_t cell = 2 * pair; cell < std::min(2 * pair + 2, tile.cells); ++cell, to += code_pair_bytes / 2) {
         const uint8_t* code = tile.code + cell * sizes.code_bytes();
-        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, tile.last);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, tile.last, tile.far);
         __m512i w[words];
         load_codes<codes, has_table>(code, tile.table, w);
         for (int j = 0; j < words; ++j) {
@@ -211,7 +215,7 @@ void multiply_tile(const Tile& tile) {
         }
         for (int side = 0; side < 2 && 2 * done + side < tile.cells; ++side) {
             const Scale s = load_scale<scales>(head, scale);
-            if (tile.unpack) prefetch(scale, tile.last);
+            if (tile.unpack) prefetch(scale, tile.last, tile.far);
             scale += own_bytes<scales>;
             const float *d = activations.d[side], *all = activations.all[side];
 #pragma GCC unroll 16
@@ -255,6 +259,7 @@ void run(const Job& job) {
     scratch.products.resize(2 * products_per_pair * product_floats * sizeof(int32_t) / sizeof(Line));
     Tile tile{};
     tile.last = job.last_line();
+    tile.far = tiles > 1 ? job.format.group_bytes(job.columns) : far_ahead;  // after a block, the next group's
     tile.codes = scratch.codes.data()->bytes;
     tile.code_mask = tiles > 1 ? ~int64_t{0} : kept - 1;
     tile.products = reinterpret_cast<int32_t*>(scratch.products.data()->bytes);
@@ -291,7 +296,7 @@ void run(const Job& job) {
 
 void multiply_few(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
                   const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const auto by = n < fewest_columns ? avx512vnni.multiply : multiply;
+    const auto by = n < fewest_columns(format) ? avx512vnni.multiply : multiply;
     by(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
 }
 
