@@ -153,7 +153,7 @@ class Fit:
             self.heads.weight.copy_(self.heads.weight.half().float())
 
     def save(self, path: Path) -> None:
-        """Atomic. The optimizer's state is in it: a resumed run continues bit for bit."""
+        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError where it does not fit."""
         state = {
             "plan": asdict(self.plan),
             "step": self.step,
@@ -161,7 +161,10 @@ class Fit:
             "optimizer": self.optimizer.state_dict(),
         }
         with atomic_path(path) as temporary:
-            torch.save(state, temporary)
+            try:
+                torch.save(state, temporary)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error).splitlines()[0]) from error
 
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""

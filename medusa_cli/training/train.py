@@ -25,8 +25,9 @@ from medusa_cli.progress import phase
 from . import dataset, evaluate
 from .base_model import BaseModel, output_rows, read_base
 from .corpus import Corpus
-from .dialogs import FileSource, PromptSource, SeedSource
+from .dialogs import MAX_TURN, FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
+from .leftovers import SCRATCH, remove_leftovers
 from .options import TREE_NODES, TrainOptions
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from .fit import Fit, FitPlan, StateRows
+    from .generate import TextWriter
 
 GIB = 1 << 30
 
@@ -67,6 +69,7 @@ def run(options: TrainOptions) -> TrainResult:
     base = read_base(options.model)
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
+    remove_leftovers(folder, options.output)
     with interrupt_flag() as interrupt, deterministic(options.threads):
         corpus = Corpus(folder / "text", base.n_embd)
         _announce(options, base, corpus)
@@ -82,10 +85,21 @@ def run(options: TrainOptions) -> TrainResult:
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
-    prompts = hashlib.sha256(options.data.read_bytes()).hexdigest() if options.data else "own"
+    prompts = _file_hash(options.data) if options.data else "own"
     key = hashlib.sha256(f"{base.content} {prompts} {options.seed}".encode()).hexdigest()[:12]
     parent = options.work_dir or paths.cache_dir() / "train"
     return parent / f"{base.fingerprint}-{key}"
+
+
+def _file_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
 
 
 class _Run:
@@ -151,9 +165,20 @@ class _Run:
                     bar.update(have, have + max(0.0, tokens_left() - unfinished))
 
                 writer.run(tokens_left, should_stop, on_tokens)
+            self._tell_too_long(writer, source)
         self._check_interrupt()
         self.corpus.state.update(complete=asked, seconds=seconds())
         self.corpus.flush()
+
+    def _tell_too_long(self, writer: TextWriter, source: PromptSource) -> None:
+        """What part of the prompts was not answered, where some were not."""
+        unread = source.too_long if isinstance(source, FileSource) else 0
+        if writer.too_long or unread:
+            _say(
+                self.options.console,
+                f"Left out: {writer.too_long} prompts of over {writer.max_prompt} tokens (the model's context and its "
+                f"answers allow no more), {unread} conversations that open with over {MAX_TURN} characters",
+            )
 
     def prepare(self) -> None:
         """Splits the text, picks the draft vocabulary and brings states and output rows to the device."""
@@ -260,7 +285,7 @@ class _Run:
             sidecar.write_sidecar(self.options.output, heads)
             return
         with (
-            tempfile.TemporaryDirectory(dir=self.folder) as scratch,
+            tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.folder) as scratch,
             phase(self.options.console, "Writing file", "bytes") as bar,
         ):
             part = Path(scratch) / "heads.gguf"
