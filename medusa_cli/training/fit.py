@@ -153,7 +153,7 @@ class Fit:
             self.heads.weight.copy_(self.heads.weight.half().float())
 
     def save(self, path: Path) -> None:
-        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError where it does not fit."""
+        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
         state = {
             "plan": asdict(self.plan),
             "step": self.step,
