@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -69,9 +70,10 @@ PHASES: dict[str, Callable[[], None]] = {
     "generate": lambda: on_call(corpus.Corpus, "add", 12),
     "shard": lambda: on_call(corpus.Corpus, "_write_manifest", 5),
     "prepare": lambda: on_call(dataset, "draft_vocabulary", 1),
+    "teacher": lambda: on_call(torch, "softmax", 1),
     "fit": lambda: on_call(fit, "learning_rate", 14),
     "checkpoint": lambda: on_call(torch, "save", 4, half_saved),
-    "measure": lambda: on_call(evaluate, "accuracy_table", 1),
+    "measure": lambda: on_call(evaluate, "predicted_tokens_per_step", 1),
     "write": lambda: on_call(GGUFWriter, "write_tensors_to_file", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
@@ -80,7 +82,7 @@ PHASES: dict[str, Callable[[], None]] = {
 def main() -> None:
     base, folder, phase = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     corpus.SHARD_SECONDS = -1.0  # each answer is a shard, each step a checkpoint
-    fit.CHECKPOINT_SECONDS = -1.0
+    fit.CHECKPOINT_SECONDS, fit.CHECKPOINT_SHARE = -1.0, math.inf
     PHASES[phase]()
     train.run(options(base, folder, sidecar=phase != "join"))
 

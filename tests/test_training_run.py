@@ -189,15 +189,15 @@ def test_an_interrupted_training_ends_in_the_same_file(
     given = options(base, tmp_path, output=tmp_path / "1.gguf")
     train.run(given)
     shutil.copytree(tmp_path / "work", tmp_path / "again")
-    for left in (tmp_path / "again").glob("*/heads.pt"):
+    for left in (tmp_path / "again").glob("*/*.pt"):
         left.unlink()
     again = options(base, tmp_path, output=tmp_path / "2.gguf", work_dir=tmp_path / "again")
     real = fit.learning_rate
 
-    def rate(step: int, steps: int) -> float:
+    def rate(step: int, steps: int, peak: float) -> float:
         if step == stop:
             interrupt()
-        return real(step, steps)
+        return real(step, steps, peak)
 
     monkeypatch.setattr(fit, "learning_rate", rate)
     with pytest.raises(KeyboardInterrupt):
@@ -229,7 +229,7 @@ def test_a_timed_run_plans_and_ends(base: Path, tmp_path: Path, engine: Engine) 
     given = options(base, tmp_path, tokens=None, minutes=0.05)
     result = train.run(given)
     assert result.tokens > 1000
-    plan = json.loads(next((tmp_path / "work").glob("*/plan.json")).read_text())
+    plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
     assert plan["minutes"] == 0.05
     assert plan["steps"] >= 1
 

@@ -69,7 +69,8 @@ class VocabularyChoice:
 
 def candidates(available: int) -> list[int]:
     """Sizes worth comparing where `available` tokens were seen often enough."""
-    return [*(size for size in SIZES if size < available), min(available, SIZES[-1])]
+    most = min(available, SIZES[-1])
+    return [*(size for size in SIZES if size < most), most]
 
 
 def coverage(
@@ -169,7 +170,7 @@ def _measure(
         path = Path(scratch) / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
-                made = sidecar.MedusaHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
+                made = sidecar.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
                 sidecar.write_sidecar(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from medusa_cli import paths
 from medusa_cli.converters import sidecar, single_file
@@ -22,40 +19,33 @@ from medusa_cli.converters.atomic import atomic_file
 from medusa_cli.errors import MedusaError
 from medusa_cli.progress import phase
 
-from . import dataset, evaluate
-from .base_model import BaseModel, output_rows, read_base
+from . import dataset, draft_vocab, evaluate, export, record, sources
+from .base_model import BaseModel, embedding_rows, output_rows, read_base
 from .corpus import Corpus
+from .curve import Curve
 from .dialogs import MAX_TURN, FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
 from .leftovers import SCRATCH, remove_leftovers
+from .live import TrainingView, live
+from .messages import EVALUATION_NODES, GIB, TrainResult, announce, report, say, say_best
 from .options import TREE_NODES, TrainOptions
+from .recipe import EVALUATIONS, RECIPES
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 
 if TYPE_CHECKING:
     import torch
 
-    from .fit import Fit, FitPlan, StateRows
+    from .fit import Fit, FitPlan
     from .generate import TextWriter
+    from .heads import Heads
+    from .rows import FileRows, TextRows
 
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What came out. tokens: trained on. accuracy [head][rank] and tree (choice paths) as written to the file.
-
-    predicted: tokens per step as the accuracies tell; measured: walked over held-out text that they were not taken
-    from. acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there.
-    """
-
-    output: Path
-    tokens: int
-    accuracy: list[list[float]]
-    tree: list[tuple[int, ...]]
-    predicted: float
-    measured: float
-    acceptance: list[float]
+SIZES = (4, 8, 16)
+"""Tree sizes (root included) that are reported."""
+EVALUATION_SHARE = 0.1
+MOST_EVALUATED = 8192
+"""Held-out positions per evaluation: at most this, and in all this share of the positions trained on."""
 
 
 def run(options: TrainOptions) -> TrainResult:
@@ -72,14 +62,15 @@ def run(options: TrainOptions) -> TrainResult:
     remove_leftovers(folder, options.output)
     with interrupt_flag() as interrupt, deterministic(options.threads):
         corpus = Corpus(folder / "text", base.n_embd)
-        _announce(options, base, corpus)
+        announce(options, base, corpus)
         job = _Run(options, base, corpus, folder, interrupt)
         job.generate(source)
         job.prepare()
         job.fit()
         result = job.measure()
         job.write(result)
-    _report(options.console, result)
+        written = job.record(result)
+    report(options.console, result, written)
     return result
 
 
@@ -109,21 +100,29 @@ class _Run:
         self, options: TrainOptions, base: BaseModel, corpus: Corpus, folder: Path, interrupt: Interrupt
     ) -> None:
         from .fit import measure_rate
+        from .heads import HeadShape
 
         self.options, self.base, self.corpus, self.folder, self.interrupt = options, base, corpus, folder, interrupt
         self.device = pick_device()
-        vocabulary = min(dataset.DRAFT_VOCAB, base.n_vocab)
+        vocabulary = min(options.draft_vocab or dataset.DRAFT_VOCAB, base.n_vocab)
         timed = options.tokens is None
-        rate = measure_rate(base.n_embd, vocabulary, options.heads, self.device) if timed else 1.0
+        self.recipe = RECIPES[options.kind]
+        shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
+        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
         self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
 
     # Set by prepare().
     split: dataset.Split
     tokens: NDArray[np.int32]
     d2t: NDArray[np.int32]
-    states: StateRows
+    t2d: NDArray[np.int32]
+    vocabulary: draft_vocab.VocabularyChoice
+    shares: list[sources.SourceShare]
+    source: TextRows
     output: torch.Tensor
+    # Set by fit().
     trained: Fit
+    curve: Curve
 
     def generate(self, source: PromptSource) -> None:
         """Text until the schedule has enough; nothing when an earlier call of the same kind had."""
@@ -172,68 +171,135 @@ class _Run:
 
     def _tell_too_long(self, writer: TextWriter, source: PromptSource) -> None:
         """What part of the prompts was not answered, where some were not."""
-        unread = source.too_long if isinstance(source, FileSource) else 0
-        if writer.too_long or unread:
-            _say(
-                self.options.console,
-                f"Left out: {writer.too_long} prompts of over {writer.max_prompt} tokens (the model's context and its "
-                f"answers allow no more), {unread} conversations that open with over {MAX_TURN} characters",
-            )
+        if writer.too_long:
+            limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
+            say(self.options.console, f"Left out: {writer.too_long} prompts of over {limit}")
+        if isinstance(source, FileSource) and source.too_long:
+            what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
+            say(self.options.console, f"Left out: {what}")
 
     def prepare(self) -> None:
-        """Splits the text, picks the draft vocabulary and brings states and output rows to the device."""
-        from .fit import StateRows
+        """Splits the text, picks the draft vocabulary and brings what training reads to the device."""
+        import torch
+
+        from .rows import FileRows, TextRows, TokenEmbeddings
 
         corpus = self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
-        self.d2t = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab)
-        if not self.split.train or not self.split.score or len(self.d2t) < 2 * evaluate.RANKS:
+        ranked = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab, draft_vocab.SIZES[-1])
+        if not self.split.train or not self.split.score or len(ranked) < 2 * evaluate.RANKS:
             raise MedusaError(
                 f"only {corpus.tokens} tokens of usable text in {len(corpus.texts)} answers: "
                 "give more time, more tokens or more prompts"
             )
+        self.shares = sources.source_shares(corpus)
+        self.options.console.print(sources.as_table(self.shares))
+        self.vocabulary = self._vocabulary(ranked)
+        self.d2t = ranked[: self.vocabulary.size]
         self.t2d = dataset.token_to_draft(self.d2t, self.base.n_vocab)
-        self.states = StateRows(corpus.open_states(), self.device)
-        import torch
-
         self.output = torch.from_numpy(output_rows(self.base, self.d2t)).to(self.device)
+        states, embeddings = FileRows(corpus.open_states(), self.device), None
+        if self.options.kind != "medusa":
+            used, place = dataset.token_places(self.tokens, self.base.n_vocab)
+            matrix = torch.from_numpy(embedding_rows(self.base, used).astype(np.float16))
+            embeddings = TokenEmbeddings(matrix.to(self.device), place)
+        teacher = self._teacher(states) if self.options.objective == "teacher" else None
+        self.source = TextRows(states, embeddings, teacher)
+
+    def _vocabulary(self, ranked: NDArray[np.int32]) -> draft_vocab.VocabularyChoice:
+        """The size that was asked for, else the best one on this machine."""
+        options = self.options
+        if options.draft_vocab is not None:
+            return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(ranked)), None, [])
+        choice = draft_vocab.choose(
+            self.base,
+            ranked,
+            self.tokens,
+            self.split.build or self.split.score,
+            kind=options.kind,
+            heads=options.heads,
+            n_gpu_layers=options.n_gpu_layers,
+            threads=options.threads,
+            memory=self.folder / f"{options.kind}.vocabulary.json",
+        )
+        if choice.rows:
+            options.console.print(choice.as_table())
+        return choice
+
+    def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
+        """The base's distribution at every row that is trained on."""
+        from .teacher import BYTES_PER_TOKEN, teacher_rows
+
+        rows = max(span.start + span.length for span in self.split.train)
+        say(self.options.console, f"Teacher: {rows * BYTES_PER_TOKEN / GIB:.2f} GiB in {self.folder}")
+        with phase(self.options.console, "Teacher", "positions") as bar:
+
+            def on_rows(done: int) -> None:
+                bar.update(done, rows)
+                self._check_interrupt()
+
+            output = self.output.to(matmul_dtype(self.device))
+            return teacher_rows(self.folder, states, rows, self.d2t, output, on_rows)
 
     def fit(self) -> None:
         """Trains, or continues from the checkpoint of the same data and settings."""
         from .fit import Fit, default_batch
+        from .weights import round_weights
 
-        rows, target = dataset.targets(self.tokens, self.split.train, self.t2d, self.options.heads)
-        batch = default_batch(self.device, len(rows))
-        plan = self._plan(len(rows), batch, hashlib.sha256(rows.tobytes() + target.tobytes()).hexdigest())
+        options = self.options
+        examples = dataset.examples_of(self.tokens, self.split.train, self.t2d, options.heads)
+        batch = default_batch(self.device, len(examples.rows), self.recipe)
+        digest = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes())
+        plan = self._plan(len(examples.rows), batch, digest.hexdigest())
         self.trained = Fit(plan, self.base.n_embd, self.device)
-        checkpoint = self.folder / "heads.pt"
+        checkpoint = self.folder / f"{options.kind}.pt"
         self.trained.restore(checkpoint)
-        with phase(self.options.console, "Training heads", "positions") as bar:
+        low = self.output.to(matmul_dtype(self.device))
+        watched = self._watched(plan)
+        self.curve = Curve(self.folder / f"{options.kind}.curve.json", str(asdict(plan)), plan.steps, batch)
+        self.curve.start(self.trained.step)
 
-            def on_step(step: int, loss: float) -> None:
-                bar.update(step * batch, plan.steps * batch, f"loss {loss:.3f}")
+        def held_out(heads: Heads) -> float:
+            from .ranking import rank_texts, tokens_per_step
 
+            texts = rank_texts(heads, self.source, self.tokens, watched, self.t2d, low)
+            return tokens_per_step(texts, EVALUATION_NODES)
+
+        with live(TrainingView(options.console, self.curve, self.trained.step, plan.steps, batch)) as view:
             self.trained.run(
-                self.states,
-                rows,
-                target,
-                self.output.to(matmul_dtype(self.device)),
+                self.source,
+                examples,
+                low,
+                evaluate=held_out,
                 checkpoint=checkpoint,
-                on_step=on_step,
+                on_step=view.update,
+                on_evaluation=lambda point: view.evaluated(point.step, point.loss, point.tokens_per_step),
                 should_stop=lambda: self.interrupt.requested,
             )
         self._check_interrupt()
-        self.trained.round_weights()
+        best = self.trained.best
+        say_best(options.console, best.curve[best.at], self.trained.step, plan.steps)
+        round_weights(self.trained.heads)
+
+    def _watched(self, plan: FitPlan) -> list[dataset.Span]:
+        """The texts on which training judges itself: the first of those the tree is built on, none for the score."""
+        most = min(MOST_EVALUATED, EVALUATION_SHARE * plan.steps * plan.batch / EVALUATIONS)
+        texts: list[dataset.Span] = []
+        for span in self.split.build:
+            if not texts or sum(text.length for text in texts) < most:
+                texts.append(span)
+        return texts
 
     def _plan(self, rows: int, batch: int, data: str) -> FitPlan:
         """The plan of an earlier call on the same data with the same options, else a new one, written down."""
         from .fit import FitPlan
 
-        options, path = self.options, self.folder / "plan.json"
+        options, path = self.options, self.folder / f"{self.options.kind}.plan.json"
         seconds = float(self.corpus.state.get("seconds", 0.0))
         steps = self.schedule.steps(rows, batch, seconds)
-        plan = FitPlan(data, options.heads, options.seed, steps, batch, self.device.type)
+        kind, objective, device = options.kind, options.objective, self.device.type
+        plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, self.recipe)
         asked = {**asdict(plan), "tokens": options.tokens, "minutes": None if options.tokens else options.minutes}
         stored = _read_json(path)
         if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
@@ -244,13 +310,13 @@ class _Run:
 
     def measure(self) -> TrainResult:
         """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
-        from .fit import rank_texts
+        from .ranking import rank_texts
 
         halves, done = [], 0
         total = sum(span.length for span in (*self.split.build, *self.split.score))
         with phase(self.options.console, "Measuring", "positions") as bar:
             for spans in (self.split.build, self.split.score):
-                texts = rank_texts(self.trained.heads, self.states, self.tokens, spans, self.t2d, self.output)
+                texts = rank_texts(self.trained.heads, self.source, self.tokens, spans, self.t2d, self.output)
                 done += sum(span.length for span in spans)
                 bar.update(done, total)
                 halves.append(texts)
@@ -258,6 +324,7 @@ class _Run:
         accuracy = evaluate.accuracy_table(build)
         tree = evaluate.grow_tree(accuracy, TREE_NODES)
         measured, acceptance = evaluate.simulate(score, tree)
+        trees = {nodes: evaluate.grow_tree(accuracy, nodes) for nodes in SIZES}
         return TrainResult(
             output=self.options.output,
             tokens=sum(span.length for span in self.split.train),
@@ -266,14 +333,21 @@ class _Run:
             predicted=evaluate.predicted_tokens_per_step(accuracy, tree),
             measured=measured,
             acceptance=acceptance,
+            by_size={nodes: evaluate.simulate(score, sized)[0] for nodes, sized in trees.items()},
         )
 
     def write(self, result: TrainResult) -> None:
         """The sidecar, or base and heads in one file."""
-        weight = self.trained.heads.weight.detach().cpu().numpy()
-        bias = self.trained.heads.bias.detach().cpu().numpy()
-        heads = sidecar.MedusaHeads(
-            blocks=[[sidecar.Block(w, b)] for w, b in zip(weight, bias, strict=True)],
+        from .weights import WEIGHT_TYPE, head_parts
+
+        parts = head_parts(self.trained.heads)
+        heads = sidecar.DraftHeads(
+            kind=parts.kind,
+            blocks=parts.blocks,
+            residuals=parts.residuals,
+            prefix=parts.prefix,
+            embedding_scale=self.base.embedding_scale,
+            weight_type=WEIGHT_TYPE,
             lm_head="draft_vocab",
             d2t=self.d2t,
             accuracy=result.accuracy,
@@ -292,50 +366,55 @@ class _Run:
             sidecar.write_sidecar(part, heads)
             single_file.join(self.options.model, part, self.options.output, bar.update)
 
+    def record(self, result: TrainResult) -> list[Path]:
+        """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+        options, corpus = self.options, self.corpus
+        seconds = float(corpus.state.get("seconds", 0.0))
+        document = {
+            "model": {"name": self.base.name, "fingerprint": self.base.fingerprint},
+            "options": options.as_json(),
+            "seed": options.seed,
+            "recipe": asdict(self.recipe),
+            "device": self.device.type,
+            "text": {
+                "tokens": corpus.tokens,
+                "trained_on": result.tokens,
+                "seconds": seconds,
+                "tokens_per_second": corpus.tokens / seconds if seconds else None,
+                "sources": sources.as_json(self.shares),
+            },
+            "draft_vocabulary": self.vocabulary.as_json(),
+            "training": self._training_record(),
+            "accuracy": result.accuracy,
+            "acceptance_per_depth": result.acceptance,
+            "tree": result.tree,
+            "tokens_per_step": {str(nodes): value for nodes, value in result.by_size.items()},
+        }
+        written = record.write(document, options.output)
+        if options.export_hf is not None:
+            written += export.export_heads(options.output, self.base, options.export_hf)
+        return written
+
+    def _training_record(self) -> dict[str, Any]:
+        fit, points = self.trained, self.curve.points
+        best = fit.best.curve[fit.best.at]
+        positions, seconds = fit.step * fit.plan.batch, points[-1].seconds if points else 0.0
+        return {
+            "planned_steps": fit.plan.steps,
+            "steps": fit.step,
+            "batch": fit.plan.batch,
+            "positions": positions,
+            "seconds": seconds,
+            "positions_per_second": positions / seconds if seconds else None,
+            "evaluation_nodes": EVALUATION_NODES,
+            "best": {"step": best.step, "tokens_per_step": best.tokens_per_step},
+            "curve": [asdict(point) for point in points],
+        }
+
     def _check_interrupt(self) -> None:
         if self.interrupt.requested:
-            _say(self.options.console, f"Saved in {self.folder}. The same command continues from here.")
+            say(self.options.console, f"Saved in {self.folder}. The same command continues from here.")
             raise KeyboardInterrupt
-
-
-def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
-    """Says what will be used; MedusaError when a known need exceeds the free space."""
-    console, free = options.console, shutil.disk_usage(corpus.folder).free
-    million = corpus.bytes_per_token * 1e6 / GIB
-    _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} heads")
-    if corpus.tokens:
-        _say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
-    where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
-    if options.tokens is None:
-        _say(console, f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
-        return
-    needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token
-    _say(console, f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
-    if needed > free:
-        raise MedusaError(
-            f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
-        )
-
-
-def _say(console: Console, text: str) -> None:
-    """One line as it is: paths are neither wrapped nor read as markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _report(console: Console, result: TrainResult) -> None:
-    table = Table(
-        "head", "rank 1", "rank 2", "rank 3", "first 10", title="Accuracy on held-out text", title_justify="left"
-    )
-    for head, row in enumerate(result.accuracy, 1):
-        table.add_row(str(head), *(f"{value:.1%}" for value in row[:3]), f"{sum(row):.1%}")
-    console.print(table)
-    size = result.output.stat().st_size / (1 << 20)
-    _say(
-        console,
-        f"Tree: {len(result.tree) + 1} nodes; {result.predicted:.2f} tokens per step predicted, "
-        f"{result.measured:.2f} measured on other held-out text",
-    )
-    _say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
