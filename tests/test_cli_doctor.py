@@ -174,11 +174,13 @@ def test_train_hands_its_options_over(tmp_path: Path, monkeypatch: pytest.Monkey
     code, out, err = invoke(
         "train", str(model), "-o", "out.gguf", "--sidecar", "--heads", "3", "--minutes", "2.5", "--data", "d.jsonl",
         "-s", "4", "--tokens", "5000", "-t", "2", "-ngl", "0", "--parallel", "8", "--work-dir", "w",
+        "--kind", "hydra++", "--objective", "truth",
     )  # fmt: skip
     assert (code, out, err) == (0, "", "")
     options = seen[0]
     assert (options.model, options.output, options.sidecar, options.heads) == (model, Path("out.gguf"), True, 3)
     assert (options.minutes, options.data, options.seed, options.tokens) == (2.5, Path("d.jsonl"), 4, 5000)
+    assert (options.kind, options.objective) == ("hydra++", "truth")
     assert (options.threads, options.n_gpu_layers, options.parallel, options.work_dir) == (2, 0, 8, Path("w"))
 
 

@@ -283,6 +283,21 @@ def test_the_teacher_is_the_softmax_of_the_likeliest_rows(data: Data, tmp_path: 
     assert len(calls) == 2 * done  # another draft vocabulary
 
 
+def test_an_interrupted_teacher_leaves_nothing_behind(data: Data, tmp_path: Path) -> None:
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        teacher_rows(tmp_path, data.states, 1000, np.arange(VOCAB, dtype=np.int32), data.output, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_announced_checkpoint_size_is_the_real_one(data: Data, tmp_path: Path) -> None:
+    trainer = trained(data, 3, kind="hydra++")
+    trainer.save(tmp_path / "heads.pt")
+    assert 0.95 * trainer.checkpoint_bytes < (tmp_path / "heads.pt").stat().st_size < 1.5 * trainer.checkpoint_bytes
+
+
 def test_what_heads_are_taught_is_the_row_of_the_token_they_draft(data: Data) -> None:
     ids, p = data.taught.taught(torch.tensor([0, 21]), COUNT) or (torch.empty(0), torch.empty(0))
     assert ids.shape == p.shape == (2, COUNT, 2)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from medusa_cli.errors import MedusaError
 from medusa_cli.training import dataset, dialogs, filters
-from medusa_cli.training.base_model import output_rows, read_base
+from medusa_cli.training.base_model import embedding_rows, output_rows, read_base
 from medusa_cli.training.corpus import Corpus, Text
 from medusa_cli.training.seed_prompts import WEIGHTS, iter_conversations
 from medusa_cli.training.self_written import is_usable
@@ -309,6 +309,26 @@ def test_output_rows_are_those_of_the_matrix(tmp_path: Path, kind: str) -> None:
     assert (base.n_embd, base.n_vocab) == (64, 20)
     with pytest.raises(MedusaError, match="20 rows"):
         output_rows(base, np.array([20]))
+
+
+@pytest.mark.parametrize(("architecture", "scale"), [("llama", 1.0), ("gemma3", 8.0), ("granite", 12.0)])
+def test_embeddings_are_scaled_as_the_model_does(tmp_path: Path, architecture: str, scale: float) -> None:
+    matrix = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
+    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
+    writer.add_block_count(1)
+    writer.add_embedding_length(64)
+    writer.add_token_list([f"t{i}" for i in range(20)])
+    if architecture == "granite":
+        writer.add_float32("granite.embedding_scale", 12.0)
+    writer.add_tensor("token_embd.weight", matrix)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    base = read_base(tmp_path / "m.gguf")
+    assert base.embedding_scale == scale
+    rows = np.array([3, 19])
+    np.testing.assert_allclose(embedding_rows(base, rows), scale * matrix[rows], rtol=1e-6)
 
 
 def test_tied_embeddings_are_found_and_strangers_refused(tmp_path: Path) -> None:

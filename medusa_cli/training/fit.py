@@ -18,16 +18,15 @@ from medusa_cli.converters.atomic import atomic_path
 
 from .heads import HeadInputs, Heads, HeadShape
 from .loss import heads_loss
-from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, WARMUP_STEPS, WEIGHT_DECAY, Recipe
+from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, TEACHER_TOP, WARMUP_STEPS, WEIGHT_DECAY, Recipe
 from .rows import BatchOrder, Examples, FileRows, TextRows, TokenEmbeddings
-from .teacher import TOP
 from .torch_setup import matmul_dtype
 
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SHARE = 0.05
 """Writing checkpoints may take this share of the time; large heads are saved less often."""
-LOSS_ROWS = {"cpu": 512, "cuda": 8192}
-"""Rows whose logits are held at once."""
+LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
+"""Rows whose logits are held at once: what a cache holds, and what keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +122,7 @@ class Fit:
         order = BatchOrder(examples, self.plan.batch, self.plan.seed, self.plan.kind == "hydra++")
         target = torch.from_numpy(examples.target)
         rows = torch.from_numpy(examples.rows)
+        block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         every = -(-self.plan.steps // EVALUATIONS)
         if self.step == 0 and self.heads.prefix is not None:
             self.heads.prefix.keep_scale(source.states.gather(rows[: self.plan.batch]))
@@ -134,7 +134,7 @@ class Fit:
             wanted = target[picked.index].long().to(self.device)
             z = self.heads(inputs, output.dtype)
             taught = source.taught(at, self.plan.heads)
-            loss = heads_loss(z, wanted, output, LOSS_ROWS[self.device.type], taught)
+            loss = heads_loss(z, wanted, output, block, taught)
             self._update(loss)
             if self.step % 10 == 0 or self.step == self.plan.steps or self.step % every == 0:
                 value = float(loss.detach())
@@ -177,6 +177,11 @@ class Fit:
         torch.nn.utils.clip_grad_norm_(self.heads.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights, the best ones and two moments of each."""
+        return sum(4 * parameter.nbytes for parameter in self.heads.parameters())
 
     def save(self, path: Path) -> None:
         """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
@@ -232,7 +237,7 @@ def measure_rate(
     if shape.kind != "medusa":
         embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
     if objective == "teacher":
-        top = min(TOP, vocabulary)
+        top = min(TEACHER_TOP, vocabulary)
         ids = np.tile(np.arange(top, dtype=np.int32), (batch, 1))
         teacher = FileRows([ids], device), FileRows([np.full((batch, top), 1 / top, np.float16)], device)
     texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()

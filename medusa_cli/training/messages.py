@@ -15,6 +15,7 @@ from medusa_cli.errors import MedusaError
 from .base_model import BaseModel
 from .corpus import Corpus
 from .options import TrainOptions
+from .recipe import TEACHER_BYTES
 
 if TYPE_CHECKING:
     from .fit import CurvePoint
@@ -46,16 +47,19 @@ class TrainResult:
 def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    million = corpus.bytes_per_token * 1e6 / GIB
+    teacher = options.objective == "teacher"
+    each = corpus.bytes_per_token + (TEACHER_BYTES if teacher else 0)
+    million = each * 1e6 / GIB
+    what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
     say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
     if corpus.tokens:
         say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
     if options.tokens is None:
-        say(console, f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
+        say(console, f"{what}: {million:.2f} GiB per million tokens in {where}")
         return
-    needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token
-    say(console, f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
+    needed = max(0, options.tokens - corpus.tokens) * each
+    say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
             f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"

@@ -15,7 +15,7 @@ from .heads import Heads
 from .loss import target_ranks
 from .rows import TextRows, text_batches
 
-ROWS = {"cpu": 512, "cuda": 4096}
+ROWS, ROWS_GPU = 512, 4096
 """Rows ranked at a time."""
 
 
@@ -37,7 +37,7 @@ def rank_texts(
     kept = [span for span in spans if span.length > count]
     examples = examples_of(tokens, kept, t2d, count)
     parts = []
-    for picked in text_batches(examples, ROWS[output.device.type]):
+    for picked in text_batches(examples, ROWS_GPU if output.device.type == "cuda" else ROWS):
         rows = torch.from_numpy(examples.rows)[picked.index]
         wanted = torch.from_numpy(examples.target)[picked.index].long().to(output.device)
         z = heads(source.inputs(rows, count, picked.lengths), output.dtype)

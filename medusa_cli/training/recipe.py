@@ -34,3 +34,7 @@ EVALUATIONS = 16
 """How often a run measures held-out tokens per step, at even distances."""
 PATIENCE = 5
 """So many evaluations in a row without a new best end a run."""
+TEACHER_TOP = 32
+"""How many of the base's likeliest tokens are kept for each position."""
+TEACHER_BYTES = TEACHER_TOP * 6
+"""For each position: 4 of the token, 2 of its probability."""

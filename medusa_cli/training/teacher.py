@@ -1,7 +1,7 @@
 """The base's own next-token distribution at every row, from the stored hidden states: what distilled heads learn.
 
-Only its TOP likeliest tokens of the draft vocabulary are kept, with their probabilities scaled to sum to 1. They are
-computed once and kept beside the text: 6 bytes a token and place instead of a row of logits.
+Only its TEACHER_TOP likeliest tokens of the draft vocabulary are kept, with their probabilities scaled to sum to 1.
+They are computed once and kept beside the text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from medusa_cli.converters.atomic import atomic_file
 
+from .recipe import TEACHER_TOP
 from .rows import FileRows
 
-TOP = 32
 BLOCK = 512
-BYTES_PER_TOKEN = TOP * 6
+"""Rows whose logits are held at once."""
 
 
 def teacher_rows(
@@ -39,7 +39,7 @@ def teacher_rows(
     whole or not at all; computed anew when they are of other text or another draft vocabulary. on_rows may raise.
     """
     names = [folder / "teacher.ids.npy", folder / "teacher.p.npy"]
-    top = min(TOP, len(output))
+    top = min(TEACHER_TOP, len(output))
     key = {
         "rows": rows,
         "top": top,

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
 EVALUATION_SHARE = 0.1
+EVALUATION_COST = 0.5
+"""Time of a position evaluated, against one trained on."""
 MOST_EVALUATED = 8192
 """Held-out positions per evaluation: at most this, and in all this share of the positions trained on."""
 
@@ -109,6 +111,7 @@ class _Run:
         self.recipe = RECIPES[options.kind]
         shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
         rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
+        rate *= 1 - EVALUATION_COST * EVALUATION_SHARE
         self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
 
     # Set by prepare().
@@ -120,6 +123,8 @@ class _Run:
     shares: list[sources.SourceShare]
     source: TextRows
     output: torch.Tensor
+    preparation: float
+    """Seconds."""
     # Set by fit().
     trained: Fit
     curve: Curve
@@ -184,7 +189,7 @@ class _Run:
 
         from .rows import FileRows, TextRows, TokenEmbeddings
 
-        corpus = self.corpus
+        begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
         ranked = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab, draft_vocab.SIZES[-1])
@@ -206,6 +211,7 @@ class _Run:
             embeddings = TokenEmbeddings(matrix.to(self.device), place)
         teacher = self._teacher(states) if self.options.objective == "teacher" else None
         self.source = TextRows(states, embeddings, teacher)
+        self.preparation = time.monotonic() - begin
 
     def _vocabulary(self, ranked: NDArray[np.int32]) -> draft_vocab.VocabularyChoice:
         """The size that was asked for, else the best one on this machine."""
@@ -229,10 +235,9 @@ class _Run:
 
     def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
         """The base's distribution at every row that is trained on."""
-        from .teacher import BYTES_PER_TOKEN, teacher_rows
+        from .teacher import teacher_rows
 
         rows = max(span.start + span.length for span in self.split.train)
-        say(self.options.console, f"Teacher: {rows * BYTES_PER_TOKEN / GIB:.2f} GiB in {self.folder}")
         with phase(self.options.console, "Teacher", "positions") as bar:
 
             def on_rows(done: int) -> None:
@@ -254,7 +259,8 @@ class _Run:
         plan = self._plan(len(examples.rows), batch, digest.hexdigest())
         self.trained = Fit(plan, self.base.n_embd, self.device)
         checkpoint = self.folder / f"{options.kind}.pt"
-        self.trained.restore(checkpoint)
+        if not self.trained.restore(checkpoint):
+            say(options.console, f"Checkpoint: up to {self.trained.checkpoint_bytes / GIB:.2f} GiB in {self.folder}")
         low = self.output.to(matmul_dtype(self.device))
         watched = self._watched(plan)
         self.curve = Curve(self.folder / f"{options.kind}.curve.json", str(asdict(plan)), plan.steps, batch)
@@ -296,7 +302,7 @@ class _Run:
         from .fit import FitPlan
 
         options, path = self.options, self.folder / f"{self.options.kind}.plan.json"
-        seconds = float(self.corpus.state.get("seconds", 0.0))
+        seconds = float(self.corpus.state.get("seconds", 0.0)) + self.preparation
         steps = self.schedule.steps(rows, batch, seconds)
         kind, objective, device = options.kind, options.objective, self.device.type
         plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, self.recipe)
