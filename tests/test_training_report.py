@@ -13,9 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from killed_training import options, tiny_model
+from medusa_cli.converters.checkpoint import open_checkpoint
+from medusa_cli.converters.head_formats import read_heads
 from rich.console import Console
+from typer.testing import CliRunner
 
-from medusa_cli.training import draft_vocab, live, record
+from medusa_cli import cli
+from medusa_cli.errors import MedusaError
+from medusa_cli.training import draft_vocab, live, record, train
 from medusa_cli.training.base_model import read_base
 from medusa_cli.training.curve import MOST_POINTS, Curve
 from medusa_cli.training.dataset import Span
@@ -153,6 +159,41 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     written = record.write(document(), tmp_path / "heads.gguf")
     assert written == [tmp_path / "heads.train.json", tmp_path / "heads.train.png"]
     assert written[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_tells_everything(tmp_path: Path) -> None:
+    base = tiny_model(tmp_path / "base.gguf")
+    console = Console(file=io.StringIO(), width=120)
+    given = options(base, tmp_path, draft_vocab=150, export_hf=tmp_path / "hf", console=console)
+    result = train.run(given)
+    told = json.loads((tmp_path / "out.train.json").read_text())
+    assert told["options"]["kind"] == given.kind
+    assert told["draft_vocabulary"]["size"] == 150
+    assert told["tokens_per_step"] == {str(nodes): value for nodes, value in result.by_size.items()}
+    assert sum(row["tokens"] for row in told["text"]["sources"]) == told["text"]["tokens"] >= 3000
+    assert sum(row["share"] for row in told["text"]["sources"]) == pytest.approx(1)
+    curve = told["training"]["curve"]
+    assert curve[-1]["step"] == told["training"]["steps"]
+    assert max(point["tokens_per_step"] or 0 for point in curve) == told["training"]["best"]["tokens_per_step"]
+    assert [point["seconds"] for point in curve] == sorted(point["seconds"] for point in curve)
+    assert read_heads(open_checkpoint(tmp_path / "hf")).head_count == 2
+    assert isinstance(console.file, io.StringIO)
+    assert "Text by source" in console.file.getvalue()
+    with pytest.raises(MedusaError, match="--draft-vocab 99"):
+        train.run(options(base, tmp_path, draft_vocab=99))
+
+
+def test_what_would_be_overwritten_is_refused(tmp_path: Path) -> None:
+    base = tiny_model(tmp_path / "base.gguf")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "mine.txt").write_text("mine")
+    arguments = ["train", str(base), "-o", str(tmp_path / "o.gguf"), "--export-hf", str(tmp_path / "hf")]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 1
+    assert "is not empty" in result.stderr
+    result = CliRunner().invoke(cli.app, [*arguments[:-1], str(base)])
+    assert result.exit_code == 1
+    assert "is a file" in result.stderr
 
 
 # --- draft vocabulary ------------------------------------------------------------------------------
