@@ -188,6 +188,9 @@ def test_an_interrupted_generation_goes_on(base: Path, tmp_path: Path, engine: E
     assert len(jobs) == len(set(jobs))
     assert finished.texts[: len(saved.texts)] == saved.texts
     assert finished.tokens >= 6000
+    undisturbed = options(base, tmp_path, work_dir=tmp_path / "other")
+    train.run(undisturbed)
+    assert finished.state["generated"] == text_of(undisturbed).state["generated"]  # nothing was written twice
     calls = engine.texts
     train.run(given)  # everything is there already: no more text is written
     assert engine.texts == calls

@@ -139,7 +139,7 @@ def _stated_prefix(checkpoint: Checkpoint, has_prefix: bool) -> dict[str, int | 
     stated: dict[str, int | float | str] = {}
     for key, (name, kind) in PREFIX_CONFIG.items() if has_prefix else ():
         value = checkpoint.config.get(name)
-        if isinstance(value, (int, kind)) and not isinstance(value, bool) and 0 < value < 1e12:
+        if (type(value) is int or type(value) is float) and 0 < value < 1e12 and kind(value) == value:
             stated[key] = kind(value)
     return stated
 

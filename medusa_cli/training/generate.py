@@ -138,7 +138,7 @@ class TextWriter:
         stored = self._stored_round()
         if stored is None or self.corpus.state.get("rounds", 0) > stored.number:
             return None
-        done = self.corpus.done_jobs()
+        done = self.corpus.done_jobs() | set(self.corpus.state.get("dropped", []))
         jobs = [job for job in stored.jobs if job.id not in done]
         return Round(stored.number, stored.cursor, stored.next_job, jobs)
 
@@ -216,7 +216,7 @@ class TextWriter:
                     on_partial=lambda _, tokens: loop_start(tokens) == len(tokens),
                 )
         if not should_stop():
-            self.corpus.state["rounds"] = current.number + 1
+            self.corpus.state.update(rounds=current.number + 1, dropped=[])
             self.corpus.flush()
 
     def _keep(self, job: Job, tokens: list[int], states: NDArray[np.float16]) -> None:
@@ -224,10 +224,12 @@ class TextWriter:
         self._count("generated", job.source, len(tokens))
         kept = loop_start(tokens)
         states = np.array(states[:kept], dtype=np.float16)
-        if kept < MIN_TEXT or is_degenerate(tokens[:kept]) or not np.isfinite(states).all():
-            return
-        if self.known.add(tokens[:kept]):
+        usable = kept >= MIN_TEXT and not is_degenerate(tokens[:kept]) and bool(np.isfinite(states).all())
+        duplicate = usable and self.known.add(tokens[:kept])
+        if duplicate:
             self._count("duplicates", job.source, kept)
+        if duplicate or not usable:
+            self.corpus.state.setdefault("dropped", []).append(job.id)
             return
         complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
         text = Text(job.id, job.group, kept, complete, job.source, job.temperature)

@@ -51,6 +51,7 @@ def _draw(document: dict[str, Any], path: Path) -> None:
     for head, row in enumerate(document["accuracy"], 1):
         right.plot(range(1, len(row) + 1), row, marker=".", label=f"head {head}")
     right.set_xlabel("rank")
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.set_ylabel("accuracy on held-out text")
     right.set_ylim(bottom=0)
     right.legend()
