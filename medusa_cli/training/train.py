@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
+ASSUMED_VOCABULARY = 12288
+"""Size of the draft vocabulary that the time is planned with until the text tells."""
 EVALUATION_SHARE = 0.1
 EVALUATION_COST = 0.5
 """Time of a position evaluated, against one trained on."""
@@ -101,18 +103,10 @@ class _Run:
     def __init__(
         self, options: TrainOptions, base: BaseModel, corpus: Corpus, folder: Path, interrupt: Interrupt
     ) -> None:
-        from .fit import measure_rate
-        from .heads import HeadShape
-
         self.options, self.base, self.corpus, self.folder, self.interrupt = options, base, corpus, folder, interrupt
         self.device = pick_device()
-        vocabulary = min(options.draft_vocab or dataset.DRAFT_VOCAB, base.n_vocab)
-        timed = options.tokens is None
         self.recipe = RECIPES[options.kind]
-        shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
-        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
-        rate *= 1 - EVALUATION_COST * EVALUATION_SHARE
-        self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
+        self.schedule = self._schedule(min(options.draft_vocab or ASSUMED_VOCABULARY, base.n_vocab))
 
     # Set by prepare().
     split: dataset.Split
@@ -128,6 +122,18 @@ class _Run:
     # Set by fit().
     trained: Fit
     curve: Curve
+
+    def _schedule(self, vocabulary: int) -> Schedule:
+        """How the time is divided, given how fast training goes with a draft vocabulary of this size."""
+        from .fit import measure_rate
+        from .heads import HeadShape
+
+        options = self.options
+        if options.tokens is not None:
+            return Schedule(options.tokens, None, 1.0)
+        shape = HeadShape(options.kind, options.heads, self.base.n_embd, self.recipe.blocks)
+        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device)
+        return Schedule(None, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
     def generate(self, source: PromptSource) -> None:
         """Text until the schedule has enough; nothing when an earlier call of the same kind had."""
@@ -202,6 +208,7 @@ class _Run:
         self.options.console.print(sources.as_table(self.shares))
         self.vocabulary = self._vocabulary(ranked)
         self.d2t = ranked[: self.vocabulary.size]
+        self.schedule = self._schedule(len(self.d2t))
         self.t2d = dataset.token_to_draft(self.d2t, self.base.n_vocab)
         self.output = torch.from_numpy(output_rows(self.base, self.d2t)).to(self.device)
         states, embeddings = FileRows(corpus.open_states(), self.device), None
