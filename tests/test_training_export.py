@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -13,14 +14,17 @@ import numpy as np
 import pytest
 from fixtures import BASE_HIDDEN, BASE_VOCAB
 from head_numpy import NumpyHeads
+from killed_training import options, tiny_model
 from medusa_cli.converters.checkpoint import open_checkpoint
 from medusa_cli.converters.head_formats import read_heads
 from medusa_cli.converters.head_formats.hydra import PREFIX_NAMES
 from medusa_cli.converters.safetensors_write import TensorToWrite, write_safetensors
+from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
 from medusa_cli.errors import MedusaError
+from medusa_cli.training import train
 from medusa_cli.training.base_model import output_rows, read_base
 from medusa_cli.training.export import NEVER, check_folder, export_heads
 
@@ -137,6 +141,23 @@ def test_convert_reads_exported_hydra_heads(base: Path, tmp_path: Path, prefix: 
     assert sorted(set(np.asarray(bias.data).tolist())) == [NEVER, 0.0]
     if prefix:
         assert reader.fields["medusa.prefix.head_count"].contents() == 2
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra++"])
+def test_what_train_exports_convert_reads(tmp_path: Path, kind: str) -> None:
+    base = tiny_model(tmp_path / "base.gguf")
+    given = options(base, tmp_path, kind=kind, export_hf=tmp_path / "hf", console=Console(file=io.StringIO()))
+    train.run(given)
+    arguments = ["convert", tmp_path / "hf", "--base", base, "-o", tmp_path / "again.gguf", "--sidecar"]
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    before, after = (gguf.GGUFReader(path) for path in (given.output, tmp_path / "again.gguf"))
+    for key in ("medusa.kind", "medusa.head_count", "medusa.block_count", "medusa.base.fingerprint"):
+        assert after.fields[key].contents() == before.fields[key].contents()
+    for key in (key for key in before.fields if key.startswith("medusa.prefix.")):
+        assert after.fields[key].contents() == pytest.approx(before.fields[key].contents())
+    names = {tensor.name for tensor in before.tensors}
+    assert names - {"medusa.d2t"} <= {tensor.name for tensor in after.tensors}
 
 
 def test_what_cannot_be_exported_is_refused(base: Path, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 def test_a_run_tells_everything(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base.gguf")
     console = Console(file=io.StringIO(), width=120)
-    given = options(base, tmp_path, draft_vocab=150, export_hf=tmp_path / "hf", console=console)
+    given = options(base, tmp_path, sidecar=False, draft_vocab=150, export_hf=tmp_path / "hf", console=console)
     result = train.run(given)
     told = json.loads((tmp_path / "out.train.json").read_text())
     assert told["options"]["kind"] == given.kind
