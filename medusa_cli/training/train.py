@@ -46,6 +46,8 @@ SIZES = (4, 8, 16)
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary that the time is planned with until the text tells."""
 EVALUATION_SHARE = 0.1
+SCALE_ROWS = 4096
+"""Hidden states that token embeddings are scaled to the size of."""
 EVALUATION_COST = 0.5
 """Time of a position evaluated, against one trained on."""
 MOST_EVALUATED = 8192
@@ -104,6 +106,7 @@ class _Run:
         self, options: TrainOptions, base: BaseModel, corpus: Corpus, folder: Path, interrupt: Interrupt
     ) -> None:
         self.options, self.base, self.corpus, self.folder, self.interrupt = options, base, corpus, folder, interrupt
+        self.embedding_scale = 1.0
         self.device = pick_device()
         self.recipe = RECIPES[options.kind]
         self.schedule = self._schedule(min(options.draft_vocab or ASSUMED_VOCABULARY, base.n_vocab))
@@ -193,7 +196,7 @@ class _Run:
         """Splits the text, picks the draft vocabulary and brings what training reads to the device."""
         import torch
 
-        from .rows import FileRows, TextRows, TokenEmbeddings
+        from .rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 
         begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
@@ -214,8 +217,10 @@ class _Run:
         states, embeddings = FileRows(corpus.open_states(), self.device), None
         if self.options.kind != "medusa":
             used, place = dataset.token_places(self.tokens, self.base.n_vocab)
-            matrix = torch.from_numpy(embedding_rows(self.base, used).astype(np.float16))
-            embeddings = TokenEmbeddings(matrix.to(self.device), place)
+            matrix = embedding_rows(self.base, used)
+            self.embedding_scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+            matrix = (matrix * np.float32(self.embedding_scale)).astype(np.float16)
+            embeddings = TokenEmbeddings(torch.from_numpy(matrix).to(self.device), place)
         teacher = self._teacher(states) if self.options.objective == "teacher" else None
         self.source = TextRows(states, embeddings, teacher)
         self.preparation = time.monotonic() - begin
@@ -359,7 +364,7 @@ class _Run:
             blocks=parts.blocks,
             residuals=parts.residuals,
             prefix=parts.prefix,
-            embedding_scale=self.base.embedding_scale,
+            embedding_scale=self.embedding_scale,
             weight_type=WEIGHT_TYPE,
             lm_head="draft_vocab",
             d2t=self.d2t,
