@@ -27,8 +27,8 @@ def sparkline(values: Sequence[float], width: int, characters: str = BLOCKS) -> 
     count = min(width, len(values))
     picked = [values[(at + 1) * len(values) // count - 1] for at in range(count)]
     low, high = min(picked), max(picked)
-    scale = (len(characters) - 1) / (high - low) if high > low else 0.0
-    return "".join(characters[round((value - low) * scale)] for value in picked)
+    span, last = (high - low) or 1.0, len(characters) - 1
+    return "".join(characters[round((value - low) / span * last)] for value in picked)
 
 
 def duration(seconds: float) -> str:
