@@ -47,18 +47,17 @@ class TrainResult:
 def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    teacher = options.objective == "teacher"
-    each = corpus.bytes_per_token + (TEACHER_BYTES if teacher else 0)
-    million = each * 1e6 / GIB
+    teacher = TEACHER_BYTES if options.objective == "teacher" else 0
     what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
     say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
     if corpus.tokens:
         say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
     if options.tokens is None:
-        say(console, f"{what}: {million:.2f} GiB per million tokens in {where}")
+        million = (corpus.bytes_per_token + teacher) * 1e6
+        say(console, f"{what}: {million / GIB:.2f} GiB per million tokens in {where}")
         return
-    needed = max(0, options.tokens - corpus.tokens) * each
+    needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token + options.tokens * teacher
     say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
