@@ -185,9 +185,20 @@ class Sampling:
     ) -> None: ...
 
 class Accept:
-    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H)))."""
+    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))).
 
-    def __init__(self, kind: str, *, epsilon: float = 0.09, delta: float = 0.3, greedy_root: bool = False) -> None: ...
+    "synthetic" accepts each first child with probability synthetic_rate, whatever the model says: for timing alone.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        epsilon: float = 0.09,
+        delta: float = 0.3,
+        greedy_root: bool = False,
+        synthetic_rate: float = 0.0,
+    ) -> None: ...
 
 class Piece:
     """One emitted token and the text that became printable with it (whole UTF-8 characters only)."""

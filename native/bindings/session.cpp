@@ -18,11 +18,22 @@ AcceptKind accept_kind(const std::string& name) {
     if (name == "greedy") return AcceptKind::greedy;
     if (name == "exact") return AcceptKind::exact;
     if (name == "typical") return AcceptKind::typical;
+    if (name == "synthetic") return AcceptKind::synthetic;
     throw Error("unknown accept rule " + name + ": greedy, exact or typical");
 }
 
 const char* accept_name(AcceptKind kind) {
-    return kind == AcceptKind::greedy ? "greedy" : kind == AcceptKind::exact ? "exact" : "typical";
+    switch (kind) {
+        case AcceptKind::greedy:
+            return "greedy";
+        case AcceptKind::exact:
+            return "exact";
+        case AcceptKind::typical:
+            return "typical";
+        case AcceptKind::synthetic:
+            break;
+    }
+    return "synthetic";
 }
 
 nb::dict statistics(const Generation& g) {
@@ -133,12 +144,17 @@ void bind_params(nb::module_& m) {
     nb::class_<AcceptParams>(m, "Accept")
         .def(
             "__init__",
-            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root) {
+            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root,
+               float synthetic_rate) {
                 if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
                 if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
-                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root};
+                if (!(synthetic_rate >= 0.0f && synthetic_rate <= 1.0f)) {
+                    throw Error("synthetic_rate must be within [0, 1]");
+                }
+                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root, synthetic_rate};
             },
-            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false);
+            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false,
+            "synthetic_rate"_a = 0.0f);
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
