@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from medusa_cli.errors import MedusaError
 from medusa_cli.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
+from medusa_cli.trees import STATIC
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -112,8 +113,10 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
 
 
 def repeatable(draft: DraftOptions, settings: Settings) -> DraftOptions:
-    """The draft options, without prompt lookup where a seed is given and lookup is not asked for."""
-    return dataclasses.replace(draft, lookup=False) if settings.seed is not None and draft.lookup is None else draft
+    """The draft options; where a seed is given, without lookup and grown trees that are not asked for."""
+    if settings.seed is None:
+        return draft
+    return dataclasses.replace(draft, lookup=bool(draft.lookup), tree=draft.tree or STATIC)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,9 @@ def run(
     ] = None,
     tree: Annotated[
         str | None,
-        typer.Option("--tree", metavar="NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."),
+        typer.Option(
+            "--tree", metavar="dynamic|NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."
+        ),
     ] = None,
     accept: Annotated[
         AcceptKind | None,
