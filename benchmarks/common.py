@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ def read_prompts(path: Path) -> list[tuple[str, str]]:
     return prompts
 
 
-def fixed_text(model: native.Model, count: int) -> list[int]:
-    """The first `count` tokens of the project's own passages."""
-    tokens = model.tokenize("\n\n".join(PASSAGES), add_special=True, parse_special=False)
+def fixed_text(model: native.Model, count: int, more: Sequence[Path] = ()) -> list[int]:
+    """The first `count` tokens of the project's own passages, followed by the files `more`."""
+    texts = [*PASSAGES, *(path.read_text("utf-8") for path in more)]
+    tokens = model.tokenize("\n\n".join(texts), add_special=True, parse_special=False)
     if len(tokens) < count:
         sys.exit(f"the fixed text has {len(tokens)} tokens, {count} were asked for")
     return tokens[:count]

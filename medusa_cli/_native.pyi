@@ -22,11 +22,12 @@ def system_info() -> dict[str, Any]:
     """{"devices": [{"name", "description", "type", "memory_total", "memory_free"}], "cpu_features": ["AVX2", ...]}."""
 
 def kernel_info() -> dict[str, Any]:
-    """The matrix kernels of this process: {"selected", "requested", "reason", "supported", "types", "buffer"}.
+    """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
 
     selected: name of the instruction set whose kernels new models get; None: llama.cpp's run, and "reason" says why.
-    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. types: ggml
-    types that have kernels. buffer: name of the buffer type that holds the weights the kernels multiply with.
+    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. attention:
+    whether the selected ones have one of their own. types: ggml types that have kernels. buffer: name of the buffer
+    type that holds the weights the kernels multiply with.
     """
 
 # --- files ---------------------------------------------------------------------------------------
@@ -103,6 +104,19 @@ class Placement:
     tensors: int
     nbytes: int
     """Size in the type's own layout."""
+
+class AttentionUse:
+    """What became of a forward pass's fused attention operators on the CPU. Zeros: another device ran them, or none."""
+
+    served: int
+    """Run by our kernels."""
+    left: int
+    """Run by llama.cpp."""
+    reason: str
+    """Why the last of those was left; "" when none was."""
+
+def attention_use(model: Model) -> AttentionUse:
+    """Of one token, tried out; NativeError when the model cannot decode it."""
 
 class Model:
     def __init__(
@@ -373,6 +387,13 @@ class ProductTimes:
 
 def time_products(model: Model, type: str, columns: int, *, repeats: int = 3, n_threads: int = 0) -> ProductTimes:
     """Every 2-D matrix of `type` times `columns` random columns, with the kernels that a forward pass uses."""
+
+def machine_limits(*, n_threads: int = 0, rounds: int = 3) -> tuple[float, float | None]:
+    """What the kernels are judged by: bytes per second read from memory, and multiplications per second in registers.
+
+    The best of all rounds, all threads together. The latter is of the selected kernels' instruction set; None where it
+    is not known.
+    """
 
 class VerifyTimer:
     """Forward passes of several widths behind the same `position` tokens, which are decoded once (at construction)."""

@@ -67,14 +67,15 @@ def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """Kernels that were asked for by name and are not there go to `problems`."""
     if info["selected"] is None and info["requested"] not in ("", KERNELS_OFF):
         problems.append(f"{STOCK}'s kernels run, not ours: {info['reason']}")
-    return {key: info[key] for key in ("selected", "reason", "supported", "types")}
+    return {key: info[key] for key in ("selected", "reason", "supported", "attention", "types")}
 
 
 def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
 
-    {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}]}; no
-    weights where the platform does not tell. MedusaError or NativeError when the model does not load.
+    {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
+    "attention": {"kernels", "remark"}}; no weights where the platform does not tell. MedusaError or NativeError when
+    the model does not load or cannot decode a token.
     """
     ref = models.resolve(reference, console)
     from medusa_cli import native, runtime
@@ -93,7 +94,20 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         }
         for group in model.placement
     ]
-    return {"name": ref.name, "description": model.description, "weights": weights}
+    attention = _attention(native.attention_use(model), info)
+    return {"name": ref.name, "description": model.description, "weights": weights, "attention": attention}
+
+
+def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:
+    """Whose attention runs, and why not ours where it does not."""
+    if info["selected"] is None:
+        return {"kernels": STOCK, "remark": f"kernels are off: {info['reason']}"}
+    if use.served and use.left:
+        return {"kernels": info["selected"], "remark": f"{use.left} layers are left to {STOCK}: {use.reason}"}
+    if use.served:
+        return {"kernels": info["selected"], "remark": None}
+    none_seen = "no fused attention ran on the processor"
+    return {"kernels": STOCK, "remark": use.reason or none_seen}
 
 
 def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
@@ -104,8 +118,6 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
         return "norms, biases and the like"
     if group.buffer == info["buffer"]:
         return None
-    if group.role == "experts":
-        return f"experts are left to {STOCK}"
     if not group.buffer.startswith("CPU"):
         return f"in {group.buffer}"
     if info["selected"] is None:

@@ -61,6 +61,15 @@ std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string
     return out;
 }
 
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model) {
+    LlamaContext context(std::move(model), ContextParams());
+    constexpr int sequence[] = {0};
+    const BatchRow row{0, 0, sequence, true};
+    kernels::take_attention_use();
+    if (context.decode({&row, 1}, nullptr) != DecodeStatus::ok) throw Error("one token could not be decoded");
+    return kernels::take_attention_use();
+}
+
 std::vector<Placement> placement_of(const LlamaModel& model) {
     const auto tensors = model.tensors();
     const bool looked_up = embedding_is_only_looked_up(tensors);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kernels/buffer_type.h"
 #include "llama_api.h"
 
 namespace medusa {
@@ -29,6 +31,9 @@ struct Placement {
 
 // Largest first within a role. Empty where the platform does not tell.
 std::vector<Placement> placement_of(const LlamaModel& model);
+
+// Whose fused attention a forward pass over one token runs on the CPU, tried out.
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
 
 // The matrices of a type that are multiplied with and lie in main memory.
 std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type);

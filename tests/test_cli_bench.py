@@ -356,11 +356,18 @@ def test_kernels_are_timed_beside_those_of_llama_cpp(demo: None) -> None:
         assert row["ms"] > 0
         assert row["speedup"] == pytest.approx(row["stock_ms"] / row["ms"])
         assert row["gb_per_second"] == pytest.approx(row["nbytes"] / row["ms"] / 1e6)
+        assert row["of_bandwidth"] > 0
+        assert row["of_peak"] is None or 0 < row["of_peak"] < 1
+    # One column and three see the same limits.
+    for one in ("of_bandwidth", "gb_per_second"), ("of_peak", "gmac_per_second"):
+        shares, speeds = [rows[0][key] / rows[1][key] for key in one] if rows[0]["of_peak"] else (1, 1)
+        assert shares == pytest.approx(speeds)
     assert rows[0]["nbytes"] == 66_355_200
     assert rows[0]["ratio"] == 1.0
     code, out, _ = bench("kernels", "demo", "--columns", "2", "--rounds", "1")
     assert code == 0
     assert "llama.cpp ms" in out
+    assert "of peak" in out
 
 
 @pytest.mark.parametrize("columns", ["0", "1,x", "", "1000"])

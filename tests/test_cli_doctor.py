@@ -107,11 +107,14 @@ def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
     rest = {("embedding", "q4_0", "llama.cpp", "only looked up"),
             ("other", "f32", "llama.cpp", "norms, biases and the like")}  # fmt: skip
     assert rows(found) == {("matrix", "q4_0", "scalar", None), ("matrix", "q8_0", "scalar", None), *rest}
+    assert found["kernels"]["attention"] is True
+    assert found["model"]["attention"] == {"kernels": "scalar", "remark": None}
 
     code, found = run_doctor(tmp_path, "off", model)
     assert (code, found["problems"], found["kernels"]["selected"]) == (0, [], None)
     off = ("llama.cpp", "kernels are off: MEDUSA_ISA=off")
     assert rows(found) == {("matrix", "q4_0", *off), ("matrix", "q8_0", *off), *rest}
+    assert found["model"]["attention"] == {"kernels": "llama.cpp", "remark": "kernels are off: MEDUSA_ISA=off"}
 
     code, found = run_doctor(tmp_path, "avx1024")
     assert code == 1
@@ -124,7 +127,8 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     code, out, err = invoke("doctor", str(model))
     assert (code, err) == (0, "")
     table = out[out.index("base.gguf: ") :]
-    assert "weights" in table.splitlines()[1]
+    assert table.splitlines()[1].startswith("Attention: ")
+    assert "weights" in table.splitlines()[2]
     assert len([line for line in table.splitlines() if line.startswith("matrix") and " f32 " in line]) == 1
     code, out, err = invoke("doctor", str(tmp_path / "nowhere.gguf"))
     assert (code, out) == (1, "")
@@ -139,7 +143,8 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
         ("matrix", "q2_K", "CPU_Mapped", "avx2", "no kernel for this type"),
         ("matrix", "q4_0", "CUDA0", "avx2", "in CUDA0"),
         ("matrix", "q4_0", "CPU", None, "kernels are off: because"),
-        ("experts", "q4_0", "CPU", "avx2", "experts are left to llama.cpp"),
+        ("experts", "q4_0", "OURS", "avx2", None),
+        ("experts", "q2_K", "CPU", "avx2", "no kernel for this type"),
         ("embedding", "q4_0", "CPU", "avx2", "only looked up"),
     ],
 )
@@ -151,11 +156,50 @@ def test_why_a_weight_is_not_on_the_kernels(
     )
     info = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
+    monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
     monkeypatch.setattr(runtime, "load_model", lambda *_: model)
     monkeypatch.setattr(models, "resolve", lambda *_: SimpleNamespace(name="m", path="m"))
     [row] = diagnosis.diagnose_model("m", Console())["weights"]
     assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
     assert row["kernels"] == (selected if buffer == "OURS" else "llama.cpp")
+
+
+@pytest.mark.parametrize(
+    ("use", "selected", "kernels", "remark"),
+    [
+        ((30, 0, ""), "avx2", "avx2", None),
+        ((20, 10, "attention sinks"), "avx2", "avx2", "10 layers are left to llama.cpp: attention sinks"),
+        ((0, 30, "the cache is not F16"), "avx2", "llama.cpp", "the cache is not F16"),
+        ((0, 0, ""), "avx2", "llama.cpp", "no fused attention ran on the processor"),
+        ((0, 0, ""), None, "llama.cpp", "kernels are off: because"),
+    ],
+)
+def test_whose_attention_runs_and_why_not_ours(
+    monkeypatch: pytest.MonkeyPatch,
+    use: tuple[int, int, str],
+    selected: str | None,
+    kernels: str,
+    remark: str | None,
+) -> None:
+    served, left, reason = use
+    info = {"selected": selected, "reason": "because", "types": [], "buffer": "OURS"}
+    monkeypatch.setattr(native, "kernel_info", lambda: info)
+    monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
+    monkeypatch.setattr(runtime, "load_model", lambda *_: SimpleNamespace(description="fake", placement=[]))
+    monkeypatch.setattr(models, "resolve", lambda *_: SimpleNamespace(name="m", path="m"))
+    assert diagnosis.diagnose_model("m", Console())["attention"] == {"kernels": kernels, "remark": remark}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
+def test_heads_that_fill_no_register_are_left_to_llama_cpp(tmp_path: Path) -> None:
+    _, found = run_doctor(tmp_path, "scalar", str(tiny_base(tmp_path / "base.gguf", heads=8)))
+    attention = found["model"]["attention"]
+    assert attention["kernels"] == "llama.cpp"
+    # Where llama.cpp was built for half-precision vectors, its fused operator is off for such heads.
+    assert attention["remark"] in (
+        "heads of a size that the kernels do not take",
+        "no fused attention ran on the processor",
+    )
 
 
 def test_problems_around_the_demo_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +218,13 @@ def test_train_hands_its_options_over(tmp_path: Path, monkeypatch: pytest.Monkey
     code, out, err = invoke(
         "train", str(model), "-o", "out.gguf", "--sidecar", "--heads", "3", "--minutes", "2.5", "--data", "d.jsonl",
         "-s", "4", "--tokens", "5000", "-t", "2", "-ngl", "0", "--parallel", "8", "--work-dir", "w",
+        "--kind", "hydra++", "--objective", "truth",
     )  # fmt: skip
     assert (code, out, err) == (0, "", "")
     options = seen[0]
     assert (options.model, options.output, options.sidecar, options.heads) == (model, Path("out.gguf"), True, 3)
     assert (options.minutes, options.data, options.seed, options.tokens) == (2.5, Path("d.jsonl"), 4, 5000)
+    assert (options.kind, options.objective) == ("hydra++", "truth")
     assert (options.threads, options.n_gpu_layers, options.parallel, options.work_dir) == (2, 0, 8, Path("w"))
 
 

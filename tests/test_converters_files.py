@@ -43,7 +43,7 @@ def write_base(path: Path, *, rows: int = 11, extra: bytes = b"", trim: int = 0,
     return path
 
 
-def make_heads(base: Path, count: int = 2, **changes: Any) -> sc.MedusaHeads:
+def make_heads(base: Path, count: int = 2, **changes: Any) -> sc.DraftHeads:
     rng = np.random.default_rng(count)
     header, _ = gh.read_header(base)
     fields: dict[str, Any] = {
@@ -55,7 +55,7 @@ def make_heads(base: Path, count: int = 2, **changes: Any) -> sc.MedusaHeads:
         "base_name": "tiny",
         "base_fingerprint": fingerprint(header.metadata()),
     }
-    return sc.MedusaHeads(**{**fields, **changes})
+    return sc.DraftHeads(**{**fields, **changes})
 
 
 @pytest.fixture

@@ -11,68 +11,86 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from medusa_cli.errors import MedusaError
 from medusa_cli.training import dataset, fit
 from medusa_cli.training.evaluate import accuracy_table
-from medusa_cli.training.heads import HEAD_DECAY, Heads, heads_loss, target_ranks
+from medusa_cli.training.heads import Heads, HeadShape
+from medusa_cli.training.loss import HEAD_DECAY, heads_loss, target_ranks
+from medusa_cli.training.ranking import rank_texts, tokens_per_step
+from medusa_cli.training.recipe import KINDS, PATIENCE, RECIPES, Recipe
+from medusa_cli.training.rows import FileRows, TextRows, TokenEmbeddings
+from medusa_cli.training.teacher import teacher_rows
 from medusa_cli.training.torch_setup import deterministic, require_torch
+from medusa_cli.training.weights import round_weights
 
 CPU = torch.device("cpu")
 HIDDEN, VOCAB, COUNT = 16, 40, 3
 
 
-def random_heads(seed: int = 0) -> Heads:
-    heads = Heads(COUNT, HIDDEN)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        heads.weight.normal_(0, 0.3, generator=generator)
-        heads.bias.normal_(0, 0.3, generator=generator)
-    return heads
+def random_z(rows: int = 13) -> torch.Tensor:
+    z = torch.randn(COUNT, rows, HIDDEN, generator=torch.Generator().manual_seed(0))
+    return z.requires_grad_()
 
 
-def batch(rows: int = 13) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch(rows: int = 13) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    states = torch.randn(rows, HIDDEN, generator=generator)
     target = torch.randint(-1, VOCAB, (rows, COUNT), generator=generator)
     target[:, 2] = -1 if rows == 5 else target[:, 2]
-    return states, target, torch.randn(VOCAB, HIDDEN, generator=generator)
-
-
-def test_untrained_heads_are_the_identity() -> None:
-    states, _, _ = batch()
-    torch.testing.assert_close(Heads(2, HIDDEN)(states), states.expand(2, -1, -1))
+    return target, torch.randn(VOCAB, HIDDEN, generator=generator)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
 @pytest.mark.parametrize("rows", [5, 13])
 def test_loss_and_gradients_equal_plain_autograd(block: int, rows: int) -> None:
-    states, target, output = batch(rows)
-    ours, plain = random_heads(), random_heads()
-    loss = heads_loss(ours, states, target, output, block)
-    loss.backward()
+    target, output = batch(rows)
+    ours, plain = random_z(rows), random_z(rows)
+    loss = heads_loss(ours, target, output, block)
+    (3 * loss).backward()
 
     expected = torch.zeros(())
-    for k, z in enumerate(plain(states)):
+    for k, z in enumerate(plain):
         if (target[:, k] >= 0).any():
             entropy = torch.nn.functional.cross_entropy(z @ output.T, target[:, k], ignore_index=-1)
             expected = expected + HEAD_DECAY ** (k + 1) * entropy
+    (3 * expected).backward()
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(ours.grad, plain.grad)
+
+
+@pytest.mark.parametrize("block", [4, 1000])
+def test_teacher_loss_and_gradients_equal_plain_autograd(block: int) -> None:
+    target, output = batch()
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.rand(13, COUNT, VOCAB, generator=generator).topk(6, dim=2).indices
+    p = torch.softmax(torch.randn(13, COUNT, 6, generator=generator), dim=2)
+    ours, plain = random_z(), random_z()
+    loss = heads_loss(ours, target, output, block, (ids, p))
+    loss.backward()
+
+    soft = torch.zeros(13, COUNT, VOCAB).scatter(2, ids, p)
+    expected = torch.zeros(())
+    for k, z in enumerate(plain):
+        present = target[:, k] >= 0
+        entropy = torch.nn.functional.cross_entropy((z @ output.T)[present], soft[present, k])
+        expected = expected + HEAD_DECAY ** (k + 1) * entropy
     expected.backward()
 
     torch.testing.assert_close(loss, expected)
-    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(ours.grad, plain.grad)
 
 
 def test_ranks_count_the_preferred_rows() -> None:
-    states, target, output = batch()
+    target, output = batch()
     output[7] = output[3]  # equal logits: the lower row goes first
     target[0, 0], target[1, 1] = 7, 3
-    heads = random_heads()
-    ranks = target_ranks(heads, states, target, output, 10)
-    logits = (heads(states) @ output.T).detach().numpy()
+    z = random_z()
+    ranks = target_ranks(z, target, output, 10)
+    logits = (z @ output.T).detach().numpy()
     for k in range(COUNT):
-        for row in range(len(states)):
+        for row in range(len(target)):
             order = np.argsort(-logits[k, row], kind="stable").tolist()
             wanted = int(target[row, k])
             expected = min(10, order.index(wanted)) if wanted >= 0 else 10
@@ -98,15 +116,38 @@ class Data:
         self.spans = [dataset.Span(20 * i, 20, f"g{i}") for i in range(60)]
         self.t2d = np.arange(VOCAB, dtype=np.int32)
         self.output = torch.from_numpy(embedding)
-        self.rows, self.target = dataset.targets(self.tokens, self.spans[:50], self.t2d, COUNT)
-        self.states = fit.StateRows(self.shards, CPU)
+        self.examples = dataset.examples_of(self.tokens, self.spans[:50], self.t2d, COUNT)
+        self.states = FileRows(self.shards, CPU)
+        embeddings = TokenEmbeddings(self.output.half(), self.tokens)
+        p = np.full((len(self.tokens), 2), 0.05, np.float16)
+        p[:, 0] = 0.95
+        ids = np.stack([self.tokens, (self.tokens + 1) % VOCAB], axis=1)
+        self.taught = TextRows(self.states, embeddings, (FileRows([ids], CPU), FileRows([p], CPU)))
+        self.source = TextRows(self.states, embeddings)
 
-    def plan(self, steps: int, **changes: Any) -> fit.FitPlan:
-        fields = {"data": "d", "heads": COUNT, "seed": 0, "steps": steps, "batch": 64, "device": "cpu"}
+    def plan(self, steps: int, *, rate: float = 1e-3, noise: float = 0.0, **changes: Any) -> fit.FitPlan:
+        fields: dict[str, Any] = {
+            "data": "d",
+            "kind": "medusa",
+            "objective": "truth",
+            "heads": COUNT,
+            "seed": 0,
+            "steps": steps,
+            "batch": 64,
+            "device": "cpu",
+            "recipe": Recipe(RECIPES[changes.get("kind", "medusa")].blocks, rate, noise, 64),
+        }
         return fit.FitPlan(**{**fields, **changes})
 
     def run(self, trainer: fit.Fit, **options: Any) -> bool:
-        return trainer.run(self.states, self.rows, self.target, self.output, **options)
+        source = self.taught if trainer.plan.objective == "teacher" else self.source
+        return trainer.run(source, self.examples, self.output, **options)
+
+    def score(self, heads: Heads) -> float:
+        return tokens_per_step(self.ranks(heads), 8)
+
+    def ranks(self, heads: Heads) -> list[NDArray[np.int64]]:
+        return rank_texts(heads, self.source, self.tokens, self.spans[50:], self.t2d, self.output)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +155,15 @@ def data() -> Data:
     return Data()
 
 
+def growth(heads: Heads) -> float:
+    """Stands in for a score that training raises."""
+    return float(sum(value.detach().abs().sum() for value in heads.parameters()))
+
+
 def trained(data: Data, steps: int = 40, **changes: Any) -> fit.Fit:
     trainer = fit.Fit(data.plan(steps, **changes), HIDDEN, CPU)
     with deterministic(1):
-        assert data.run(trainer)
+        assert data.run(trainer, evaluate=growth)
     return trainer
 
 
@@ -138,20 +184,42 @@ def test_same_seed_same_heads(data: Data) -> None:
     assert not same(first, trained(data, seed=1))
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [1, 15, 39])
-def test_interrupted_and_resumed_equals_uninterrupted(data: Data, tmp_path: Path, stop: int) -> None:
+def test_interrupted_and_resumed_equals_uninterrupted(data: Data, tmp_path: Path, kind: str, stop: int) -> None:
     checkpoint = tmp_path / "heads.pt"
-    first = fit.Fit(data.plan(40), HIDDEN, CPU)
-    second = fit.Fit(data.plan(40), HIDDEN, CPU)
+    plan = data.plan(40, kind=kind, objective="teacher", noise=0.5)
+    first, second, again = (fit.Fit(plan, HIDDEN, CPU) for _ in range(3))
     with deterministic(1):
-        assert not data.run(first, checkpoint=checkpoint, should_stop=lambda: first.step >= stop)
+        stopped = data.run(first, evaluate=growth, checkpoint=checkpoint, should_stop=lambda: first.step >= stop)
+        assert not stopped
         assert second.restore(checkpoint)
         assert second.step == stop
-        assert data.run(second, checkpoint=checkpoint)
-    assert same(second, trained(data))
-    again = fit.Fit(data.plan(40), HIDDEN, CPU)
+        assert data.run(second, evaluate=growth, checkpoint=checkpoint)
+    whole = trained(data, kind=kind, objective="teacher", noise=0.5)
+    assert same(second, whole)
+    assert second.best.curve == whole.best.curve
     assert again.restore(checkpoint)
-    assert again.step == 40
+    assert again.finished
+    with deterministic(1):
+        assert data.run(again, evaluate=growth)
+    assert same(again, whole)
+
+
+def test_the_best_weights_are_kept_and_training_ends_early(data: Data) -> None:
+    values = iter([1.1, 1.4, *[1.3] * 50])
+    seen = []
+
+    def evaluate(heads: Heads) -> float:
+        seen.append({name: value.clone() for name, value in heads.state_dict().items()})
+        return next(values)
+
+    trainer = fit.Fit(data.plan(160), HIDDEN, CPU)
+    assert data.run(trainer, evaluate=evaluate)
+    assert trainer.step == 10 * (2 + PATIENCE)
+    assert [point.step for point in trainer.best.curve] == list(range(10, trainer.step + 1, 10))
+    for name, value in trainer.heads.state_dict().items():
+        torch.testing.assert_close(value, seen[1][name], rtol=0, atol=0)
 
 
 def test_checkpoints_of_another_plan_or_damaged_ones_are_left_alone(data: Data, tmp_path: Path) -> None:
@@ -170,28 +238,74 @@ def test_a_checkpoint_never_runs_code(data: Data, tmp_path: Path) -> None:
     assert fit.load_checkpoint(tmp_path / "evil.pt") is None
 
 
-def test_heads_learn_what_can_be_learned(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "PEAK_RATE", 0.03)
-    trainer = trained(data, 400)
-    trainer.round_weights()
-    texts = fit.rank_texts(trainer.heads, data.states, data.tokens, data.spans[50:], data.t2d, data.output)
+@pytest.mark.parametrize("objective", ["truth", "teacher"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_learn_what_can_be_learned(data: Data, kind: str, objective: str) -> None:
+    trainer = fit.Fit(data.plan(300, rate=0.02, kind=kind, objective=objective), HIDDEN, CPU)
+    assert data.run(trainer, evaluate=data.score)
+    round_weights(trainer.heads)
+    texts = data.ranks(trainer.heads)
     assert [text.shape for text in texts] == [(17, COUNT)] * 10
-    before = Heads(COUNT, HIDDEN)
-    untrained = fit.rank_texts(before, data.states, data.tokens, data.spans[50:], data.t2d, data.output)
+    fresh = Heads(HeadShape("medusa", COUNT, HIDDEN, 1))
     assert accuracy_table(texts)[0, 0] > 0.9
-    assert accuracy_table(untrained)[0, 0] < 0.2
+    assert accuracy_table(data.ranks(fresh))[0, 0] < 0.2
 
 
 def test_schedule_warms_up_and_ends_at_zero() -> None:
-    rates = [fit.learning_rate(step, 1000) for step in range(1001)]
+    rates = [fit.learning_rate(step, 1000, 0.5) for step in range(1001)]
     top = int(np.argmax(rates))
-    assert rates[0] < rates[10] < rates[top] == fit.PEAK_RATE
+    assert rates[0] < rates[10] < rates[top] == 0.5
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert rates[-1] == pytest.approx(0, abs=1e-12)
 
 
-def test_rate_is_measured() -> None:
-    assert fit.measure_rate(HIDDEN, VOCAB, COUNT, CPU, seconds=0.05) > 0
+@pytest.mark.parametrize("kind", KINDS)
+def test_rate_is_measured(kind: str) -> None:
+    shape = HeadShape(kind, COUNT, HIDDEN, RECIPES[kind].blocks)
+    assert fit.measure_rate(shape, RECIPES[kind], "teacher", VOCAB, CPU, seconds=0.05) > 0
+
+
+def test_the_teacher_is_the_softmax_of_the_likeliest_rows(data: Data, tmp_path: Path) -> None:
+    d2t = np.arange(VOCAB, dtype=np.int32)
+    calls: list[int] = []
+    ids, p = teacher_rows(tmp_path, data.states, 1000, d2t, data.output, calls.append)
+    rows = torch.tensor([0, 499, 500, 999])
+    logits = np.concatenate(data.shards)[rows.numpy()].astype(np.float64) @ data.output.numpy().T
+    order = np.argsort(-logits, axis=1)[:, :32]
+    best = np.exp(np.take_along_axis(logits, order, axis=1))
+    np.testing.assert_array_equal(ids.gather(rows).numpy(), order)
+    np.testing.assert_allclose(p.gather(rows).numpy(), best / best.sum(axis=1, keepdims=True), atol=1e-3)
+
+    done = len(calls)
+    teacher_rows(tmp_path, data.states, 1000, d2t, data.output, calls.append)
+    assert len(calls) == done  # kept
+    teacher_rows(tmp_path, data.states, 1000, d2t[::-1].copy(), data.output, calls.append)
+    assert len(calls) == 2 * done  # another draft vocabulary
+
+
+def test_an_interrupted_teacher_leaves_nothing_behind(data: Data, tmp_path: Path) -> None:
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        teacher_rows(tmp_path, data.states, 1000, np.arange(VOCAB, dtype=np.int32), data.output, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_announced_checkpoint_size_is_the_real_one(data: Data, tmp_path: Path) -> None:
+    trainer = trained(data, 3, kind="hydra++")
+    trainer.save(tmp_path / "heads.pt")
+    assert 0.95 * trainer.checkpoint_bytes < (tmp_path / "heads.pt").stat().st_size < 1.5 * trainer.checkpoint_bytes
+
+
+def test_what_heads_are_taught_is_the_row_of_the_token_they_draft(data: Data) -> None:
+    ids, p = data.taught.taught(torch.tensor([0, 21]), COUNT) or (torch.empty(0), torch.empty(0))
+    assert ids.shape == p.shape == (2, COUNT, 2)
+    np.testing.assert_array_equal(ids[..., 0].numpy(), [data.tokens[1:4], data.tokens[22:25]])
+    inputs = data.taught.inputs(torch.tensor([0, 21]), COUNT)
+    assert inputs.embedded is not None
+    expected = data.output.half()[torch.from_numpy(np.stack([data.tokens[0:3], data.tokens[21:24]])).long()]
+    torch.testing.assert_close(inputs.embedded, expected)
 
 
 def test_missing_torch_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from medusa_cli.errors import MedusaError
 from medusa_cli.training import fit, train
 from medusa_cli.training.corpus import Corpus
 from medusa_cli.training.options import TREE_NODES, TrainOptions
+from medusa_cli.training.recipe import KINDS, OBJECTIVES
 from medusa_cli.training.schedule import EPOCHS, MAX_EPOCHS, Schedule
 
 EOS = 2
@@ -123,12 +124,22 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_run_writes_heads_with_a_tree(base: Path, tmp_path: Path, engine: Engine) -> None:
-    given = options(base, tmp_path)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_writes_heads_with_a_tree(base: Path, tmp_path: Path, engine: Engine, kind: str, objective: str) -> None:
+    given = options(base, tmp_path, kind=kind, objective=objective)
     result = train.run(given)
     header, _ = read_header(given.output)
     names = [tensor.name for tensor in header.tensors]
     assert header.get("medusa.head_count") == 3
+    assert header.get("medusa.kind") == kind
+    assert ("medusa.0.block.0.residual.weight" in names) == (kind != "medusa")
+    assert ("medusa.prefix.attn_q.weight" in names) == (kind == "hydra++")
+    assert ("and teacher: 0.00 GiB" in shown(given)) == (objective == "teacher")
+    assert "Checkpoint: up to 0.00 GiB" in shown(given)
+    assert "Best at step" in shown(given)
+    assert list(result.by_size) == [4, 8, 16]
+    assert result.by_size[4] <= result.by_size[16] <= 4
     assert header.get("medusa.lm_head") == "draft_vocab"
     assert "medusa.output.weight" not in names
     assert header.get("medusa.accuracy_ranks") == 10
@@ -189,15 +200,15 @@ def test_an_interrupted_training_ends_in_the_same_file(
     given = options(base, tmp_path, output=tmp_path / "1.gguf")
     train.run(given)
     shutil.copytree(tmp_path / "work", tmp_path / "again")
-    for left in (tmp_path / "again").glob("*/heads.pt"):
+    for left in (tmp_path / "again").glob("*/*.pt"):
         left.unlink()
     again = options(base, tmp_path, output=tmp_path / "2.gguf", work_dir=tmp_path / "again")
     real = fit.learning_rate
 
-    def rate(step: int, steps: int) -> float:
+    def rate(step: int, steps: int, peak: float) -> float:
         if step == stop:
             interrupt()
-        return real(step, steps)
+        return real(step, steps, peak)
 
     monkeypatch.setattr(fit, "learning_rate", rate)
     with pytest.raises(KeyboardInterrupt):
@@ -229,7 +240,7 @@ def test_a_timed_run_plans_and_ends(base: Path, tmp_path: Path, engine: Engine) 
     given = options(base, tmp_path, tokens=None, minutes=0.05)
     result = train.run(given)
     assert result.tokens > 1000
-    plan = json.loads(next((tmp_path / "work").glob("*/plan.json")).read_text())
+    plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
     assert plan["minutes"] == 0.05
     assert plan["steps"] >= 1
 
@@ -258,6 +269,8 @@ def test_too_little_text_is_refused(base: Path, tmp_path: Path, engine: Engine) 
         ({"output": Path("none/out.gguf")}, "existing folder"),
         ({"output": Path(".")}, "existing folder"),
         ({"heads": 0}, "--heads"),
+        ({"kind": "eagle"}, "--kind eagle"),
+        ({"objective": "joy"}, "--objective joy"),
         ({"tokens": None, "minutes": float("nan")}, "--minutes"),
         ({"tokens": 5}, "--tokens"),
         ({"parallel": 500}, "--parallel"),

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from medusa_cli.errors import MedusaError
 from medusa_cli.training import dataset, dialogs, filters
-from medusa_cli.training.base_model import output_rows, read_base
+from medusa_cli.training.base_model import embedding_rows, output_rows, read_base
 from medusa_cli.training.corpus import Corpus, Text
 from medusa_cli.training.seed_prompts import WEIGHTS, iter_conversations
 from medusa_cli.training.self_written import is_usable
@@ -309,6 +310,16 @@ def test_output_rows_are_those_of_the_matrix(tmp_path: Path, kind: str) -> None:
     assert (base.n_embd, base.n_vocab) == (64, 20)
     with pytest.raises(MedusaError, match="20 rows"):
         output_rows(base, np.array([20]))
+
+
+def test_embeddings_are_read_where_they_fit_the_output_matrix(tmp_path: Path) -> None:
+    matrix = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
+    tied = read_base(write_model(tmp_path / "t.gguf", matrix, GGMLQuantizationType.F32, "token_embd.weight"))
+    untied = read_base(write_model(tmp_path / "u.gguf", matrix, GGMLQuantizationType.F32))
+    assert embedding_rows(untied, np.array([3])).tolist() == [[0.0] * 64]
+    assert tied.embedding is not None
+    with pytest.raises(MedusaError, match="Hydra heads need one"):
+        embedding_rows(replace(tied, embedding=None), np.array([3]))
 
 
 def test_tied_embeddings_are_found_and_strangers_refused(tmp_path: Path) -> None:

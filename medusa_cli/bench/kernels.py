@@ -28,7 +28,11 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """One type and width. ms: medians over the rounds; ratio: ours over ours for one column."""
+    """One type and width. ms: medians over the rounds; ratio: ours over ours for one column.
+
+    of_bandwidth, of_peak: shares of what the same threads read from memory, and multiply in registers with the kernels'
+    instruction set (None: not known), at best in this run.
+    """
 
     type: str
     nbytes: int
@@ -38,6 +42,8 @@ class Row:
     gb_per_second: float
     gmac_per_second: float
     ratio: float
+    of_bandwidth: float
+    of_peak: float | None
 
     @property
     def speedup(self) -> float:
@@ -99,7 +105,10 @@ def measure(
         widths = sorted({1, *widths})
         times: dict[tuple[str, int], list[tuple[float, float]]] = {(t, n): [] for t in types for n in widths}
         facts: dict[str, tuple[int, int]] = {}
+        bandwidth, peak = 0.0, 0.0
         for done in range(rounds):
+            limits = ours.ask(["limits"])
+            bandwidth, peak = max(bandwidth, limits[0]), max(peak, limits[1] or 0.0)
             for type_, n in times:
                 answers = [worker.ask(["time", type_, n]) for worker in (ours, stock)]
                 times[type_, n].append((min(answers[0]["ms"]), min(answers[1]["ms"])))
@@ -110,18 +119,33 @@ def measure(
         ms, stock_ms = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
         ratio = statistics.median(pair[0] / single[0] for pair, single in zip(pairs, times[type_, 1], strict=True))
         nbytes, products = facts[type_]
-        rows.append(Row(type_, nbytes, n, ms, stock_ms, nbytes / ms / 1e6, products * n / ms / 1e6, ratio))
+        speeds = nbytes / ms / 1e6, products * n / ms / 1e6
+        of_peak = 1e9 * speeds[1] / peak if peak else None
+        rows.append(Row(type_, nbytes, n, ms, stock_ms, *speeds, ratio, 1e9 * speeds[0] / bandwidth, of_peak))
     return rows
 
 
 def table(rows: Sequence[Row], model: str) -> report.Table:
-    headers = ("type", "size", "columns", "ms", "GB/s", "GMAC/s", "x 1 col.", "llama.cpp ms", "speedup")
+    headers = (
+        "type",
+        "size",
+        "columns",
+        "ms",
+        "GB/s",
+        "GMAC/s",
+        "of memory",
+        "of peak",
+        "x 1 col.",
+        "llama.cpp ms",
+        "speedup",
+    )
     lines = []
     for row in rows:
         what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")
-        numbers = (row.ms, row.gb_per_second, row.gmac_per_second, row.ratio, row.stock_ms, row.speedup)
-        texts = [f"{number:.{digits}f}" for number, digits in zip(numbers, (2, 1, 0, 2, 2, 2), strict=True)]
-        lines.append((*what, str(row.columns), *texts))
+        speeds = f"{row.ms:.2f}", f"{row.gb_per_second:.1f}", f"{row.gmac_per_second:.0f}"
+        shares = f"{row.of_bandwidth:.0%}", report.MISSING if row.of_peak is None else f"{row.of_peak:.0%}"
+        ratios = (f"{value:.2f}" for value in (row.ratio, row.stock_ms, row.speedup))
+        lines.append((*what, str(row.columns), *speeds, *shares, *ratios))
     return report.Table(f"{model}: all matrices of a type, one after the other", headers, lines)
 
 
@@ -138,6 +162,8 @@ def main() -> None:
         question, *arguments = json.loads(line)
         if question == "types":
             answer: Any = [one.type for one in model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
+        elif question == "limits":
+            answer = native.machine_limits(n_threads=threads)
         else:
             found = native.time_products(model, *arguments, repeats=REPEATS, n_threads=threads)
             answer = {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}

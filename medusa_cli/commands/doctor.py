@@ -81,6 +81,7 @@ def _kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [
         ("kernels", f"{kernels['selected']} (of {sets}; MEDUSA_ISA chooses)"),
         ("", f"for {' '.join(kernels['types'])}"),
+        ("attention", kernels["selected"] if kernels["attention"] else f"llama.cpp's: {kernels['selected']} has none"),
     ]
 
 
@@ -89,6 +90,9 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
 
     out.print()
     out.print(f"{model['name']}: {model['description']}", markup=False, soft_wrap=True)
+    attention = model["attention"]
+    remark = f" ({attention['remark']})" if attention["remark"] else ""
+    out.print(f"Attention: {attention['kernels']}{remark}", markup=False, soft_wrap=True)
     if not model["weights"]:
         out.print("Which kernels it runs on is not known on this platform.")
         return

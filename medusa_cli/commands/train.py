@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from medusa_cli.options import MAX_SEED
+from medusa_cli.training.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE
 
 
 def train(
@@ -16,6 +17,15 @@ def train(
         Path, typer.Option("-o", "--output", metavar="FILE", help="Where the model with its heads goes.")
     ],
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++.")
+    ] = DEFAULT_KIND,
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective", metavar="WHAT", help="teacher: the model's own probabilities; truth: the text's tokens."
+        ),
+    ] = DEFAULT_OBJECTIVE,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
     minutes: Annotated[
         float, typer.Option("--minutes", min=0.1, help="Time for everything: text generation and training.")
@@ -55,6 +65,8 @@ def train(
             model=ref.path,
             output=output,
             sidecar=sidecar,
+            kind=kind,
+            objective=objective,
             heads=heads,
             minutes=minutes,
             data=data,

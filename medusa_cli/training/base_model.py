@@ -15,7 +15,8 @@ from medusa_cli.converters.fingerprint import fingerprint
 from medusa_cli.converters.gguf_header import TensorInfo, read_header
 from medusa_cli.errors import MedusaError
 
-OUTPUT_NAMES = ("output.weight", "token_embd.weight")
+EMBEDDING_NAME = "token_embd.weight"
+OUTPUT_NAMES = ("output.weight", EMBEDDING_NAME)
 """The second where the model ties its embeddings."""
 SAMPLE_BYTES = 1 << 20
 
@@ -31,8 +32,10 @@ class BaseModel:
     n_embd: int
     n_vocab: int
     output: TensorInfo
-    output_at: int
-    """Where the output matrix begins in the file, bytes."""
+    embedding: TensorInfo | None
+    """Token embeddings; None where the file has none of this shape."""
+    data_at: int
+    """Where tensor data begins in the file, bytes."""
 
 
 def read_base(path: Path) -> BaseModel:
@@ -46,8 +49,10 @@ def read_base(path: Path) -> BaseModel:
     except MedusaError as error:
         raise MedusaError(f"{path}: {error}") from None
     tensors = {tensor.name: tensor for tensor in header.tensors}
+    architecture = str(metadata["general.architecture"])
+    n_embd = int(metadata[f"{architecture}.embedding_length"])
     output = next((tensors[name] for name in OUTPUT_NAMES if name in tensors), None)
-    n_embd = int(metadata[f"{metadata['general.architecture']}.embedding_length"])
+    embedding = tensors.get(EMBEDDING_NAME)
     if output is None or len(output.shape) != 2 or output.shape[0] != n_embd:
         raise MedusaError(f"{path}: has no output matrix of its hidden size {n_embd}, heads cannot be trained for it")
     digest = hashlib.sha256(str(size).encode())
@@ -63,21 +68,34 @@ def read_base(path: Path) -> BaseModel:
         n_embd=n_embd,
         n_vocab=output.shape[1],
         output=output,
-        output_at=header.data_offset + output.offset,
+        embedding=embedding if embedding is not None and embedding.shape == output.shape else None,
+        data_at=header.data_offset,
     )
 
 
+def embedding_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    """[len(rows), n_embd] token embeddings as stored, dequantised. MedusaError when there are none that can be read."""
+    if base.embedding is None:
+        raise MedusaError(f"{base.path}: has no {EMBEDDING_NAME} of its vocabulary's size, Hydra heads need one")
+    return matrix_rows(base, base.embedding, rows)
+
+
 def output_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[len(rows), n_embd] rows of the output matrix, dequantised; only these are read.
+    """[len(rows), n_embd] rows of the output matrix, dequantised. MedusaError as matrix_rows()."""
+    return matrix_rows(base, base.output, rows)
+
+
+def matrix_rows(base: BaseModel, matrix: TensorInfo, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+    """[len(rows), n_embd] rows of `matrix`, dequantised; only these are read.
 
     MedusaError when a row is outside the matrix or its quantisation cannot be decoded.
     """
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < base.n_vocab:
-        raise MedusaError(f"{base.path}: {base.output.name} has {base.n_vocab} rows, fewer than the tokens in use")
-    shape = (base.n_vocab, base.output.nbytes // base.n_vocab)
-    data = np.memmap(base.path, np.uint8, "r", base.output_at, shape)
+        raise MedusaError(f"{base.path}: {matrix.name} has {base.n_vocab} rows, fewer than the tokens in use")
+    shape = (base.n_vocab, matrix.nbytes // base.n_vocab)
+    data = np.memmap(base.path, np.uint8, "r", base.data_at + matrix.offset, shape)
     try:
-        values = dequantize(np.ascontiguousarray(data[rows]), GGMLQuantizationType(base.output.type))
+        values = dequantize(np.ascontiguousarray(data[rows]), GGMLQuantizationType(matrix.type))
     except NotImplementedError as error:
-        raise MedusaError(f"{base.path}: {base.output.name} has a type that cannot be decoded ({error})") from error
+        raise MedusaError(f"{base.path}: {matrix.name} has a type that cannot be decoded ({error})") from error
     return np.asarray(values, dtype=np.float32)

@@ -1,13 +1,16 @@
 """Training rows from a corpus: which hidden state learns which tokens, and what is held out.
 
-Row i of the corpus is the hidden state tokens[i] was sampled from; head k (1-based) learns tokens[i + k] of that text.
+Row i of the corpus is the hidden state tokens[i] was sampled from: the state after the token before it, for the first
+row of a text the state after the last prompt token. In the engine's words: with row i as h, tokens[i] is the root, and
+head k (1-based) drafts the depth-k node, tokens[i + k]. A Hydra head k reads besides h the embeddings of tokens[i] ..
+tokens[i + k - 1]. The base's own distribution over tokens[i + k], which distilled heads learn, follows from row i + k.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -37,6 +40,19 @@ class Split:
     train: list[Span]
     build: list[Span]
     score: list[Span]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows to train on. rows [N] and target [N, K] as dataset.targets() gives them; lengths: rows of each text."""
+
+    rows: NDArray[np.int64]
+    target: NDArray[np.int32]
+    lengths: Sequence[int]
+    starts: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "starts", np.cumsum([0, *self.lengths])[:-1])
 
 
 def bucket(group: str) -> int:
@@ -100,3 +116,17 @@ def targets(
         inside = rows + k < end
         table[inside, k - 1] = t2d[tokens[rows[inside] + k]]
     return rows, table
+
+
+def examples_of(tokens: NDArray[np.integer], spans: Sequence[Span], t2d: NDArray[np.integer], heads: int) -> Examples:
+    """targets() with the number of rows of each text."""
+    rows, table = targets(tokens, spans, t2d, heads)
+    return Examples(rows, table, [span.length - 1 for span in spans if span.length > 1])
+
+
+def token_places(tokens: NDArray[np.integer], n_vocab: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """(used [E] the distinct tokens, ascending; place [len(tokens)] where each token stands in `used`)."""
+    used = np.flatnonzero(np.bincount(tokens, minlength=n_vocab)).astype(np.int64)
+    where = np.zeros(n_vocab, np.int32)
+    where[used] = np.arange(len(used), dtype=np.int32)
+    return used, where[tokens]

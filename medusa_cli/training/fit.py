@@ -5,29 +5,28 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli.converters.atomic import atomic_path
 
-from .dataset import Span, targets
-from .evaluate import RANKS
-from .heads import Heads, heads_loss, target_ranks
+from .heads import HeadInputs, Heads, HeadShape
+from .loss import heads_loss
+from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, TEACHER_TOP, WARMUP_STEPS, WEIGHT_DECAY, Recipe
+from .rows import BatchOrder, Examples, FileRows, TextRows, TokenEmbeddings
 from .torch_setup import matmul_dtype
 
 CHECKPOINT_SECONDS = 60.0
-PEAK_RATE = 1e-3
-WARMUP_STEPS = 100
-WEIGHT_DECAY = 0.01
-DEVICE_SHARE = 0.7
-"""Share of the free GPU memory that hidden states may take."""
+CHECKPOINT_SHARE = 0.05
+"""Writing checkpoints may take this share of the time; large heads are saved less often."""
+LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
+"""Rows whose logits are held at once: what a cache holds, and what keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
@@ -35,54 +34,57 @@ class FitPlan:
     """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data."""
 
     data: str
+    kind: str
+    objective: str
     heads: int
     seed: int
     steps: int
     batch: int
     device: str
+    recipe: Recipe
 
 
-class StateRows:
-    """Hidden states by row number: on the device where they fit, else gathered from the files for each batch."""
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation. step: how many steps were done; loss: the newest that was read; tokens_per_step: held out."""
 
-    def __init__(self, shards: Sequence[NDArray[np.float16]], device: torch.device) -> None:
-        self.device = device
-        self.shards = list(shards)
-        self.ends = np.cumsum([len(shard) for shard in self.shards])
-        self.resident: Tensor | None = None
-        needed = sum(shard.nbytes for shard in self.shards)
-        if device.type == "cuda" and needed < DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-            self.resident = torch.empty(
-                (int(self.ends[-1]), self.shards[0].shape[1]), dtype=torch.float16, device=device
-            )
-            for shard, end in zip(self.shards, self.ends, strict=True):
-                self.resident[int(end) - len(shard) : int(end)] = torch.from_numpy(np.array(shard))
-
-    def gather(self, rows: Tensor) -> Tensor:
-        """rows [B] int64 on the device (CPU where the states are not resident) -> [B, h] float16 on the device."""
-        if self.resident is not None:
-            return self.resident[rows]
-        wanted = rows.cpu().numpy()
-        out = np.empty((len(wanted), self.shards[0].shape[1]), dtype=np.float16)
-        owner = np.searchsorted(self.ends, wanted, side="right")
-        for index in np.unique(owner):
-            mine = owner == index
-            shard = self.shards[index]
-            out[mine] = shard[wanted[mine] - (int(self.ends[index]) - len(shard))]
-        return torch.from_numpy(out).to(self.device)
+    step: int
+    loss: float
+    tokens_per_step: float
 
 
-def default_batch(device: torch.device, rows: int) -> int:
-    """Positions per step. Large on a GPU, where a step's fixed costs count; never more than there are rows."""
-    return min(rows, 4096 if device.type == "cuda" else 512)
+@dataclass
+class Best:
+    """The evaluations so far, and the weights at the best of them (the earliest where several are equal)."""
+
+    curve: list[CurvePoint] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    at: int = -1
+    """Index into curve."""
+
+    def add(self, point: CurvePoint, heads: Heads) -> None:
+        self.curve.append(point)
+        if self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step:
+            self.at = len(self.curve) - 1
+            self.weights = {name: value.detach().clone() for name, value in heads.state_dict().items()}
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether PATIENCE evaluations brought nothing better."""
+        return len(self.curve) - 1 - self.at >= PATIENCE
 
 
-def learning_rate(step: int, steps: int) -> float:
+def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
+    """Positions per step; never more than there are rows."""
+    return min(rows, GPU_BATCH if device.type == "cuda" else recipe.batch)
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
     """Linear warm-up, then a cosine down to zero at `steps`."""
     warmup = min(WARMUP_STEPS, max(1, steps // 20))
     if step < warmup:
-        return PEAK_RATE * (step + 1) / warmup
-    return PEAK_RATE * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+        return peak * (step + 1) / warmup
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 class Fit:
@@ -90,67 +92,96 @@ class Fit:
 
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
         self.plan, self.device, self.step = plan, device, 0
-        self.heads = Heads(plan.heads, hidden).to(device)
+        self.best = Best()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(plan.seed)
+            self.heads = Heads(HeadShape(plan.kind, plan.heads, hidden, plan.recipe.blocks)).to(device)
         self.optimizer = torch.optim.AdamW(
-            self.heads.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY
+            self.heads.parameters(), lr=plan.recipe.rate, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY, fused=True
         )
 
     def run(
         self,
-        states: StateRows,
-        rows: NDArray[np.int64],
-        target: NDArray[np.int32],
+        source: TextRows,
+        examples: Examples,
         output: Tensor,
         *,
+        evaluate: Callable[[Heads], float] | None = None,
         checkpoint: Path | None = None,
         on_step: Callable[[int, float], None] | None = None,
+        on_evaluation: Callable[[CurvePoint], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Trains to the plan's last step; False when should_stop() ended it first (checked before each step).
 
-        rows [N] int64, target [N, K] as dataset.targets() gives them, output [D, h] on the device in the dtype to
-        multiply in. Saves to `checkpoint` about once a minute, at the end and when stopped. on_step(step, loss): the
-        loss is the newest that was read back (every tenth step).
+        output [D, h] on the device in the dtype to multiply in. evaluate: held-out tokens per step, asked for at even
+        distances; training ends early when it stopped growing, and the heads are those of its best value in the end.
+        Saves to `checkpoint` about once a minute, at the end and when stopped. on_step(step, loss): the loss is the
+        newest that was read back (every tenth step).
         """
-        source = self.device if states.resident is not None else torch.device("cpu")
-        all_rows, all_targets = torch.from_numpy(rows).to(source), torch.from_numpy(target).to(source)
-        per_epoch = len(rows) // self.plan.batch
-        block = 8192 if self.device.type == "cuda" else 512
-        order, epoch, value, saved = torch.empty(0), -1, math.nan, time.monotonic()
-        while self.step < self.plan.steps and not should_stop():
-            if self.step // per_epoch != epoch:
-                epoch = self.step // per_epoch
-                generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + epoch)
-                order = torch.randperm(len(rows), generator=generator).to(source)
-            at = (self.step % per_epoch) * self.plan.batch
-            picked = order[at : at + self.plan.batch]
-            wanted = all_targets[picked].long().to(self.device)
-            loss = heads_loss(self.heads, states.gather(all_rows[picked]), wanted, output, block)
+        order = BatchOrder(examples, self.plan.batch, self.plan.seed, self.plan.kind == "hydra++")
+        target = torch.from_numpy(examples.target)
+        rows = torch.from_numpy(examples.rows)
+        block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
+        every = -(-self.plan.steps // EVALUATIONS)
+        if self.step == 0 and self.heads.prefix is not None:
+            self.heads.prefix.keep_scale(source.states.gather(rows[: self.plan.batch]))
+        value, pause, saved = math.nan, CHECKPOINT_SECONDS, time.monotonic()
+        while not self.finished and not should_stop():
+            picked = order.pick(self.step)
+            at = rows[picked.index]
+            inputs = self._noisy(source.inputs(at, self.plan.heads, picked.lengths))
+            wanted = target[picked.index].long().to(self.device)
+            z = self.heads(inputs, output.dtype)
+            taught = source.taught(at, self.plan.heads)
+            loss = heads_loss(z, wanted, output, block, taught)
             self._update(loss)
-            if self.step % 10 == 0 or self.step == self.plan.steps:
+            if self.step % 10 == 0 or self.step == self.plan.steps or self.step % every == 0:
                 value = float(loss.detach())
+            if evaluate is not None and (self.step % every == 0 or self.step == self.plan.steps):
+                self.best.add(CurvePoint(self.step, value, evaluate(self.heads)), self.heads)
+                if on_evaluation is not None:
+                    on_evaluation(self.best.curve[-1])
             if on_step is not None:
                 on_step(self.step, value)
-            if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            if checkpoint is not None and time.monotonic() - saved > pause:
+                begin = time.monotonic()
                 self.save(checkpoint)
                 saved = time.monotonic()
+                pause = max(CHECKPOINT_SECONDS, (saved - begin) / CHECKPOINT_SHARE)
         if checkpoint is not None:
             self.save(checkpoint)
-        return self.step >= self.plan.steps
+        if self.finished and self.best.weights:
+            self.heads.load_state_dict(self.best.weights)
+        return self.finished
+
+    @property
+    def finished(self) -> bool:
+        """All steps are done, or more of them would not help."""
+        return self.step >= self.plan.steps or self.best.exhausted
+
+    def _noisy(self, inputs: HeadInputs) -> HeadInputs:
+        alpha, hidden = self.plan.recipe.noise, self.heads.shape.hidden
+        if alpha == 0:
+            return inputs
+        generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + self.step)
+        noise = torch.rand(inputs.states.shape, generator=generator) * 2 - 1
+        states = inputs.states.float() + (noise * (alpha * hidden**-0.5)).to(self.device)
+        return HeadInputs(states, inputs.embedded, inputs.lengths)
 
     def _update(self, loss: Tensor) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.plan.steps)
+            group["lr"] = learning_rate(self.step, self.plan.steps, self.plan.recipe.rate)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.heads.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
 
-    def round_weights(self) -> None:
-        """To what the file will hold (F16), so that measurements are those of the file."""
-        with torch.no_grad():
-            self.heads.weight.copy_(self.heads.weight.half().float())
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights, the best ones and two moments of each."""
+        return sum(4 * parameter.nbytes for parameter in self.heads.parameters())
 
     def save(self, path: Path) -> None:
         """Atomic. The optimizer's state is in it: a resumed run continues bit for bit."""
@@ -159,6 +190,9 @@ class Fit:
             "step": self.step,
             "heads": self.heads.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "best": self.best.weights,
+            "curve": [asdict(point) for point in self.best.curve],
+            "at": self.best.at,
         }
         with atomic_path(path) as temporary:
             torch.save(state, temporary)
@@ -171,6 +205,8 @@ class Fit:
         self.heads.load_state_dict(state["heads"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = int(state["step"])
+        best = {name: value.to(self.device) for name, value in state["best"].items()}
+        self.best = Best([CurvePoint(**point) for point in state["curve"]], best, int(state["at"]))
         return True
 
 
@@ -183,45 +219,30 @@ def load_checkpoint(path: Path) -> dict[str, Any] | None:
     return state if isinstance(state, dict) else None
 
 
-def rank_texts(
-    heads: Heads,
-    states: StateRows,
-    tokens: NDArray[np.integer],
-    spans: Sequence[Span],
-    t2d: NDArray[np.integer],
-    output: Tensor,
-) -> list[NDArray[np.int64]]:
-    """What evaluate.py works on: for each text its [positions, heads] ranks (positions with all targets inside)."""
-    count = heads.weight.shape[0]
-    kept = [span for span in spans if span.length > count]
-    rows, target = targets(tokens, kept, t2d, count)
-    block = 4096 if output.device.type == "cuda" else 256
-    parts = []
-    for at in range(0, len(rows), block):
-        wanted = torch.from_numpy(target[at : at + block]).long().to(output.device)
-        picked = torch.from_numpy(rows[at : at + block]).to(output.device)
-        parts.append(target_ranks(heads, states.gather(picked), wanted, output, RANKS).cpu().numpy())
-    ranks = np.concatenate(parts) if parts else np.zeros((0, count), np.int64)
-    texts, at = [], 0
-    for span in kept:
-        texts.append(ranks[at : at + span.length - count])
-        at += span.length - 1
-    return texts
-
-
-def measure_rate(hidden: int, vocabulary: int, heads: int, device: torch.device, seconds: float = 1.5) -> float:
+def measure_rate(
+    shape: HeadShape, recipe: Recipe, objective: str, vocabulary: int, device: torch.device, seconds: float = 1.5
+) -> float:
     """Training positions per second on this device, from made-up data."""
-    batch = default_batch(device, 1 << 20)
-    plan = FitPlan("", heads, 0, 1 << 30, batch, str(device))
-    fit = Fit(plan, hidden, device)
+    batch = default_batch(device, 1 << 20, recipe)
+    plan = FitPlan("", shape.kind, objective, shape.count, 0, 1 << 30, batch, device.type, recipe)
+    fit = Fit(plan, shape.hidden, device)
     generator = torch.Generator().manual_seed(0)
-    states = StateRows([torch.randn(batch, hidden, generator=generator).half().numpy()], device)
-    output = (torch.randn(vocabulary, hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
-    target = torch.randint(0, vocabulary, (batch, heads), generator=generator, dtype=torch.int32).numpy()
-    rows = np.arange(batch, dtype=np.int64)
-    fit.run(states, rows, target, output, should_stop=lambda: fit.step >= 2)
+    states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
+    output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
+    target = torch.randint(0, vocabulary, (batch, shape.count), generator=generator, dtype=torch.int32).numpy()
+    embeddings = teacher = None
+    if shape.kind != "medusa":
+        embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
+    if objective == "teacher":
+        top = min(TEACHER_TOP, vocabulary)
+        ids = np.tile(np.arange(top, dtype=np.int32), (batch, 1))
+        teacher = FileRows([ids], device), FileRows([np.full((batch, top), 1 / top, np.float16)], device)
+    texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()
+    examples = Examples(np.arange(batch, dtype=np.int64), target, texts)
+    source = TextRows(states, embeddings, teacher)
+    fit.run(source, examples, output, should_stop=lambda: fit.step >= 2)
     first, begin = fit.step, time.monotonic()
-    fit.run(states, rows, target, output, should_stop=lambda: time.monotonic() - begin > seconds)
+    fit.run(source, examples, output, should_stop=lambda: time.monotonic() - begin > seconds)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return (fit.step - first) * batch / (time.monotonic() - begin)

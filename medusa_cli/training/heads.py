@@ -1,89 +1,80 @@
-"""Medusa-1 heads in torch, and their loss over a frozen output matrix."""
+"""Draft heads in torch: Medusa, Hydra, Hydra++. All of them map a hidden state to K states for one output matrix."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-HEAD_DECAY = 0.8
-"""Head k counts HEAD_DECAY ** k in the loss."""
+from .prefix import PrefixLayer, PrefixShape
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """kind: medusa, hydra or hydra++; count: heads; blocks: residual blocks of each head, at least 1."""
+
+    kind: str
+    count: int
+    hidden: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class HeadInputs:
+    """A batch. states [B, h]; embedded [B, K, h]: token embeddings of the root and the K - 1 tokens after it (Hydra).
+
+    lengths: the rows are whole texts of so many rows each, in order (Hydra++).
+    """
+
+    states: Tensor
+    embedded: Tensor | None = None
+    lengths: Sequence[int] | None = None
 
 
 class Heads(nn.Module):
-    """K heads, each one residual block x + SiLU(Wx + b). Zero-initialised, so every head starts as the identity."""
+    """K heads. Fresh ones pass the hidden state on as it is."""
 
-    def __init__(self, count: int, hidden: int) -> None:
+    def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(count, hidden, hidden))
-        self.bias = nn.Parameter(torch.zeros(count, hidden))
+        self.shape = shape
+        count, hidden, blocks = shape.count, shape.hidden, shape.blocks
+        self.grounded = shape.kind != "medusa"
+        own = blocks - 1 if self.grounded else blocks
+        self.weight = nn.Parameter(torch.zeros(own, count, hidden, hidden))
+        self.bias = nn.Parameter(torch.zeros(own, count, hidden))
+        first = [_first_block(hidden, k) for k in range(1, count + 1)] if self.grounded else []
+        self.first = nn.ParameterList(first)
+        self.first_bias = nn.Parameter(torch.zeros(len(first), 2 * hidden))
+        self.prefix = PrefixLayer(PrefixShape.of(hidden)) if shape.kind == "hydra++" else None
 
-    def forward(self, states: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """states [B, h] -> [K, B, h] float32; the products are taken in `dtype`."""
-        product = torch.matmul(states.to(dtype), self.weight.to(dtype).transpose(1, 2)).float()
-        return states.float() + nn.functional.silu(product + self.bias[:, None, :])
+    def forward(self, inputs: HeadInputs, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[K, B, h] float32; the products are taken in `dtype`."""
+        states = inputs.states.float()
+        if self.prefix is not None:
+            assert inputs.lengths is not None
+            states = self.prefix(states, inputs.lengths, dtype)
+        x = self._grown(states, inputs, dtype) if self.grounded else states
+        for weight, bias in zip(self.weight, self.bias, strict=True):
+            product = torch.matmul(x.to(dtype), weight.to(dtype).transpose(1, 2)).float()
+            x = x + nn.functional.silu(product + bias[:, None, :])
+        return x
 
-
-class _FrozenHeadLoss(torch.autograd.Function):
-    """Sum of weight * cross entropy of z @ output.T, with the gradient taken block by block in the forward pass.
-
-    The output matrix needs no gradient, so nothing of size [rows, vocabulary] outlives its block.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, output: Tensor, target: Tensor, weight: Tensor, block: int) -> Tensor:
-        gradient = torch.empty_like(z)
-        loss = torch.zeros((), device=z.device)
-        for at in range(0, len(z), block):
-            part = slice(at, at + block)
-            log_p = (z[part].to(output.dtype) @ output.T).float()
-            log_p -= torch.logsumexp(log_p, dim=-1, keepdim=True)
-            index = target[part].clamp(min=0)[:, None]
-            loss -= (log_p.gather(1, index)[:, 0] * weight[part]).sum()
-            p = log_p.exp_()
-            p.scatter_(1, index, p.gather(1, index) - 1)
-            p *= weight[part, None]
-            gradient[part] = (p.to(output.dtype) @ output).to(z.dtype)
-        ctx.save_for_backward(gradient)
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grads[0], None, None, None, None
+    def _grown(self, states: Tensor, inputs: HeadInputs, dtype: torch.dtype) -> Tensor:
+        """[K, B, h]: the first blocks; head k reads the first h * (k + 1) columns of one row of all inputs."""
+        assert inputs.embedded is not None
+        row = torch.cat([states.to(dtype), inputs.embedded.to(dtype).flatten(1)], dim=1)
+        parts = []
+        for weight, bias in zip(self.first, self.first_bias, strict=True):
+            product = nn.functional.linear(row[:, : weight.shape[1]], weight.to(dtype)).float() + bias
+            residual, gate = product.chunk(2, dim=1)
+            parts.append(residual + nn.functional.silu(gate))
+        return torch.stack(parts)
 
 
-def heads_loss(heads: Heads, states: Tensor, target: Tensor, output: Tensor, block: int) -> Tensor:
-    """sum_k 0.8^k * mean cross entropy of head k over the rows that have a target.
-
-    states [B, h]; target [B, K] int64 rows of `output`, negative: no target; output [D, h] in the dtype to multiply in;
-    block: rows whose logits are held at once.
-    """
-    z = heads(states, output.dtype)
-    count, batch, hidden = z.shape
-    present = (target >= 0).T.float()
-    decay = HEAD_DECAY ** torch.arange(1, count + 1, device=z.device, dtype=torch.float32)
-    weight = present * (decay / present.sum(dim=1).clamp(min=1))[:, None]
-    loss: Tensor = _FrozenHeadLoss.apply(
-        z.reshape(count * batch, hidden), output, target.T.reshape(-1), weight.reshape(-1), block
-    )
-    return loss
-
-
-@torch.no_grad()
-def target_ranks(heads: Heads, states: Tensor, target: Tensor, output: Tensor, limit: int) -> Tensor:
-    """[B, K] int64: how many rows of `output` each head prefers to the target, at most `limit`; missing: `limit`.
-
-    Shapes as in heads_loss. Among equal logits the lower row counts as preferred.
-    """
-    z = heads(states)
-    ranks = torch.empty_like(target)
-    rows = torch.arange(len(output), device=z.device)
-    for k in range(len(z)):
-        logits = z[k] @ output.float().T
-        index = target[:, k].clamp(min=0)[:, None]
-        own = logits.gather(1, index)
-        ahead = (logits > own).sum(dim=1) + ((logits == own) & (rows < index)).sum(dim=1)
-        ranks[:, k] = torch.where(target[:, k] >= 0, ahead.clamp(max=limit), torch.full_like(ahead, limit))
-    return ranks
+def _first_block(hidden: int, head: int) -> nn.Parameter:
+    """[2h, h * (head + 1)]: the linear residual, at first the hidden state itself, above the weight, at first zero."""
+    weight = torch.zeros(2 * hidden, hidden * (head + 1))
+    weight[:hidden, :hidden] = torch.eye(hidden)
+    return nn.Parameter(weight)

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from medusa_cli.errors import MedusaError
 
+from .recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
 
@@ -17,6 +19,7 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
+    kind, objective: of recipe.KINDS and recipe.OBJECTIVES.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
@@ -26,6 +29,8 @@ class TrainOptions:
     model: Path
     output: Path
     sidecar: bool
+    kind: str = DEFAULT_KIND
+    objective: str = DEFAULT_OBJECTIVE
     heads: int = 4
     minutes: float = 60
     data: Path | None = None
@@ -39,6 +44,9 @@ class TrainOptions:
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
+        for option, value, known in (("--kind", self.kind, KINDS), ("--objective", self.objective, OBJECTIVES)):
+            if value not in known:
+                raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
         if self.tokens is None and not self.minutes > 0:

@@ -23,20 +23,34 @@ from medusa_cli.errors import MedusaError
 from medusa_cli.progress import phase
 
 from . import dataset, evaluate
-from .base_model import BaseModel, output_rows, read_base
+from .base_model import BaseModel, embedding_rows, output_rows, read_base
 from .corpus import Corpus
 from .dialogs import FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
 from .options import TREE_NODES, TrainOptions
+from .recipe import EVALUATIONS, RECIPES, TEACHER_BYTES
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 
 if TYPE_CHECKING:
     import torch
 
-    from .fit import Fit, FitPlan, StateRows
+    from .fit import CurvePoint, Fit, FitPlan
+    from .heads import Heads
+    from .rows import FileRows, TextRows
 
 GIB = 1 << 30
+SIZES = (4, 8, 16)
+"""Tree sizes (root included) that are reported."""
+EVALUATION_NODES = 8
+"""Size of the tree whose held-out tokens per step training maximises."""
+EVALUATION_SHARE = 0.1
+SCALE_ROWS = 4096
+"""Hidden states that token embeddings are scaled to the size of."""
+EVALUATION_COST = 0.5
+"""Time of a position evaluated, against one trained on."""
+MOST_EVALUATED = 8192
+"""Held-out positions per evaluation: at most this, and in all this share of the positions trained on."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,8 @@ class TrainResult:
     """What came out. tokens: trained on. accuracy [head][rank] and tree (choice paths) as written to the file.
 
     predicted: tokens per step as the accuracies tell; measured: walked over held-out text that they were not taken
-    from. acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there.
+    from. acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there. by_size: as measured, for the
+    best trees of other sizes (root included).
     """
 
     output: Path
@@ -54,6 +69,7 @@ class TrainResult:
     predicted: float
     measured: float
     acceptance: list[float]
+    by_size: dict[int, float]
 
 
 def run(options: TrainOptions) -> TrainResult:
@@ -95,20 +111,28 @@ class _Run:
         self, options: TrainOptions, base: BaseModel, corpus: Corpus, folder: Path, interrupt: Interrupt
     ) -> None:
         from .fit import measure_rate
+        from .heads import HeadShape
 
         self.options, self.base, self.corpus, self.folder, self.interrupt = options, base, corpus, folder, interrupt
+        self.embedding_scale = 1.0
         self.device = pick_device()
         vocabulary = min(dataset.DRAFT_VOCAB, base.n_vocab)
         timed = options.tokens is None
-        rate = measure_rate(base.n_embd, vocabulary, options.heads, self.device) if timed else 1.0
+        self.recipe = RECIPES[options.kind]
+        shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
+        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
+        rate *= 1 - EVALUATION_COST * EVALUATION_SHARE
         self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
 
     # Set by prepare().
     split: dataset.Split
     tokens: NDArray[np.int32]
     d2t: NDArray[np.int32]
-    states: StateRows
+    t2d: NDArray[np.int32]
+    source: TextRows
     output: torch.Tensor
+    preparation: float
+    """Seconds."""
     trained: Fit
 
     def generate(self, source: PromptSource) -> None:
@@ -156,10 +180,12 @@ class _Run:
         self.corpus.flush()
 
     def prepare(self) -> None:
-        """Splits the text, picks the draft vocabulary and brings states and output rows to the device."""
-        from .fit import StateRows
+        """Splits the text, picks the draft vocabulary and brings what training reads to the device."""
+        import torch
 
-        corpus = self.corpus
+        from .rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+
+        begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
         self.d2t = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab)
@@ -169,46 +195,92 @@ class _Run:
                 "give more time, more tokens or more prompts"
             )
         self.t2d = dataset.token_to_draft(self.d2t, self.base.n_vocab)
-        self.states = StateRows(corpus.open_states(), self.device)
-        import torch
-
         self.output = torch.from_numpy(output_rows(self.base, self.d2t)).to(self.device)
+        states, embeddings = FileRows(corpus.open_states(), self.device), None
+        if self.options.kind != "medusa":
+            used, place = dataset.token_places(self.tokens, self.base.n_vocab)
+            matrix = embedding_rows(self.base, used)
+            self.embedding_scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+            matrix = (matrix * np.float32(self.embedding_scale)).astype(np.float16)
+            embeddings = TokenEmbeddings(torch.from_numpy(matrix).to(self.device), place)
+        teacher = self._teacher(states) if self.options.objective == "teacher" else None
+        self.source = TextRows(states, embeddings, teacher)
+        self.preparation = time.monotonic() - begin
+
+    def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
+        """The base's distribution at every row that is trained on."""
+        from .teacher import teacher_rows
+
+        rows = max(span.start + span.length for span in self.split.train)
+        with phase(self.options.console, "Teacher", "positions") as bar:
+
+            def on_rows(done: int) -> None:
+                bar.update(done, rows)
+                self._check_interrupt()
+
+            output = self.output.to(matmul_dtype(self.device))
+            return teacher_rows(self.folder, states, rows, self.d2t, output, on_rows)
 
     def fit(self) -> None:
         """Trains, or continues from the checkpoint of the same data and settings."""
         from .fit import Fit, default_batch
+        from .weights import round_weights
 
-        rows, target = dataset.targets(self.tokens, self.split.train, self.t2d, self.options.heads)
-        batch = default_batch(self.device, len(rows))
-        plan = self._plan(len(rows), batch, hashlib.sha256(rows.tobytes() + target.tobytes()).hexdigest())
+        options = self.options
+        examples = dataset.examples_of(self.tokens, self.split.train, self.t2d, options.heads)
+        batch = default_batch(self.device, len(examples.rows), self.recipe)
+        digest = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes())
+        plan = self._plan(len(examples.rows), batch, digest.hexdigest())
         self.trained = Fit(plan, self.base.n_embd, self.device)
-        checkpoint = self.folder / "heads.pt"
-        self.trained.restore(checkpoint)
-        with phase(self.options.console, "Training heads", "positions") as bar:
+        checkpoint = self.folder / f"{options.kind}.pt"
+        if not self.trained.restore(checkpoint):
+            _say(options.console, f"Checkpoint: up to {self.trained.checkpoint_bytes / GIB:.2f} GiB in {self.folder}")
+        low = self.output.to(matmul_dtype(self.device))
+        watched = self._watched(plan)
+        with phase(options.console, "Training heads", "positions") as bar:
 
-            def on_step(step: int, loss: float) -> None:
-                bar.update(step * batch, plan.steps * batch, f"loss {loss:.3f}")
+            def held_out(heads: Heads) -> float:
+                from .ranking import rank_texts, tokens_per_step
+
+                texts = rank_texts(heads, self.source, self.tokens, watched, self.t2d, low)
+                return tokens_per_step(texts, EVALUATION_NODES)
+
+            def note(loss: float) -> str:
+                curve = self.trained.best.curve
+                return f"loss {loss:.3f}" + (f", {curve[-1].tokens_per_step:.3f} tokens per step" if curve else "")
 
             self.trained.run(
-                self.states,
-                rows,
-                target,
-                self.output.to(matmul_dtype(self.device)),
+                self.source,
+                examples,
+                low,
+                evaluate=held_out,
                 checkpoint=checkpoint,
-                on_step=on_step,
+                on_step=lambda step, loss: bar.update(step * batch, plan.steps * batch, note(loss)),
                 should_stop=lambda: self.interrupt.requested,
             )
         self._check_interrupt()
-        self.trained.round_weights()
+        best = self.trained.best
+        _say_best(options.console, best.curve[best.at], self.trained.step, plan.steps)
+        round_weights(self.trained.heads)
+
+    def _watched(self, plan: FitPlan) -> list[dataset.Span]:
+        """The texts on which training judges itself: the first of those the tree is built on, none for the score."""
+        most = min(MOST_EVALUATED, EVALUATION_SHARE * plan.steps * plan.batch / EVALUATIONS)
+        texts: list[dataset.Span] = []
+        for span in self.split.build:
+            if not texts or sum(text.length for text in texts) < most:
+                texts.append(span)
+        return texts
 
     def _plan(self, rows: int, batch: int, data: str) -> FitPlan:
         """The plan of an earlier call on the same data with the same options, else a new one, written down."""
         from .fit import FitPlan
 
-        options, path = self.options, self.folder / "plan.json"
-        seconds = float(self.corpus.state.get("seconds", 0.0))
+        options, path = self.options, self.folder / f"{self.options.kind}.plan.json"
+        seconds = float(self.corpus.state.get("seconds", 0.0)) + self.preparation
         steps = self.schedule.steps(rows, batch, seconds)
-        plan = FitPlan(data, options.heads, options.seed, steps, batch, self.device.type)
+        kind, objective, device = options.kind, options.objective, self.device.type
+        plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, self.recipe)
         asked = {**asdict(plan), "tokens": options.tokens, "minutes": None if options.tokens else options.minutes}
         stored = _read_json(path)
         if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
@@ -219,13 +291,13 @@ class _Run:
 
     def measure(self) -> TrainResult:
         """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
-        from .fit import rank_texts
+        from .ranking import rank_texts
 
         halves, done = [], 0
         total = sum(span.length for span in (*self.split.build, *self.split.score))
         with phase(self.options.console, "Measuring", "positions") as bar:
             for spans in (self.split.build, self.split.score):
-                texts = rank_texts(self.trained.heads, self.states, self.tokens, spans, self.t2d, self.output)
+                texts = rank_texts(self.trained.heads, self.source, self.tokens, spans, self.t2d, self.output)
                 done += sum(span.length for span in spans)
                 bar.update(done, total)
                 halves.append(texts)
@@ -233,6 +305,7 @@ class _Run:
         accuracy = evaluate.accuracy_table(build)
         tree = evaluate.grow_tree(accuracy, TREE_NODES)
         measured, acceptance = evaluate.simulate(score, tree)
+        trees = {nodes: evaluate.grow_tree(accuracy, nodes) for nodes in SIZES}
         return TrainResult(
             output=self.options.output,
             tokens=sum(span.length for span in self.split.train),
@@ -241,14 +314,21 @@ class _Run:
             predicted=evaluate.predicted_tokens_per_step(accuracy, tree),
             measured=measured,
             acceptance=acceptance,
+            by_size={nodes: evaluate.simulate(score, sized)[0] for nodes, sized in trees.items()},
         )
 
     def write(self, result: TrainResult) -> None:
         """The sidecar, or base and heads in one file."""
-        weight = self.trained.heads.weight.detach().cpu().numpy()
-        bias = self.trained.heads.bias.detach().cpu().numpy()
-        heads = sidecar.MedusaHeads(
-            blocks=[[sidecar.Block(w, b)] for w, b in zip(weight, bias, strict=True)],
+        from .weights import WEIGHT_TYPE, head_parts
+
+        parts = head_parts(self.trained.heads)
+        heads = sidecar.DraftHeads(
+            kind=parts.kind,
+            blocks=parts.blocks,
+            residuals=parts.residuals,
+            prefix=parts.prefix,
+            embedding_scale=self.embedding_scale,
+            weight_type=WEIGHT_TYPE,
             lm_head="draft_vocab",
             d2t=self.d2t,
             accuracy=result.accuracy,
@@ -276,16 +356,19 @@ class _Run:
 def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    million = corpus.bytes_per_token * 1e6 / GIB
-    _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} heads")
+    teacher = options.objective == "teacher"
+    each = corpus.bytes_per_token + (TEACHER_BYTES if teacher else 0)
+    million = each * 1e6 / GIB
+    what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
+    _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
     if corpus.tokens:
         _say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
     if options.tokens is None:
-        _say(console, f"Text and hidden states: {million:.2f} GiB per million tokens in {where}")
+        _say(console, f"{what}: {million:.2f} GiB per million tokens in {where}")
         return
-    needed = max(0, options.tokens - corpus.tokens) * corpus.bytes_per_token
-    _say(console, f"Text and hidden states: {needed / GIB:.2f} GiB in {where}")
+    needed = max(0, options.tokens - corpus.tokens) * each
+    _say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
             f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
@@ -295,6 +378,15 @@ def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
 def _say(console: Console, text: str) -> None:
     """One line as it is: paths are neither wrapped nor read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _say_best(console: Console, best: CurvePoint, steps: int, planned: int) -> None:
+    when = "" if steps == planned else f"; stopped after {steps} of {planned} steps without a better one"
+    _say(
+        console,
+        f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text "
+        f"with {EVALUATION_NODES} nodes{when}",
+    )
 
 
 def _report(console: Console, result: TrainResult) -> None:
@@ -310,6 +402,8 @@ def _report(console: Console, result: TrainResult) -> None:
         f"Tree: {len(result.tree) + 1} nodes; {result.predicted:.2f} tokens per step predicted, "
         f"{result.measured:.2f} measured on other held-out text",
     )
+    sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in result.by_size.items())
+    _say(console, f"Tokens per step of the best trees by nodes: {sizes}")
     _say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
 
 

@@ -91,7 +91,8 @@ int run(const Options& options) {
         std::printf("this processor runs the scalar reference only: nothing to compare or time\n");
         return 0;
     }
-    if (!check(options)) return 1;
+    const bool products = check(options), attention = check_attention(options);
+    if (!products || !attention) return 1;
     if (!options.check_only) time_kernels(options);
     return 0;
 }

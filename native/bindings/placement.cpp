@@ -13,6 +13,11 @@ void bind_placement(nb::module_& m) {
         .def_ro("buffer", &Placement::buffer)
         .def_ro("tensors", &Placement::tensors)
         .def_ro("nbytes", &Placement::bytes);
+    nb::class_<kernels::AttentionUse>(m, "AttentionUse")
+        .def_ro("served", &kernels::AttentionUse::served)
+        .def_ro("left", &kernels::AttentionUse::left)
+        .def_ro("reason", &kernels::AttentionUse::reason);
+    m.def("attention_use", &attention_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("kernel_info", [] {
         const kernels::Status& status = kernels::status();
         nb::list supported;
@@ -22,6 +27,7 @@ void bind_placement(nb::module_& m) {
         out["requested"] = status.requested;
         out["reason"] = status.reason;
         out["supported"] = supported;
+        out["attention"] = status.selected && status.selected->attend;
         out["types"] = kernels::type_names();
         out["buffer"] = kernels::buffer_name;
         return out;

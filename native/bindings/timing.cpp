@@ -1,7 +1,11 @@
 #include "timing.h"
+
+#include <cstring>
 #include <exception>
 
+#include "bench/limits.h"
 #include "bindings/bindings.h"
+#include "kernels/buffer_type.h"
 #include "product_timing.h"
 
 namespace medusa {
@@ -24,6 +28,23 @@ std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int w
         if (failure) std::rethrow_exception(failure);
         throw;
     }
+}
+
+// More than any last-level cache of a laptop, so that all of it comes from memory.
+constexpr size_t memory_bytes = size_t{1} << 28;
+
+// Bytes and multiplications per second; the latter of the selected kernels' instruction set, None when not known.
+nb::tuple machine_limits(int n_threads, int rounds) {
+    double bandwidth = 0, peak = 0;
+    {
+        const nb::gil_scoped_release released;
+        lab::Team team(resolve_threads(n_threads));
+        const lab::Memory memory(memory_bytes);
+        std::memset(memory.data, 1, memory.size);
+        bandwidth = lab::bandwidth(team, memory, rounds);
+        if (const kernels::Kernels* selected = kernels::status().selected) peak = lab::peak(team, *selected, rounds);
+    }
+    return nb::make_tuple(bandwidth, peak > 0 ? nb::object(nb::float_(peak)) : nb::object(nb::none()));
 }
 
 }  // namespace
@@ -51,6 +72,7 @@ void bind_timing(nb::module_& m) {
         },
         "model"_a, "type"_a, "columns"_a, nb::kw_only(), "repeats"_a = 3, "n_threads"_a = 0,
         nb::call_guard<nb::gil_scoped_release>());
+    m.def("machine_limits", &machine_limits, nb::kw_only(), "n_threads"_a = 0, "rounds"_a = 3);
     nb::class_<VerifyTimer>(m, "VerifyTimer")
         .def(nb::new_(&make_timer), "model"_a, "widest"_a, nb::kw_only(), "position"_a = 64, "n_ctx"_a = 0,
              "hidden"_a = true, "n_threads"_a = 0)

@@ -11,7 +11,7 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int lanes = attention_lanes, tile = attention_tile;
+#include "attention.inl"
 
 inline __m512 halves(const char* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -45,44 +45,8 @@ inline __m512 exp_of(__m512 x) {
     return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), tiny, _mm512_setzero_ps());
 }
 
-// Up to `tile` rows of one key head, and this thread's scratch.
-struct Tile {
-    const Attention& a;
-    int n;
-    const char *k, *v;
-    const float* q[tile];
-    const char* mask[tile];
-    float* out[tile];
-    float* scores;     // [row][cells]
-    float* keys;       // [lane][key_size]
-    double* sums;      // [row][value_size]
-    double* weights;   // [row][lane]
-    uint8_t* visible;  // [cells / lanes]: some row sees some of these cells
-
-    Tile(const Attention& job, void* scratch) : a(job), n(0), k(nullptr), v(nullptr) {
-        sums = static_cast<double*>(scratch);
-        weights = sums + tile * a.value_size;
-        scores = reinterpret_cast<float*>(weights + tile * lanes);
-        keys = scores + tile * a.cells;
-        visible = reinterpret_cast<uint8_t*>(keys + lanes * a.key_size);
-    }
-
-    // Rows begin..end-1, as many of them as fit and share a key head; the first row left over.
-    int64_t take(int64_t begin, int64_t end) {
-        const int64_t per_key_head = a.group() * a.tokens, key_head = begin / per_key_head;
-        end = std::min({end, begin + tile, (key_head + 1) * per_key_head});
-        n = static_cast<int>(end - begin);
-        k = a.k + key_head * a.k_head;
-        v = a.v + key_head * a.v_head;
-        for (int r = 0; r < n; ++r) {
-            const int64_t row = (begin + r) % per_key_head, token = row / a.group();
-            const int64_t head = key_head * a.group() + row % a.group();
-            q[r] = reinterpret_cast<const float*>(a.q + token * a.q_token + head * a.q_head);
-            mask[r] = a.mask ? a.mask + token * a.mask_token : nullptr;
-            out[r] = a.out + (token * a.heads + head) * a.value_size;
-        }
-        return end;
-    }
+struct Rows : Tile {
+    using Tile::Tile;
 
     bool sees(int64_t cell) const {
         if (!a.mask) return true;
@@ -175,10 +139,10 @@ struct Tile {
         double total[tile];
         for (int r = 0; r < n; ++r) total[r] = normalise(scores + r * a.cells);
         std::memset(sums, 0, static_cast<size_t>(n * a.value_size) * sizeof(double));
-        using Step = void (Tile::*)(int64_t);
-        static constexpr Step steps[tile] = {&Tile::add_values<1>, &Tile::add_values<2>, &Tile::add_values<3>,
-                                             &Tile::add_values<4>, &Tile::add_values<5>, &Tile::add_values<6>,
-                                             &Tile::add_values<7>, &Tile::add_values<8>};
+        using Step = void (Rows::*)(int64_t);
+        static constexpr Step steps[tile] = {&Rows::add_values<1>, &Rows::add_values<2>, &Rows::add_values<3>,
+                                             &Rows::add_values<4>, &Rows::add_values<5>, &Rows::add_values<6>,
+                                             &Rows::add_values<7>, &Rows::add_values<8>};
         for (int64_t cell = 0; cell < a.cells; cell += lanes) {
             if (visible[cell / lanes]) (this->*steps[n - 1])(cell);
         }
@@ -195,11 +159,7 @@ struct Tile {
 }  // namespace
 
 void attend_avx512(const Attention& a, int64_t begin, int64_t end, void* scratch) {
-    Tile rows(a, scratch);
-    while (begin < end) {
-        begin = rows.take(begin, end);
-        rows.run();
-    }
+    attend_rows<Rows>(a, begin, end, scratch);
 }
 
 }  // namespace medusa::kernels

@@ -117,7 +117,10 @@ struct Kernels {
 
 void attend_scalar(const Attention& attention, int64_t begin, int64_t end, void* scratch);
 #if defined(__x86_64__) || defined(_M_X64)
+void attend_avx2(const Attention& attention, int64_t begin, int64_t end, void* scratch);
 void attend_avx512(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+#elif defined(__aarch64__) || defined(_M_ARM64)
+void attend_neon(const Attention& attention, int64_t begin, int64_t end, void* scratch);
 #endif
 
 extern const Kernels scalar;
@@ -125,6 +128,9 @@ extern const Kernels scalar;
 extern const Kernels avx2;
 extern const Kernels avxvnni;
 extern const Kernels avx512vnni;
+#if MEDUSA_HAS_AMX  // set where flags.cmake keeps the file
+extern const Kernels amx_int8;
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 extern const Kernels neon_dotprod;
 extern const Kernels neon_i8mm;

@@ -1,0 +1,40 @@
+"""How each kind of heads is trained: the numbers found best so far, in one place. Imports nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = ("medusa", "hydra", "hydra++")
+OBJECTIVES = ("truth", "teacher")
+DEFAULT_KIND = "hydra"
+DEFAULT_OBJECTIVE = "teacher"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """blocks: residual blocks of each head. rate: highest learning rate. noise: Hydra's alpha; the hidden states get
+    uniform noise of up to alpha / sqrt(hidden size) in each place. batch: rows per step on a CPU."""
+
+    blocks: int
+    rate: float
+    noise: float
+    batch: int
+
+
+RECIPES = {
+    "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, batch=512),
+    "hydra": Recipe(blocks=1, rate=1e-3, noise=0.0, batch=512),
+    "hydra++": Recipe(blocks=4, rate=5e-4, noise=0.0, batch=1024),
+}
+GPU_BATCH = 4096
+"""Rows per step on a GPU, where a step's fixed costs count."""
+WARMUP_STEPS = 100
+WEIGHT_DECAY = 0.01
+EVALUATIONS = 16
+"""How often a run measures held-out tokens per step, at even distances."""
+PATIENCE = 5
+"""So many evaluations in a row without a new best end a run."""
+TEACHER_TOP = 32
+"""How many of the base's likeliest tokens are kept for each position."""
+TEACHER_BYTES = TEACHER_TOP * 6
+"""For each position: 4 of the token, 2 of its probability."""

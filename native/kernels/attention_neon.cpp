@@ -1,0 +1,192 @@
+// Attention with NEON; see attention.cpp for what is computed. Any 64-bit ARM processor runs it.
+#include <arm_neon.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "attention.h"
+#include "format.h"
+
+namespace medusa::kernels {
+namespace {
+
+#include "attention.inl"
+
+constexpr int together = 4;  // cells whose products with a row are summed together
+constexpr int parts = 4;     // registers that 16 lanes fill
+
+inline float32x4_t halves(const char* at) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(reinterpret_cast<const uint8_t*>(at))));
+}
+
+// One quarter of four sums of 16 lanes: element i is that of a[i].
+inline float32x4_t quarters(float32x4_t a0, float32x4_t a1, float32x4_t a2, float32x4_t a3) {
+    const float64x2_t p = vreinterpretq_f64_f32(vaddq_f32(vzip1q_f32(a0, a1), vzip2q_f32(a0, a1)));
+    const float64x2_t q = vreinterpretq_f64_f32(vaddq_f32(vzip1q_f32(a2, a3), vzip2q_f32(a2, a3)));
+    return vaddq_f32(vreinterpretq_f32_f64(vzip1q_f64(p, q)), vreinterpretq_f32_f64(vzip2q_f64(p, q)));
+}
+
+inline float32x4_t exp_of(float32x4_t x) {
+    using namespace exponential;
+    const float32x4_t n = vrndnq_f32(vmulq_n_f32(x, log2e));
+    const float32x4_t r = vfmsq_f32(vfmsq_f32(x, n, vdupq_n_f32(ln2_high)), n, vdupq_n_f32(ln2_low));
+    float32x4_t p = vdupq_n_f32(taylor[0]);
+    for (int i = 1; i < 7; ++i) p = vfmaq_f32(vdupq_n_f32(taylor[i]), p, r);
+    // Neither 2^n nor the product is denormal: x is above `smallest`.
+    const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+    const uint32x4_t tiny = vcltq_f32(x, vdupq_n_f32(smallest));
+    const float32x4_t product = vmulq_f32(p, vreinterpretq_f32_s32(power));
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(product), tiny));
+}
+
+struct Rows : Tile {
+    using Tile::Tile;
+
+    bool sees(int64_t cell) const {
+        if (!a.mask) return true;
+        const uint16x8_t hidden = vdupq_n_u16(0xFC00);  // -infinity
+        for (int r = 0; r < n; ++r) {
+            const auto* at = reinterpret_cast<const uint8_t*>(mask[r] + 2 * cell);
+            const uint16x8_t low = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at)), hidden);
+            const uint16x8_t high = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at + 16)), hidden);
+            if (vminvq_u16(vandq_u16(low, high)) == 0) return true;
+        }
+        return false;
+    }
+
+    // Products of one row with `together` of the keys.
+    float32x4_t products(const float* x, const float* key) const {
+        float32x4_t acc[together][parts];
+        for (auto& one : acc) {
+            for (float32x4_t& part : one) part = vdupq_n_f32(0);
+        }
+        for (int64_t d = 0; d < a.key_size; d += lanes) {
+            float32x4_t row[parts];
+            for (int i = 0; i < parts; ++i) row[i] = vld1q_f32(x + d + 4 * i);
+#pragma GCC unroll 4
+            for (int c = 0; c < together; ++c) {
+#pragma GCC unroll 4
+                for (int i = 0; i < parts; ++i) {
+                    acc[c][i] = vfmaq_f32(acc[c][i], row[i], vld1q_f32(key + c * a.key_size + d + 4 * i));
+                }
+            }
+        }
+        float32x4_t quarter[parts];
+        for (int i = 0; i < parts; ++i) quarter[i] = quarters(acc[0][i], acc[1][i], acc[2][i], acc[3][i]);
+        return vaddq_f32(vaddq_f32(quarter[0], quarter[1]), vaddq_f32(quarter[2], quarter[3]));
+    }
+
+    void score() {
+        const float32x4_t infinite = vdupq_n_f32(-INFINITY), scale = vdupq_n_f32(a.scale);
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (!(visible[cell / lanes] = sees(cell))) continue;
+            for (int c = 0; c < lanes; ++c) {
+                const char* key = k + (cell + c) * a.k_cell;
+                for (int64_t d = 0; d < a.key_size; d += 4) vst1q_f32(keys + c * a.key_size + d, halves(key + 2 * d));
+            }
+            for (int r = 0; r < n; ++r) {
+                for (int c = 0; c < lanes; c += together) {
+                    const float32x4_t add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : vdupq_n_f32(0);
+                    const float32x4_t s = vfmaq_f32(add, products(q[r], keys + c * a.key_size), scale);
+                    vst1q_f32(scores + r * a.cells + cell + c, vbslq_f32(vceqq_f32(add, infinite), add, s));
+                }
+            }
+        }
+    }
+
+    // Scores of one row become weights; their sum.
+    double normalise(float* row) const {
+        float32x4_t most = vdupq_n_f32(-INFINITY);
+        for (int64_t cell = 0; cell < a.cells; cell += 4) {
+            if (visible[cell / lanes]) most = vmaxnmq_f32(most, vld1q_f32(row + cell));
+        }
+        const float largest = vmaxnmvq_f32(most);
+        if (largest == -INFINITY) {
+            std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
+            return 0;
+        }
+        float64x2_t sum[4];  // of cells 0 and 1, 2 and 3, ... of every 8
+        for (float64x2_t& one : sum) one = vdupq_n_f64(0);
+        for (int64_t cell = 0; cell < a.cells; cell += 8) {
+            if (!visible[cell / lanes]) continue;
+            for (int i = 0; i < 2; ++i) {
+                float* at = row + cell + 4 * i;
+                const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(at), vdupq_n_f32(largest)));
+                vst1q_f32(at, p);
+                sum[2 * i] = vaddq_f64(sum[2 * i], vcvt_f64_f32(vget_low_f32(p)));
+                sum[2 * i + 1] = vaddq_f64(sum[2 * i + 1], vcvt_high_f64_f32(p));
+            }
+        }
+        double all = 0;
+        for (const float64x2_t one : sum) {
+            all += vgetq_lane_f64(one, 0);
+            all += vgetq_lane_f64(one, 1);
+        }
+        return all;
+    }
+
+    // sums += weights x values of 16 cells. In double precision, the order of the cells is lost in the rounding to
+    // float.
+    template <int rows>
+    void add_values(int64_t cell) {
+        for (int r = 0; r < rows; ++r) {
+            for (int c = 0; c < lanes; c += 4) {
+                const float32x4_t p = vld1q_f32(scores + r * a.cells + cell + c);
+                vst1q_f64(weights + r * lanes + c, vcvt_f64_f32(vget_low_f32(p)));
+                vst1q_f64(weights + r * lanes + c + 2, vcvt_high_f64_f32(p));
+            }
+        }
+        for (int64_t d = 0; d < a.value_size; d += 4) {
+            float64x2_t low[rows], high[rows];
+            for (int r = 0; r < rows; ++r) {
+                low[r] = vld1q_f64(sums + r * a.value_size + d);
+                high[r] = vld1q_f64(sums + r * a.value_size + d + 2);
+            }
+            for (int c = 0; c < lanes; ++c) {
+                const float32x4_t x = halves(v + (cell + c) * a.v_cell + 2 * d);
+                const float64x2_t x0 = vcvt_f64_f32(vget_low_f32(x)), x1 = vcvt_high_f64_f32(x);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; ++r) {
+                    const float64x2_t weight = vld1q_dup_f64(weights + r * lanes + c);
+                    low[r] = vfmaq_f64(low[r], weight, x0);
+                    high[r] = vfmaq_f64(high[r], weight, x1);
+                }
+            }
+            for (int r = 0; r < rows; ++r) {
+                vst1q_f64(sums + r * a.value_size + d, low[r]);
+                vst1q_f64(sums + r * a.value_size + d + 2, high[r]);
+            }
+        }
+    }
+
+    void run() {
+        score();
+        double total[tile];
+        for (int r = 0; r < n; ++r) total[r] = normalise(scores + r * a.cells);
+        std::memset(sums, 0, static_cast<size_t>(n * a.value_size) * sizeof(double));
+        using Step = void (Rows::*)(int64_t);
+        static constexpr Step steps[tile] = {&Rows::add_values<1>, &Rows::add_values<2>, &Rows::add_values<3>,
+                                             &Rows::add_values<4>, &Rows::add_values<5>, &Rows::add_values<6>,
+                                             &Rows::add_values<7>, &Rows::add_values<8>};
+        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
+            if (visible[cell / lanes]) (this->*steps[n - 1])(cell);
+        }
+        for (int r = 0; r < n; ++r) {
+            const float64x2_t inverse = vdupq_n_f64(total[r] > 0 ? 1 / total[r] : 0);
+            for (int64_t d = 0; d < a.value_size; d += 4) {
+                const double* from = sums + r * a.value_size + d;
+                const float32x2_t low = vcvt_f32_f64(vmulq_f64(vld1q_f64(from), inverse));
+                vst1q_f32(out[r] + d, vcvt_high_f32_f64(low, vmulq_f64(vld1q_f64(from + 2), inverse)));
+            }
+        }
+    }
+};
+
+}  // namespace
+
+void attend_neon(const Attention& a, int64_t begin, int64_t end, void* scratch) {
+    attend_rows<Rows>(a, begin, end, scratch);
+}
+
+}  // namespace medusa::kernels
