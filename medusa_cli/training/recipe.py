@@ -23,7 +23,7 @@ class Recipe:
 
 RECIPES = {
     "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, batch=512),
-    "hydra": Recipe(blocks=1, rate=1e-3, noise=0.0, batch=512),
+    "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, batch=512),
     "hydra++": Recipe(blocks=4, rate=5e-4, noise=0.0, batch=1024),
 }
 GPU_BATCH = 4096
