@@ -154,7 +154,7 @@ def test_why_a_weight_is_not_on_the_kernels(
     model = SimpleNamespace(
         description="fake", placement=[SimpleNamespace(role=role, type=type_, buffer=buffer, tensors=3, nbytes=99)]
     )
-    info = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
+    info: dict[str, Any] = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
     monkeypatch.setattr(runtime, "load_model", lambda *_: model)
@@ -182,7 +182,7 @@ def test_whose_attention_runs_and_why_not_ours(
     remark: str | None,
 ) -> None:
     served, left, reason = use
-    info = {"selected": selected, "reason": "because", "types": [], "buffer": "OURS"}
+    info: dict[str, Any] = {"selected": selected, "reason": "because", "types": [], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
     monkeypatch.setattr(runtime, "load_model", lambda *_: SimpleNamespace(description="fake", placement=[]))

@@ -136,7 +136,11 @@ def test_a_damaged_profile_is_a_remark(model: tuple[Path, Path, Any]) -> None:
     default = choices_used(model)
     path = profile.save(made_up(key_of(model), TREE))
     stored = made_up(key_of(model), TREE)
-    damaged = {"tree": [["x"]]}, {"growth": {}}, {"growth": {"calibration": [["x"]], "costs": []}}
+    damaged: tuple[dict[str, Any], ...] = (
+        {"tree": [["x"]]},
+        {"growth": {}},
+        {"growth": {"calibration": [["x"]], "costs": []}},
+    )
     for text in ("{", "[]", *(json.dumps({**stored, **part}) for part in damaged)):
         path.write_text(text)
         base, heads, session = model

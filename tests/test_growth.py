@@ -32,8 +32,9 @@ def tables(draw: st.DrawFn, depth: int = 3, ranks: int = 2) -> Table:
     for length in range(depth):
         for ranked in itertools.product(range(ranks), repeat=length):
             first = draw(st.floats(0.01, 0.98))
-            table[(ROOT, *ranked)] = [(0, first), (1, (1 - first) * draw(st.floats(0.01, 0.9)))]
-            table[(ROOT, *ranked)].sort(key=lambda guess: -guess[1])
+            guesses = [(0, first), (1, (1 - first) * draw(st.floats(0.01, 0.9)))]
+            path: Path = (ROOT, *ranked)
+            table[path] = sorted(guesses, key=lambda guess: -guess[1])
     return table
 
 
@@ -42,7 +43,8 @@ def likeliest(table: Table, calibration: testing.HeadCalibration) -> list[tuple[
     chances: dict[Path, float] = {(ROOT,): 1.0}
     for path in sorted(table, key=len):
         for token, q in table[path]:
-            chances[(*path, token)] = chances[path] * calibration.probability(len(path), q)
+            longer: Path = (*path, token)
+            chances[longer] = chances[path] * calibration.probability(len(path), q)
     del chances[(ROOT,)]
     return sorted(((p, path) for path, p in chances.items()), reverse=True)
 
@@ -76,7 +78,7 @@ def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int
 
 
 def test_no_node_where_none_pays() -> None:
-    table = {(ROOT,): [(1, 0.2), (2, 0.1)]}
+    table: Table = {(ROOT,): [(1, 0.2), (2, 0.1)]}
     parents, tokens, _, asked = testing.Growth(table, 3).grow(
         ROOT, 64, testing.HeadCalibration(3), cost([(1, 1.0), (2, 2.0)])
     )
@@ -105,7 +107,7 @@ def test_a_level_that_takes_long_is_not_asked_for() -> None:
 
 
 def test_a_level_gives_children_to_its_likeliest_nodes_alone() -> None:
-    table = {(ROOT,): [(token, 0.2 - 0.01 * token) for token in range(4)]}
+    table: Table = {(ROOT,): [(token, 0.2 - 0.01 * token) for token in range(4)]}
     growth = testing.Growth(table, 2, ranks=4, width=2)
     _, _, _, asked = growth.grow(ROOT, 64, testing.HeadCalibration(2), cost([(1, 1.0), (2, 1.001)]))
     assert asked == [1, 2]
