@@ -202,8 +202,12 @@ def test_what_would_be_overwritten_is_refused(tmp_path: Path) -> None:
 def test_sizes_to_compare_follow_the_text() -> None:
     assert draft_vocab.candidates(310) == [310]
     assert draft_vocab.candidates(1024) == [1024]
-    assert draft_vocab.candidates(5000) == [1024, 2048, 4096, 5000]
+    assert draft_vocab.candidates(5000) == [1024, 2048, 4096, 4992]
     assert draft_vocab.candidates(100_000)[-2:] == [24576, 32768]
+
+
+def test_costs_never_fall_with_the_size() -> None:
+    assert draft_vocab.at_most_as_larger([1.0, 109.0, 2.0, 95.0, 3.0]) == [1.0, 2.0, 2.0, 3.0, 3.0]
 
 
 def test_coverage_counts_held_out_tokens() -> None:
@@ -223,6 +227,7 @@ def test_the_trade_off_follows_its_formula() -> None:
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
 def test_the_choice_is_measured_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(draft_vocab, "SIZES", (20, 40, 80))
+    monkeypatch.setattr(draft_vocab, "ROWS", 20)
     base = read_base(fixtures.tiny_base(tmp_path / "base.gguf"))
     rng = np.random.default_rng(0)
     tokens, ranked = rng.integers(0, 320, 3000).astype(np.int32), rng.permutation(320).astype(np.int32)
