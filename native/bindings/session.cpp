@@ -3,9 +3,9 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "heads_drafter.h"
+#include "heads_levels.h"
 #include "llama_target.h"
 #include "lookup_drafter.h"
-#include "medusa_levels.h"
 #include "platform.h"
 
 namespace medusa {
@@ -76,13 +76,14 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.type_v = type_by_name(type_v);
     const bool drafts = tree.size() > 1;
     const LookupParams lookup_params;
-    const TreeBounds bounds =
+    TreeBounds bounds =
         lookup ? LookupDrafter::bounds(tree, lookup_params) : TreeBounds{tree.leaf_count(), tree.size()};
-    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     std::unique_ptr<Drafter> drafter;
     if (drafts) {
-        drafter = std::make_unique<HeadsDrafter>(std::make_unique<MedusaLevels>(heads, tree.depth(), params.threads));
+        drafter = std::make_unique<HeadsDrafter>(make_levels(heads, tree.depth(), params.threads));
+        if (drafter->needs().all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
     }
+    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup_params);
     const int vocab_size = model->vocab_size();
     const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
