@@ -249,6 +249,12 @@ def encode_kv(key: str, kind: int, value: int | float | str) -> KeyValue:
     return KeyValue(key, kind, encode_string(key) + struct.pack("<I", kind) + body)
 
 
+def encode_array(key: str, kind: int, values: Sequence[int] | Sequence[float]) -> KeyValue:
+    """An array of scalars of one type."""
+    body = struct.pack(f"<IQ{len(values)}{SCALARS[kind][1]}", kind, len(values), *values)
+    return KeyValue(key, ARRAY, encode_string(key) + struct.pack("<I", ARRAY) + body)
+
+
 def build(kv: Sequence[KeyValue], tensors: Sequence[TensorInfo], alignment: int, version: int = 3) -> bytes:
     """Header bytes, padded with zeros to `alignment`."""
     parts = [MAGIC, struct.pack("<IQQ", version, len(tensors), len(kv)), *(entry.raw for entry in kv)]

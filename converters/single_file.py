@@ -63,7 +63,7 @@ def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progr
     header = build([*base.kv, *medusa_kv, size_kv], [blob, *shifted, *heads], base.alignment)
 
     total = len(header) + region + sum(padded(tensor.nbytes, base.alignment) for tensor in heads)
-    with _opened(base_path) as base_file, _opened(sidecar_path) as sidecar_file, atomic_file(out_path) as out:
+    with opened(base_path) as base_file, opened(sidecar_path) as sidecar_file, atomic_file(out_path) as out:
         copier = _Copier(out, total, on_progress)
         copier.write(header)
         copier.copy(base_file, 0, base_size)
@@ -79,7 +79,7 @@ def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress |
     outer, size = read_header(path)
     _refuse_same_file(base_out, path, sidecar_out)
     _refuse_same_file(sidecar_out, path, base_out)
-    with _opened(path) as file:
+    with opened(path) as file:
         base = _embedded_base(outer, file)
         base_size = _embedded_size(outer, base)
         heads = outer.tensors[1 + len(base.tensors) :]
@@ -183,13 +183,19 @@ class _Copier:
             self.on_progress(self.done, self.total)
 
     def copy(self, source: BinaryIO, start: int, count: int) -> None:
-        source.seek(start)
-        while count:
-            data = source.read(min(CHUNK, count))
-            if not data:
-                raise MedusaError("the input file became shorter while it was read, run the command again")
+        for data in chunks(source, start, count):
             self.write(data)
-            count -= len(data)
+
+
+def chunks(source: BinaryIO, start: int, count: int) -> Iterator[bytes]:
+    """`count` bytes from `start` on. MedusaError when they end early."""
+    source.seek(start)
+    while count:
+        data = source.read(min(CHUNK, count))
+        if not data:
+            raise MedusaError("the input file became shorter while it was read, run the command again")
+        yield data
+        count -= len(data)
 
 
 def _copy_tensors(
@@ -201,7 +207,8 @@ def _copy_tensors(
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file for reading. MedusaError where that fails."""
     try:
         with Path(path).open("rb") as file:
             yield file

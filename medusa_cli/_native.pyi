@@ -4,7 +4,7 @@ Import it through `medusa_cli.native`, never directly: llama_cpp must be loaded 
 Every failure a person can cause raises NativeError with a one-line message: what, where, what to do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -206,9 +206,20 @@ class Sampling:
     ) -> None: ...
 
 class Accept:
-    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H)))."""
+    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))).
 
-    def __init__(self, kind: str, *, epsilon: float = 0.09, delta: float = 0.3, greedy_root: bool = False) -> None: ...
+    "synthetic" accepts each first child with probability synthetic_rate, whatever the model says: for timing alone.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        epsilon: float = 0.09,
+        delta: float = 0.3,
+        greedy_root: bool = False,
+        synthetic_rate: float = 0.0,
+    ) -> None: ...
 
 class Piece:
     """One emitted token and the text that became printable with it (whole UTF-8 characters only)."""
@@ -234,6 +245,18 @@ class Generation:
     """DESIGN 9 keys: tokens_per_step, acceptance_per_depth, tokens_per_second, prompt_tokens_per_second, steps,
     timings_ms {draft, verify, accept, commit, other}, ttft_ms, peak_rss_bytes, tree_nodes, accept."""
 
+class DynamicTree:
+    """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
+
+    def __init__(
+        self, *, calibration: Sequence[Sequence[float]] = ..., costs: Sequence[tuple[int, float]] = ...
+    ) -> None:
+        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps)."""
+    @property
+    def calibration(self) -> list[list[float]]: ...
+    @property
+    def costs(self) -> list[tuple[int, float]]: ...
+
 class Session:
     """One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt."""
 
@@ -248,14 +271,20 @@ class Session:
         type_k: str = "f16",
         type_v: str = "f16",
         lookup: bool = False,
+        dynamic: DynamicTree | None = None,
     ) -> None:
         """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
+
+        dynamic: in place of a tree; .tree is then a chain of all heads.
 
         lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.
         """
     n_ctx: int
     tree: Tree
     """What the heads fill in each step; lookup adds to it."""
+    calibration: list[list[float]] | None
+    """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
+    now; None without grown trees."""
     def generate(
         self,
         prompt: Sequence[int],
@@ -403,8 +432,12 @@ class testing:
             sharpness: float = 8.0,
             lookup: bool = False,
             memory: int = 0,
+            dynamic: bool = False,
         ) -> None:
-            """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself."""
+            """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
+
+            dynamic: trees are grown, as deep as `tree`.
+            """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...
         @property
@@ -429,6 +462,43 @@ class testing:
             """Drops the tokens from `position` on."""
         def newest(self) -> NDArray[np.float32]:
             """[1, n_embd], the layer's output at the last token."""
+
+    class HeadCalibration:
+        def __init__(self, depth: int, known: Sequence[Sequence[float]] = ...) -> None: ...
+        def record(self, depth: int, q: float, came: bool) -> None: ...
+        def probability(self, depth: int, q: float) -> float: ...
+        @property
+        def table(self) -> list[list[float]]: ...
+
+    class GrowthCost:
+        def __init__(self, curve: Sequence[tuple[int, float]], learns: bool) -> None: ...
+        def record(self, nodes: int, leaves: int, ms: float) -> None: ...
+        def verify_ms(self, nodes: int, leaves: int) -> float: ...
+        def record_level(self, depth: int, ms: float) -> None: ...
+        def record_step(self, ms: float, tokens: int) -> None: ...
+        @property
+        def rate(self) -> float:
+            """Tokens per millisecond."""
+
+    class Growth:
+        """Trees grown from a table: (token, probability) by path from the root."""
+
+        def __init__(
+            self,
+            table: Mapping[tuple[int, ...], Sequence[tuple[int, float]]],
+            depth: int,
+            *,
+            max_nodes: int = ...,
+            ranks: int = ...,
+            width: int = ...,
+        ) -> None: ...
+        def grow(
+            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.GrowthCost
+        ) -> tuple[list[int], list[int], list[float], list[int]]:
+            """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
+        def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...
+
+    GROWTH_SIZES: tuple[int, ...]
 
     class LookupIndex:
         def __init__(self, min_length: int, max_length: int) -> None: ...

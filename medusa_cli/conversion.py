@@ -316,15 +316,19 @@ class Conversion:
 
 
 def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
-    """Hydra++: what the checkpoint leaves out of its attention layer, which has the shape of the base's."""
+    """Hydra++: what the checkpoint does not say of its attention layer, which then has the shape of the base's."""
     architecture = base["general.architecture"]
-    count = int(base[f"{architecture}.attention.head_count"])
+
+    def value(key: str, base_key: str, default: float) -> Any:
+        return source.metadata.get(f"medusa.prefix.{key}", base.get(f"{architecture}.{base_key}", default))
+
+    count = int(value("head_count", "attention.head_count", 0))
     keys = prefix_keys(
         source,
         head_count=count,
-        head_count_kv=int(base.get(f"{architecture}.attention.head_count_kv", count)),
-        rope_freq_base=float(base.get(f"{architecture}.rope.freq_base", 10000.0)),
-        norm_eps=float(base.get(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)),
+        head_count_kv=int(value("head_count_kv", "attention.head_count_kv", count)),
+        rope_freq_base=float(value("rope_freq_base", "rope.freq_base", 10000.0)),
+        norm_eps=float(value("norm_eps", "attention.layer_norm_rms_epsilon", 1e-5)),
     )
     return replace(source, metadata={**source.metadata, **keys})
 

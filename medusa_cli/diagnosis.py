@@ -118,8 +118,6 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
         return "norms, biases and the like"
     if group.buffer == info["buffer"]:
         return None
-    if group.role == "experts":
-        return f"experts are left to {STOCK}"
     if not group.buffer.startswith("CPU"):
         return f"in {group.buffer}"
     if info["selected"] is None:

@@ -106,9 +106,9 @@ class DraftOptions:
         str | None,
         typer.Option(
             "--tree",
-            metavar="NAME|FILE[:NAME]",
+            metavar="dynamic|static|NAME|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
-            help="Draft tree: built-in name, or JSON file of choices or of named lists.",
+            help="Draft tree: grown in each step, the best fixed one, a built-in one, or JSON file of choices.",
         ),
     ] = None
     no_heads: Annotated[

@@ -45,8 +45,13 @@ class Engine:
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
 
     @property
+    def dynamic(self) -> bool:
+        """Whether the heads' tree is grown in each step."""
+        return self.tree_name == trees.DYNAMIC
+
+    @property
     def tree_nodes(self) -> int:
-        """Nodes of the heads' tree with the root; 1 without heads."""
+        """Nodes of the heads' tree with the root; 1 without heads; of a chain of all heads where trees are grown."""
         return self.session.tree.size
 
     @property
@@ -94,7 +99,8 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
     """
     # Everything cheap is checked before the model is loaded.
     no_heads = draft.no_spec or draft.no_heads
-    wanted_tree = trees.resolve(draft.tree) if draft.tree and not no_heads else None
+    by_default = draft.tree in (None, trees.STATIC)
+    wanted_tree = trees.resolve(draft.tree) if draft.tree and not by_default and not no_heads else None
     if draft.heads and not no_heads:
         models.check_is_file(draft.heads)
     ref = models.resolve(reference, console)
@@ -110,10 +116,10 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
             "run it with --no-spec"
         )
     heads = None if heads_path is None else load_heads(model, heads_path, console)
-    if heads_path is not None and wanted_tree is None:
+    if heads_path is not None and (wanted_tree is None or wanted_tree.growth is not None):
         from medusa_cli.tuning import profile
 
-        wanted_tree = profile.stored_tree(model, heads_path, options, console)
+        wanted_tree = profile.stored_tree(model, heads_path, options, draft.tree, console) or wanted_tree
     lookup = wants_lookup(draft, model, ref.name)
     tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
     if 0 < model.n_ctx_train < options.ctx_size:
@@ -121,7 +127,8 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
     session = native.Session(
         model,
         heads,
-        tree=tree,
+        tree=None if isinstance(tree, native.DynamicTree) else tree,
+        dynamic=tree if isinstance(tree, native.DynamicTree) else None,
         n_ctx=options.ctx_size,
         n_threads=options.threads,
         type_k=options.cache_type_k.value,
@@ -129,7 +136,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
         lookup=lookup,
     )
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, heads, tree_name, session, draft.tree is None, lookup, n_ctx)
+    return Engine(ref.name, model, heads, tree_name, session, by_default, lookup, n_ctx)
 
 
 def wants_lookup(draft: DraftOptions, model: native.Model, name: str) -> bool:
@@ -140,7 +147,7 @@ def wants_lookup(draft: DraftOptions, model: native.Model, name: str) -> bool:
         raise MedusaError(
             f"{name} is a recurrent model ({model.architecture}), which cannot check drafts: leave out --lookup"
         )
-    return draft.lookup or (draft.tree is None and not model.is_recurrent)
+    return draft.lookup or (draft.tree in (None, trees.STATIC) and not model.is_recurrent)
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:
@@ -194,7 +201,9 @@ def heads_file(ref: models.ModelRef, given: Path | None, model: native.Model) ->
     return ref.heads
 
 
-def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model) -> tuple[str, native.Tree]:
+def choose_tree(
+    wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model
+) -> tuple[str, native.Tree | native.DynamicTree]:
     """The tree that is asked for or tuned, else the heads' own, else the default of the backend; clipped to the heads.
 
     The name is "" for a tree without choices, plain decoding. A tree the person wrote is used as it stands: MedusaError
@@ -202,6 +211,8 @@ def choose_tree(wanted: trees.NamedTree | None, heads: native.Heads, model: nati
     """
     from medusa_cli import native
 
+    if wanted is not None and wanted.growth is not None:
+        return trees.DYNAMIC, native.DynamicTree(calibration=wanted.growth.calibration, costs=wanted.growth.costs)
     if wanted is not None and wanted.strict:
         tree = native.Tree(wanted.choices)
         if tree.depth > heads.head_count:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 from medusa_cli.errors import MedusaError
 from medusa_cli.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
+from medusa_cli.trees import STATIC
 
 if TYPE_CHECKING:
     from medusa_cli import native
+
+SYNTHETIC = "synthetic"
+"""Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
 
 
 @dataclass
@@ -31,13 +35,16 @@ class Settings:
     epsilon: float = 0.09
     delta: float = 0.3
     greedy_root: bool = False
+    synthetic_rate: float | None = None
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     logit_bias: dict[int, float] = field(default_factory=dict)
 
     @property
     def accept_kind(self) -> str:
-        """The accept rule in force: "greedy", "exact" or "typical"."""
+        """The accept rule in force: "greedy", "exact" or "typical"; "synthetic" where acceptance is made up."""
+        if self.synthetic_rate is not None:
+            return SYNTHETIC
         return self.accept or (AcceptKind.exact.value if self.temperature > 0 else AcceptKind.greedy.value)
 
     def pick_seed(self) -> int:
@@ -63,6 +70,8 @@ class Settings:
         """The engine's accept rule for these settings."""
         from medusa_cli import native
 
+        if self.synthetic_rate is not None:
+            return native.Accept(SYNTHETIC, synthetic_rate=self.synthetic_rate)
         return native.Accept(self.accept_kind, epsilon=self.epsilon, delta=self.delta, greedy_root=self.greedy_root)
 
 
@@ -104,8 +113,10 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
 
 
 def repeatable(draft: DraftOptions, settings: Settings) -> DraftOptions:
-    """The draft options, without prompt lookup where a seed is given and lookup is not asked for."""
-    return dataclasses.replace(draft, lookup=False) if settings.seed is not None and draft.lookup is None else draft
+    """The draft options; where a seed is given, without lookup and grown trees that are not asked for."""
+    if settings.seed is None:
+        return draft
+    return dataclasses.replace(draft, lookup=bool(draft.lookup), tree=draft.tree or STATIC)
 
 
 @dataclass(frozen=True)

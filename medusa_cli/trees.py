@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,35 @@ Choices = list[list[int]]
 BUILT_IN_FILE = Path(__file__).parent / "data" / "trees.json"
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
+DYNAMIC = "dynamic"
+"""Name of no tree, but of growing one in each step."""
+STATIC = "static"
+"""Name of whatever tree is the default, as long as it is the same in each step."""
 EXAMPLE = "[[0], [0, 0], [1]]"
 
 
 @dataclass(frozen=True)
+class Growth:
+    """What is known of grown trees before the first step; empty: learned while decoding.
+
+    calibration: [head][bin], native.DynamicTree's. costs: (nodes, cost in plain steps).
+    """
+
+    calibration: list[list[float]] = field(default_factory=list)
+    costs: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class NamedTree:
-    """Choices and where they come from. strict: the person wrote them, so they are never clipped silently."""
+    """Choices and where they come from. strict: the person wrote them, so they are never clipped silently.
+
+    growth: trees are grown in each step, and there are no choices.
+    """
 
     name: str
     choices: Choices
     strict: bool = False
+    growth: Growth | None = None
 
 
 @functools.cache
@@ -38,12 +57,14 @@ def named(name: str) -> NamedTree:
     try:
         return NamedTree(name, built_in()[name])
     except KeyError:
-        names = ", ".join(sorted(built_in()))
+        names = ", ".join(sorted([*built_in(), DYNAMIC, STATIC]))
         raise MedusaError(f"no tree named {name!r}: there are {names}, or give a JSON file") from None
 
 
 def resolve(argument: str) -> NamedTree:
-    """A `--tree` argument: a built-in NAME, a FILE, or FILE:NAME. MedusaError when it is none of them."""
+    """A `--tree` argument but STATIC: DYNAMIC, a built-in NAME, a FILE, or FILE:NAME. MedusaError for any other."""
+    if argument == DYNAMIC:
+        return NamedTree(DYNAMIC, [], growth=Growth())
     if argument in built_in():
         return named(argument)
     path, name = Path(argument), ""

@@ -31,7 +31,9 @@ void truncate_typical(std::vector<Candidate>& distribution, const AcceptParams& 
 }
 
 Token pick_from(std::vector<Candidate>& distribution, const AcceptParams& params, uint64_t seed, uint64_t emitted) {
-    if (params.kind == AcceptKind::greedy) return most_probable(distribution).token;
+    if (params.kind == AcceptKind::greedy || params.kind == AcceptKind::synthetic) {
+        return most_probable(distribution).token;
+    }
     if (params.kind == AcceptKind::typical) {
         if (params.greedy_root) return most_probable(distribution).token;
         truncate_typical(distribution, params);
@@ -53,6 +55,19 @@ Accepted accept_sampled(Target& target, const Draft& draft, Chain& chain, const 
             return accepted;
         }
         accepted.path.push_back(*match);
+    }
+}
+
+// Each reached node is sampled as in accept_sampled, so that the time is the same.
+Accepted accept_synthetic(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
+                          uint64_t emitted) {
+    Accepted accepted{{0}, 0};
+    while (true) {
+        const int node = accepted.path.back();
+        const auto& children = draft.tree->children(node);
+        accepted.next_root = pick(target, node, chain, params, seed, emitted);
+        if (children.empty() || uniform(seed, emitted++) >= params.synthetic_rate) return accepted;
+        accepted.path.push_back(children.front());
     }
 }
 
@@ -117,6 +132,7 @@ Token pick(Target& target, int row, Chain& chain, const AcceptParams& params, ui
 Accepted accept_draft(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
                       uint64_t emitted) {
     if (params.kind == AcceptKind::typical) return accept_typical(target, draft, chain, params, seed, emitted);
+    if (params.kind == AcceptKind::synthetic) return accept_synthetic(target, draft, chain, params, seed, emitted);
     return accept_sampled(target, draft, chain, params, seed, emitted);
 }
 

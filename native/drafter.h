@@ -40,8 +40,8 @@ class Drafter {
     // Fills a draft: `shape`, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
     // tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;
-    // A draft of `nodes` nodes, the root included, took the target `ms` to verify.
-    virtual void verified(int nodes, double ms) {}
+    // A draft with this tree took the target `ms` to verify.
+    virtual void verified(const Tree& tree, double ms) {}
 };
 
 }  // namespace medusa

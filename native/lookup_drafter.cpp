@@ -19,9 +19,8 @@ LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams&
     }
 }
 
-TreeBounds LookupDrafter::bounds(const Tree& shape, const LookupParams& params) {
-    return {std::min(shape.leaf_count() + 1, Tree::max_size),
-            std::min(shape.size() + params.max_nodes, Tree::max_size)};
+TreeBounds LookupDrafter::bounds(const TreeBounds& inner, const LookupParams& params) {
+    return {std::min(inner.leaves + 1, Tree::max_size), std::min(inner.nodes + params.max_nodes, Tree::max_size)};
 }
 
 void LookupDrafter::begin(std::span<const Token> prompt) {
@@ -31,9 +30,9 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
     for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
 }
 
-void LookupDrafter::verified(int nodes, double ms) {
-    if (inner_) inner_->verified(nodes, ms);
-    if (params_.measures_cost) cost_.record(nodes, ms);
+void LookupDrafter::verified(const Tree& tree, double ms) {
+    if (inner_) inner_->verified(tree, ms);
+    if (params_.measures_cost) cost_.record(tree.size(), ms);
 }
 
 void LookupDrafter::append(Token token, bool learn) {
@@ -63,13 +62,10 @@ int LookupDrafter::chain_length(int inner_size, int room) const {
 
 void LookupDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
     for (const Token token : input.context.subspan(index_.tokens().size())) append(token, true);
-    if (shape.size() > 1 && inner_) {
-        inner_->draft(input, shape, out);
-    } else {
-        out.tree = &chains_[0];
-        out.tokens.assign(1, input.context.back());
-        out.q.assign(1, 1.0f);
-    }
+    out.tree = &chains_[0];
+    out.tokens.assign(1, input.context.back());
+    out.q.assign(1, 1.0f);
+    if (inner_) inner_->draft(input, shape, out);
     index_.continuation(chain_length(out.tree->size(), input.room), chain_);
     if (!chain_.empty()) graft(out);
 }

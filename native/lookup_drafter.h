@@ -26,8 +26,8 @@ class LookupDrafter final : public Drafter {
     // inner: may be null.
     LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params);
 
-    // The tree that verifies the largest draft on top of `shape` stays within this.
-    static TreeBounds bounds(const Tree& shape, const LookupParams& params);
+    // The tree that verifies the largest draft on top of an inner one's stays within this.
+    static TreeBounds bounds(const TreeBounds& inner, const LookupParams& params);
 
     DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
     void begin(std::span<const Token> prompt) override;
@@ -37,7 +37,7 @@ class LookupDrafter final : public Drafter {
     void rolled_back(int position) override {
         if (inner_) inner_->rolled_back(position);
     }
-    void verified(int nodes, double ms) override;
+    void verified(const Tree& tree, double ms) override;
     void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
 
   private:

@@ -180,7 +180,7 @@ void Session::step(Run& run) {
         run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
         return;
     }
-    if (drafter_) drafter_->verified(draft_.tree->size(), verify_ms);
+    if (drafter_) drafter_->verified(*draft_.tree, verify_ms);
     const Accepted accepted =
         accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
     counters.accept_ms += watch.lap();
@@ -205,7 +205,7 @@ void Session::step(Run& run) {
     }
     // A lookup in a plain step tells nothing of either kind.
     if (watched && (speculate || !drafted)) {
-        policy_->report(drafted, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
+        policy_->report(speculate, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
     }
     counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
     const size_t drafted_depth = draft_.tree->depth();

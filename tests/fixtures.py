@@ -41,9 +41,18 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 
 def tiny_base(
-    path: Path, *, seed: int = 0, chat_template: str | None = None, context: int = 256, heads: int = BASE_HEADS
+    path: Path,
+    *,
+    seed: int = 0,
+    chat_template: str | None = None,
+    context: int = 256,
+    heads: int = BASE_HEADS,
+    experts: int = 0,
 ) -> Path:
-    """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits."""
+    """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits.
+
+    `experts`: of a Mixtral-like model, which sends each token to two of them.
+    """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -53,6 +62,9 @@ def tiny_base(
     writer.add_feed_forward_length(BASE_FF)
     writer.add_head_count(heads)
     writer.add_head_count_kv(heads)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(BASE_HIDDEN // heads)
     writer.add_vocab_size(BASE_VOCAB)
@@ -60,8 +72,8 @@ def tiny_base(
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 
-    def matrix(name: str, rows: int, columns: int) -> None:
-        writer.add_tensor(name, (rng.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32))
+    def matrix(name: str, *shape: int) -> None:
+        writer.add_tensor(name, (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32))
 
     def ones(name: str) -> None:
         writer.add_tensor(name, np.ones(BASE_HIDDEN, np.float32))
@@ -73,9 +85,17 @@ def tiny_base(
             matrix(f"blk.{layer}.attn_{part}.weight", BASE_HIDDEN, BASE_HIDDEN)
         matrix(f"blk.{layer}.attn_output.weight", BASE_HIDDEN, BASE_HIDDEN)
         ones(f"blk.{layer}.ffn_norm.weight")
-        matrix(f"blk.{layer}.ffn_gate.weight", BASE_FF, BASE_HIDDEN)
-        matrix(f"blk.{layer}.ffn_up.weight", BASE_FF, BASE_HIDDEN)
-        matrix(f"blk.{layer}.ffn_down.weight", BASE_HIDDEN, BASE_FF)
+        if experts:
+            matrix(f"blk.{layer}.ffn_gate_inp.weight", experts, BASE_HIDDEN)
+        for name, shape in (
+            ("gate", (BASE_FF, BASE_HIDDEN)),
+            ("up", (BASE_FF, BASE_HIDDEN)),
+            ("down", (BASE_HIDDEN, BASE_FF)),
+        ):
+            if experts:
+                matrix(f"blk.{layer}.ffn_{name}_exps.weight", experts, *shape)
+            else:
+                matrix(f"blk.{layer}.ffn_{name}.weight", *shape)
     ones("output_norm.weight")
     matrix("output.weight", BASE_VOCAB, BASE_HIDDEN)
     finish(writer)

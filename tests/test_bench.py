@@ -129,6 +129,9 @@ def test_methods_that_lack_something() -> None:
     with pytest.raises(MedusaError, match="add it to --methods"):
         methods.check(methods.parse("plain"), "m.gguf", True, True)
     methods.check(methods.parse("plain,medusa,draft-model"), "m.gguf", True, True)
+    methods.check(methods.parse("plain,medusa"), "m.gguf", True, False, synthetic=True)
+    with pytest.raises(MedusaError, match="--synth-accept cannot make up what llama-lookup accepts"):
+        methods.check(methods.parse("medusa,llama-lookup"), "m.gguf", True, False, synthetic=True)
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -402,6 +405,23 @@ def test_markdown_tables_are_whole(worker: type[FakeWorker]) -> None:
         if block.startswith("|"):
             assert len({line.count("|") for line in block.splitlines()}) == 1
     assert "| coding | medusa | 125.0 | 2.50 | 2.50 | 1.25 | 1.25 | 2.00 | 100% | 1.60 |" in text
+
+
+def test_made_up_acceptance_is_labelled_everywhere(worker: type[FakeWorker], tmp_path: Path) -> None:
+    label = "NOT REAL OUTPUT: each draft was accepted with probability 0.6"
+    document, _ = run(plan(synth_accept=0.6))
+    assert worker.calls[-1][1].synth_accept == 0.6
+    assert document["settings"]["synth_accept"] == 0.6
+    assert document["methods"]["medusa"]["predicted"] is None
+    text = " ".join(shown(document).split())
+    assert text.count(label) == 3, "settings and both tables"
+    assert f"## Greedy (temperature 0): {label}" in markdown.render(document)
+    real, _ = run(plan())
+    assert compare.differences(real, document) == [
+        "note: settings, synth_accept: None in A, 0.6 in B",
+        f"note: B is {label}",
+    ]
+    assert "NOT REAL" not in shown(real) + markdown.render(real)
 
 
 # --- comparing -----------------------------------------------------------------------------------

@@ -113,6 +113,14 @@ def test_options_reach_the_run(model: str, worker: type[FakeWorker], tmp_path: P
     assert orders == [Order("one", 7, temperature, seed) for seed in (5, 6) for temperature in (0.0, 0.7)]
 
 
+def test_made_up_acceptance_reaches_the_workers(model: str, worker: type[FakeWorker]) -> None:
+    code, out, _ = bench(model, "--limit", "1", "--repeat", "1", "--synth-accept", "0.25")
+    assert (code, "NOT REAL OUTPUT" in out) == (0, True)
+    assert worker.calls[-1][1].synth_accept == 0.25
+    assert worker.calls[0][1].synth_accept is None, "the warm-up is as always"
+    assert bench(model, "--synth-accept", "1.5")[0] == 2
+
+
 def test_defaults_follow_the_model(model: str, worker: type[FakeWorker], tmp_path: Path) -> None:
     bench(model, "--limit", "1", "--repeat", "1")
     bench(model, "--limit", "1", "--repeat", "1", "--heads", str(heads_gguf(tmp_path / "heads.gguf")))

@@ -143,7 +143,8 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
         ("matrix", "q2_K", "CPU_Mapped", "avx2", "no kernel for this type"),
         ("matrix", "q4_0", "CUDA0", "avx2", "in CUDA0"),
         ("matrix", "q4_0", "CPU", None, "kernels are off: because"),
-        ("experts", "q4_0", "CPU", "avx2", "experts are left to llama.cpp"),
+        ("experts", "q4_0", "OURS", "avx2", None),
+        ("experts", "q2_K", "CPU", "avx2", "no kernel for this type"),
         ("embedding", "q4_0", "CPU", "avx2", "only looked up"),
     ],
 )

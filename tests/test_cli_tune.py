@@ -19,7 +19,23 @@ TREE = [[0], [0, 0], [2]]
 CALIBRATION = {"plain_factor": 1.0, "plain_rest_ms": 0.0, "draft_factor": 1.1, "draft_rest_ms": 0.4}
 
 
-def made_up(key: dict[str, Any], tree: list[list[int]]) -> dict[str, Any]:
+GROWTH = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
+
+
+def predicted(name: str, nodes: int, tokens: float, cost: float, speed: float) -> dict[str, Any]:
+    return {
+        "name": name, "nodes": nodes, "tokens_per_step": tokens, "costs": [cost], "speedups": [speed], "speedup": speed
+    }  # fmt: skip
+
+
+def measured(name: str, nodes: int | None, tokens: float, speed: float) -> dict[str, Any]:
+    return {
+        "name": name, "nodes": nodes, "prompts": 9, "tokens_per_step": tokens, "tokens_per_second": 100 * speed,
+        "speedup": speed,
+    }  # fmt: skip
+
+
+def made_up(key: dict[str, Any], tree: list[list[int]], *, dynamic: bool = False) -> dict[str, Any]:
     """A profile as `tune` writes it."""
     return {
         "profile_format": profile.FORMAT,
@@ -28,19 +44,15 @@ def made_up(key: dict[str, Any], tree: list[list[int]]) -> dict[str, Any]:
         "created": "2026-01-02T03:04:05+00:00",
         "seconds": 61.0,
         "tree": tree,
+        "dynamic": dynamic,
+        "growth": GROWTH,
         "reason": "drafting pays: a good reason",
         "accuracy": [[0.5, 0.2], [0.4, 0.1]],
         "texts": {"prompts": "made up", "count": 9, "positions": 900},
         "costs": [{"position": 93, "verify_ms": {"1": 4.0, "2": 5.0, "4": 6.0, "8": 20.0}}],
         "calibration": CALIBRATION,
-        "predicted": [
-            {"nodes": 2, "tokens_per_step": 1.5, "costs": [1.25], "speedups": [1.2], "speedup": 1.2},
-            {"nodes": 4, "tokens_per_step": 1.9, "costs": [1.5], "speedups": [1.27], "speedup": 1.27},
-        ],
-        "measured": [
-            {"nodes": 1, "prompts": 9, "tokens_per_step": 1.0, "tokens_per_second": 100.0, "speedup": 1.0},
-            {"nodes": 4, "prompts": 9, "tokens_per_step": 1.6, "tokens_per_second": 105.0, "speedup": 1.05},
-        ],
+        "predicted": [predicted("chain of 2", 2, 1.5, 1.25, 1.2), predicted("tree of 4", 4, 1.9, 1.5, 1.27)],
+        "measured": [measured("plain", None, 1.0, 1.0), measured("tree of 4", 4, 1.6, 1.05)],
     }
 
 
@@ -70,6 +82,23 @@ def test_generate_uses_the_tuned_tree(model: tuple[Path, Path, Any]) -> None:
     assert choices_used(model, "--tree", "cpu_4") == default
     profile.save(made_up(key_of(model), []))
     assert choices_used(model) == []
+
+
+def test_generate_grows_trees_with_what_was_tuned(model: tuple[Path, Path, Any]) -> None:
+    base, heads, session = model
+    for profile_says, more in ((True, ()), (False, ("--tree", "dynamic"))):
+        profile.save(made_up(key_of(model), TREE, dynamic=profile_says))
+        session.answers = ["x"]
+        code, _, error = invoke("generate", str(base), "--heads", str(heads), "-p", "x", *more)
+        assert code == 0, error
+        assert (session.created[-1].tree.size, session.created[-1].dynamic.costs) == (1, [(1, 1.0), (4, 1.5)])
+        assert session.created[-1].dynamic.calibration[1] == pytest.approx([0.2] * 24)
+    assert choices_used(model, "--tree", "cpu_4") != []
+    assert session.created[-1].dynamic is None
+    profile.save(made_up(key_of(model), TREE, dynamic=True))
+    for more in (("-s", "1"), ("--tree", "static")):
+        assert choices_used(model, *more) == [[0], [2], [0, 0]]
+        assert session.created[-1].dynamic is None
 
 
 def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any]) -> None:
@@ -106,7 +135,9 @@ def test_a_profile_of_other_circumstances_does_not_apply(
 def test_a_damaged_profile_is_a_remark(model: tuple[Path, Path, Any]) -> None:
     default = choices_used(model)
     path = profile.save(made_up(key_of(model), TREE))
-    for text in ("{", "[]", json.dumps({**made_up(key_of(model), TREE), "tree": [["x"]]})):
+    stored = made_up(key_of(model), TREE)
+    damaged = {"tree": [["x"]]}, {"growth": {}}, {"growth": {"calibration": [["x"]], "costs": []}}
+    for text in ("{", "[]", *(json.dumps({**stored, **part}) for part in damaged)):
         path.write_text(text)
         base, heads, session = model
         session.answers = ["x"]
@@ -150,7 +181,8 @@ def test_show_draws_the_stored_profile(model: tuple[Path, Path, Any], tmp_path: 
     assert "root ┬─ 0 50% ── 0 20%" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("4 *"))
     assert row[2:8] == ["6.00", "1.50", "1.90", "1.27", "1.05", "███████"]
-    assert "note: 4 nodes: predicted speed 1.27, measured 1.05 (with 1.90 and 1.60 tokens per step)" in out
+    assert "real decoding, relative to plain: plain 1.00, tree of 4 1.05\n" in out
+    assert "note: tree of 4 nodes: predicted speed 1.27, measured 1.05 (with 1.90 and 1.60 tokens per step)" in out
     assert b"<svg" in plot.read_bytes()
     code, out, _ = invoke(*arguments, "--json")
     assert (code, json.loads(out)) == (0, stored)
@@ -162,6 +194,37 @@ def test_show_of_a_profile_that_chose_plain_decoding(capsys: pytest.CaptureFixtu
     key = {"cpu": None, "backend": "cpu", "threads": 0, "kernels": "scalar", "gpu_layers": 0}
     report.show({**made_up(key, []), "costs": [], "predicted": [], "measured": []}, console.data())
     assert "chosen: plain decoding" in capsys.readouterr().out
+
+
+def test_what_was_measured_is_written_into_the_heads(
+    model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, heads, _ = model
+    old = key_of(model)
+    monkeypatch.setattr(run, "tune", lambda opened, *rest: made_up(opened.key, TREE))
+    code, _, error = invoke("tune", str(base), "--heads", str(heads), "--write")
+    assert code == 0, error
+    assert f"written: {heads}\n" in error
+    written = native.read_gguf(str(heads)).metadata
+    assert written["medusa.accuracy"] == pytest.approx([0.5, 0.2, 0.4, 0.1])
+    assert written["medusa.tree"] == [1, 0, 2, 0, 0, 1, 2]
+    # The profile holds for the file as it is now.
+    assert key_of(model) != old
+    assert choices_used(model) == [[0], [2], [0, 0]]
+
+
+def test_heads_that_came_with_medusa_are_not_written_to(
+    model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from medusa_cli import models
+
+    base, heads, _ = model
+    monkeypatch.setattr(models, "resolve", lambda *_: models.ModelRef("demo", base, heads))
+    before = heads.read_bytes()
+    code, _, error = invoke("tune", "demo", "--write")
+    assert (code, error.count("\n")) == (1, 1)
+    assert "copy it and give the copy to --heads" in error
+    assert heads.read_bytes() == before
 
 
 def test_without_heads_it_says_what_it_needs(model: tuple[Path, Path, Any]) -> None:
@@ -217,9 +280,11 @@ def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     )
     assert code == 0, error
     found = json.loads(out)
-    sizes = [row["nodes"] for row in found["measured"]]
-    assert sizes[0] == 1
-    assert 2 <= len(sizes) <= 4
+    names = [row["name"] for row in found["measured"]]
+    assert (names[0], names[-1]) == ("plain", "dynamic")
+    assert 3 <= len(names) <= 6
+    assert len(found["growth"]["calibration"]) > 1
+    assert found["growth"]["costs"][0] == [1, 1.0]
     assert found["measured"][0]["speedup"] == 1.0
     assert [cost["position"] for cost in found["costs"]][1] == 64
     assert 0.2 < found["accuracy"][0][0] < 0.9
@@ -230,4 +295,4 @@ def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     assert found["reason"] in shown
     code, out, error = invoke("generate", "demo", "-p", "Hello", "-n", "4", "-t", "1", "-s", "1", "--json")
     assert code == 0, error
-    assert json.loads(out)["tree_nodes"] == len(found["tree"]) + 1
+    assert found["dynamic"] or json.loads(out)["tree_nodes"] == len(found["tree"]) + 1

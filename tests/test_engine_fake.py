@@ -288,3 +288,24 @@ def test_bad_prompts_are_one_clear_line(prompt: list[int], message: str) -> None
     with pytest.raises(native.NativeError, match=message) as caught:
         session.generate(prompt)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("rate", "tokens_per_step"), [(0.0, 1.0), (1.0, 4.0)])
+@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+def test_synthetic_acceptance_is_the_rate_s_alone(rate: float, tokens_per_step: float, acceptance: float) -> None:
+    accept = native.Accept("synthetic", synthetic_rate=rate)
+    choices = [[0], [1], [0, 0], [1, 0], [0, 0, 0]]
+    generation, session = run(choices, acceptance=acceptance, accept=accept, max_tokens=41)
+    assert generation.stats["tokens_per_step"] == tokens_per_step
+    assert generation.stats["accept"] == "synthetic"
+    assert session.sequence(0) == session.cached_tokens
+
+
+def test_synthetic_acceptance_accepts_each_depth_at_the_rate() -> None:
+    accept = native.Accept("synthetic", synthetic_rate=0.5)
+    generation, _ = run([[0], [0, 0]], accept=accept, max_tokens=400)
+    first, second = generation.stats["acceptance_per_depth"]
+    assert first == pytest.approx(0.5, abs=0.12)
+    assert second == pytest.approx(0.25, abs=0.12)
+    with pytest.raises(native.NativeError, match="synthetic_rate"):
+        native.Accept("synthetic", synthetic_rate=1.5)

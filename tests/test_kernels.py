@@ -48,6 +48,18 @@ def test_every_width_gives_the_bits_of_the_reference(isa: str, type_: str) -> No
         np.testing.assert_array_equal(actual, expected[:n])
 
 
+@pytest.mark.parametrize("isa", NAMES[1:])
+@pytest.mark.parametrize("type_", TYPES)
+def test_rows_longer_than_a_block_give_the_bits_of_the_reference(isa: str, type_: str) -> None:
+    """Wide products may go through the columns of a long row in blocks."""
+    columns = 2304 if "_K" in type_ or type_ == "iq4_xs" else 2336
+    data, _ = quantised(type_, 32, columns, seed=8)
+    x = np.random.default_rng(9).standard_normal((37, columns)).astype(np.float32)
+    expected = testing.kernel_product("scalar", type_, data, columns, x)
+    for n in (1, 8, 16, 17, 37):
+        np.testing.assert_array_equal(testing.kernel_product(isa, type_, data, columns, x[:n]), expected[:n])
+
+
 ADVERSARIAL = [0.0, -0.0, 1e-45, -1e-40, 1e-20, 1.0, -1.0, 127.0, 1e4, -3e4, 1e30, -1e37]
 
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from medusa_cli.training.dataset import Examples, Span, examples_of, token_places
-from medusa_cli.training.rows import BatchOrder, FileRows, TokenEmbeddings, steps_per_epoch, text_batches
+from medusa_cli.training.rows import (
+    BatchOrder,
+    FileRows,
+    TokenEmbeddings,
+    matching_scale,
+    steps_per_epoch,
+    text_batches,
+)
 
 
 def examples(lengths: list[int]) -> Examples:
@@ -78,6 +85,15 @@ def test_drafted_tokens_are_the_root_and_what_follows() -> None:
     matrix = torch.from_numpy(used[:, None].astype(np.float16))
     drafted = TokenEmbeddings(matrix, place).drafted(torch.tensor([1, 4]), 3)
     assert drafted[:, :, 0].tolist() == [[10, 30, 20], [10, 10, 10]]  # beyond the end: any token
+
+
+def test_embeddings_are_brought_to_the_size_of_hidden_states() -> None:
+    rng = np.random.default_rng(0)
+    embeddings = (0.1 * rng.normal(size=(50, 8))).astype(np.float32)
+    states = torch.from_numpy(3 * rng.normal(size=(40, 8))).half()
+    scaled = matching_scale(embeddings, states) * embeddings
+    assert np.sqrt((scaled**2).mean()) == pytest.approx(float(states.float().pow(2).mean().sqrt()), rel=1e-5)
+    assert matching_scale(0 * embeddings, states) == 1.0
 
 
 def test_examples_know_the_rows_of_each_text() -> None:

@@ -188,6 +188,9 @@ def test_an_interrupted_generation_goes_on(base: Path, tmp_path: Path, engine: E
     assert len(jobs) == len(set(jobs))
     assert finished.texts[: len(saved.texts)] == saved.texts
     assert finished.tokens >= 6000
+    undisturbed = options(base, tmp_path, work_dir=tmp_path / "other")
+    train.run(undisturbed)
+    assert finished.state["generated"] == text_of(undisturbed).state["generated"]  # nothing was written twice
     calls = engine.texts
     train.run(given)  # everything is there already: no more text is written
     assert engine.texts == calls
@@ -219,13 +222,27 @@ def test_an_interrupted_training_ends_in_the_same_file(
     assert again.output.read_bytes() == given.output.read_bytes()
 
 
-def test_given_prompts_are_used_and_nothing_else(base: Path, tmp_path: Path, engine: Engine) -> None:
-    data = tmp_path / "prompts.jsonl"
-    rows = [{"turns": [f"question {i}?", f"and then {i}?"]} for i in range(30)]
-    data.write_text("\n".join(json.dumps(row) for row in rows))
-    train.run(options(base, tmp_path, data=data, tokens=8000))
+@pytest.mark.parametrize("form", ["turns", "messages", "sharegpt"])
+def test_given_prompts_are_used_and_nothing_else(base: Path, tmp_path: Path, engine: Engine, form: str) -> None:
+    turns = [[f"question {i}?", f"and then {i}?", f"at last {i}?"] for i in range(30)]
+    data = tmp_path / "prompts.json"
+    if form == "turns":
+        data.write_text("\n".join(json.dumps({"turns": row}) for row in turns))
+    elif form == "messages":
+        rows = [[part for turn in row for part in (("user", turn), ("assistant", "no"))] for row in turns]
+        lines = [{"messages": [{"role": role, "content": text} for role, text in row]} for row in rows]
+        data.write_text("\n".join(map(json.dumps, lines)))
+    else:  # ShareGPT's own files are one array
+        rows = [[part for turn in row for part in (("human", turn), ("gpt", "no"))] for row in turns]
+        data.write_text(json.dumps([{"conversations": [{"from": a, "value": b} for a, b in row]} for row in rows]))
+    given = options(base, tmp_path, data=data, tokens=8000)
+    train.run(given)
     assert all(prompt.startswith("<user>question ") for prompt in engine.prompts)
-    assert any("and then 3?" in prompt for prompt in engine.prompts)
+    third = [prompt for prompt in engine.prompts if prompt.count("<user>") == 3]
+    assert third
+    assert all("<user>and then " in prompt and "<user>at last " in prompt for prompt in third)
+    assert all("<assistant>word" in prompt and "no</" not in prompt for prompt in third)
+    assert {text.source for text in text_of(given).texts} == {"given", "later turn"}
 
 
 def test_a_model_without_a_template_continues_plain_text(

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,24 +312,14 @@ def test_output_rows_are_those_of_the_matrix(tmp_path: Path, kind: str) -> None:
         output_rows(base, np.array([20]))
 
 
-@pytest.mark.parametrize(("architecture", "scale"), [("llama", 1.0), ("gemma3", 8.0), ("granite", 12.0)])
-def test_embeddings_are_scaled_as_the_model_does(tmp_path: Path, architecture: str, scale: float) -> None:
+def test_embeddings_are_read_where_they_fit_the_output_matrix(tmp_path: Path) -> None:
     matrix = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
-    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
-    writer.add_block_count(1)
-    writer.add_embedding_length(64)
-    writer.add_token_list([f"t{i}" for i in range(20)])
-    if architecture == "granite":
-        writer.add_float32("granite.embedding_scale", 12.0)
-    writer.add_tensor("token_embd.weight", matrix)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    base = read_base(tmp_path / "m.gguf")
-    assert base.embedding_scale == scale
-    rows = np.array([3, 19])
-    np.testing.assert_allclose(embedding_rows(base, rows), scale * matrix[rows], rtol=1e-6)
+    tied = read_base(write_model(tmp_path / "t.gguf", matrix, GGMLQuantizationType.F32, "token_embd.weight"))
+    untied = read_base(write_model(tmp_path / "u.gguf", matrix, GGMLQuantizationType.F32))
+    assert embedding_rows(untied, np.array([3])).tolist() == [[0.0] * 64]
+    assert tied.embedding is not None
+    with pytest.raises(MedusaError, match="Hydra heads need one"):
+        embedding_rows(replace(tied, embedding=None), np.array([3]))
 
 
 def test_tied_embeddings_are_found_and_strangers_refused(tmp_path: Path) -> None:

@@ -34,13 +34,15 @@ def candidates_for(cost: Any, positions: Sequence[int] = (512,)) -> list[Candida
 def predicted_verdict(candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
     """The verdict when real decoding is as fast as predicted."""
     tried = choose.shortlist(candidates)
-    return choose.verdict(candidates, {candidate.nodes: candidate.speedup for candidate in tried})
+    found = choose.verdict(candidates, {candidate.name: candidate.speedup for candidate in tried})
+    assert not found.dynamic
+    return found.candidate, found.reason
 
 
 def test_costs_that_grow_with_every_token_choose_plain_decoding() -> None:
     winner, reason = predicted_verdict(candidates_for(lambda n, p: 10.0 * n))
     assert winner is None
-    assert reason.startswith("drafting does not pay on this machine: 2 nodes bring 1.")
+    assert reason.startswith("drafting does not pay on this machine: a chain of 2 nodes brings 1.")
 
 
 def test_costs_that_do_not_grow_choose_the_largest_tree() -> None:
@@ -49,7 +51,7 @@ def test_costs_that_do_not_grow_choose_the_largest_tree() -> None:
     # Three heads with two ranks that are ever right fill 2 + 4 + 8 nodes.
     assert winner is not None
     assert winner.nodes == max(candidate.nodes for candidate in candidates) == 15
-    assert reason.startswith("drafting pays: 15 nodes bring ")
+    assert reason.startswith("drafting pays: a tree of 15 nodes brings ")
 
 
 def test_costs_between_choose_a_tree_between() -> None:
@@ -70,25 +72,42 @@ def test_every_position_counts() -> None:
 
 
 def test_shortlist_is_the_best_and_its_neighbours() -> None:
-    def made(nodes: int, tokens: float) -> Candidate:
-        return Candidate([(rank,) for rank in range(nodes - 1)], tokens, [1.0])
+    def made(nodes: int, tokens: float, chain: bool = False) -> Candidate:
+        return Candidate([(0,) * (n + 1) if chain else (n + 1,) for n in range(nodes - 1)], tokens, [1.0])
 
     sizes = {2: 1.2, 3: 1.5, 4: 1.4, 8: 1.1}
     candidates = [made(nodes, tokens) for nodes, tokens in sizes.items()]
     assert [found.nodes for found in choose.shortlist(candidates)] == [2, 3, 4]
     assert [found.nodes for found in choose.shortlist([*candidates, made(16, 9.0)])] == [8, 16]
     assert [found.nodes for found in choose.shortlist([made(2, 9.0), *candidates[1:]])] == [2, 3]
+    chains = [made(3, 1.3, chain=True), made(4, 1.35, chain=True)]
+    names = [found.name for found in choose.shortlist([*candidates, *chains])]
+    assert names == ["tree of 2", "tree of 3", "tree of 4", "chain of 4"]
     assert choose.shortlist([]) == []
 
 
 def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     candidates = candidates_for(lambda n, p: 10.0)
-    winner, reason = choose.verdict(candidates, {2: 1.30, 3: 1.31, 4: 1.1})
-    assert winner is not None
-    assert winner.nodes == 3
-    assert "real decoding ran at 1.31 of plain speed" in reason
-    assert choose.verdict(candidates, {2: 0.9, 3: 0.8})[0] is None
-    assert choose.verdict([], {}) == (None, "drafting does not pay: the heads are right about nothing")
+    names = [candidate.name for candidate in choose.shortlist(candidates)]
+    found = choose.verdict(candidates, dict(zip(names, (1.31, 1.30), strict=False)))
+    assert found.candidate is not None
+    assert (found.candidate.name, found.dynamic) == (names[0], False)
+    assert "real decoding ran at 1.31 of plain speed" in found.reason
+    assert choose.verdict(candidates, dict.fromkeys(names, 0.9)).candidate is None
+    assert choose.verdict([], {}).reason == "drafting does not pay: the heads are right about nothing"
+    grown = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
+    assert grown.candidate is not None
+    assert (grown.candidate.name, grown.dynamic) == (names[0], True)
+    only = choose.verdict(candidates, {names[0]: 0.9, "dynamic": 1.2})
+    assert (only.candidate, only.dynamic) == (None, True)
+    assert "and at 1.20 with a tree grown in each step" in grown.reason
+    assert not choose.verdict(candidates, {names[0]: 0.9, "dynamic": 0.95}).dynamic
+
+
+def test_relative_costs_are_means_over_the_positions() -> None:
+    curves = [CostCurve(1, {1: 2.0, 2: 4.0, 3: 9.0}), CostCurve(2, {1: 4.0, 2: 32.0})]
+    assert choose.relative_costs(curves) == [(1, 1.0), (2, pytest.approx(4.0))]
+    assert choose.relative_costs([]) == []
 
 
 def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
@@ -186,7 +205,7 @@ class FakeSession:
     def reset(self) -> None:
         self.calls.append((self.speed, 0))
 
-    def generate(self, prompt: Sequence[int], *, max_tokens: int) -> Any:
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling) -> Any:
         self.calls.append((self.speed, prompt[0]))
         return SimpleNamespace(
             stats={"steps": prompt[0], "tokens_per_second": self.speed * prompt[0], "tokens_per_step": 2.0}
@@ -195,16 +214,16 @@ class FakeSession:
 
 def test_sessions_answer_in_turn_and_short_answers_do_not_count() -> None:
     calls: list[tuple[float, int]] = []
-    sessions = {1: FakeSession(10.0, calls), 4: FakeSession(12.0, calls)}
+    sessions = {"plain": FakeSession(10.0, calls), "x": FakeSession(12.0, calls)}
     found = decode.in_turn(sessions, [[20], [3], [40]], 96, FOREVER)
     assert calls[:4] == [(10.0, 0), (10.0, 20), (12.0, 0), (12.0, 20)]
     assert calls[4:6] == [(12.0, 0), (12.0, 3)], "who goes first changes"
-    assert found[4].ratios == [1.2, 1.2]
-    assert found[4].tokens_per_step == 2.0
+    assert found["x"].ratios == [1.2, 1.2]
+    assert found["x"].tokens_per_step == 2.0
     assert decode.in_turn(sessions, [[3]], 96, FOREVER) == {}
 
 
 def test_decoding_ends_at_the_deadline_but_not_before_a_few_prompts() -> None:
-    sessions = {1: FakeSession(10.0, []), 2: FakeSession(12.0, [])}
+    sessions = {"plain": FakeSession(10.0, []), "x": FakeSession(12.0, [])}
     found = decode.in_turn(sessions, [[20]] * 9, 96, -FOREVER)
-    assert len(found[2].ratios) == decode.MIN_PROMPTS
+    assert len(found["x"].ratios) == decode.MIN_PROMPTS

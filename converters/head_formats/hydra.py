@@ -56,6 +56,14 @@ PREFIX_NAMES = {
 COMPUTED = "layers.0.self_attn.rotary_emb.inv_freq"
 """A buffer that old versions of transformers stored; it follows from the rope base."""
 
+PREFIX_CONFIG = {
+    "medusa.prefix.head_count": ("num_attention_heads", int),
+    "medusa.prefix.head_count_kv": ("num_key_value_heads", int),
+    "medusa.prefix.rope_freq_base": ("rope_theta", float),
+    "medusa.prefix.norm_eps": ("rms_norm_eps", float),
+}
+"""Our keys, where config.json may say them and their type; unsaid, the prefix layer is like one of the base's."""
+
 Key = tuple[int, int, str, str]
 
 
@@ -121,9 +129,19 @@ def _result(
         hidden=hidden,
         rows=rows,
         tensors=tensors,
-        metadata={"medusa.embedding_scale": 1.0} if grounded else {},
+        metadata={**({"medusa.embedding_scale": 1.0} if grounded else {}), **_stated_prefix(checkpoint, has_prefix)},
         remarks=remarks + shared_remark(tensors),
     )
+
+
+def _stated_prefix(checkpoint: Checkpoint, has_prefix: bool) -> dict[str, int | float | str]:
+    """What config.json says of the prefix layer's attention."""
+    stated: dict[str, int | float | str] = {}
+    for key, (name, kind) in PREFIX_CONFIG.items() if has_prefix else ():
+        value = checkpoint.config.get(name)
+        if (type(value) is int or type(value) is float) and 0 < value < 1e12 and kind(value) == value:
+            stated[key] = kind(value)
+    return stated
 
 
 def _block_numbers(checkpoint: Checkpoint, layers: dict[Key, str], grounded: bool) -> tuple[list[int], list[str]]:

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
-from medusa_cli.bench import summary
+from medusa_cli.bench import report, summary
 from medusa_cli.bench.methods import BASELINES
 from medusa_cli.bench.report import MISSING, Table, number, speed
 from medusa_cli.errors import MedusaError
@@ -26,6 +26,8 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
             if first != second and key not in UNIMPORTANT:
                 lines.append(f"note: {part}, {key}: {first} in A, {second} in B")
     for name, document in (("A", a), ("B", b)):
+        if made_up := report.synthetic(document):
+            lines.append(f"note: {name} is {made_up}")
         if not document["complete"]:
             lines.append(f"note: {name} was cut short")
     return lines

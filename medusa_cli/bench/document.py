@@ -49,6 +49,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "heads": None if plan.draft.heads is None else str(plan.draft.heads),
             "tree": plan.draft.tree,
             "draft_model": plan.draft_model,
+            "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },
         "methods": methods,

@@ -22,7 +22,8 @@ def render(document: dict[str, Any]) -> str:
         "\n".join(f"- {x}" for x in report.settings_lines(document)),
     ]
     for temperature, methods in report.at_temperatures(document):
-        parts.append(f"## {report.title(temperature).capitalize()}")
+        made_up = report.synthetic(document)
+        parts.append(f"## {report.title(temperature).capitalize()}{': ' * bool(made_up)}{made_up or ''}")
         parts.append(_table(_HEADERS, [_row(name, method["total"]) for name, method in methods.items()]))
         categories = list(next(iter(methods.values()))["categories"])
         rows = [

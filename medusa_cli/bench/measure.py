@@ -25,7 +25,10 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. repeat: how often each prompt comes; seed: of the first repeat, the next ones count up."""
+    """What is measured. repeat: how often each prompt comes; seed: of the first repeat, the next ones count up.
+
+    synth_accept: probability that a draft is accepted, in place of the model's say.
+    """
 
     model: str
     methods: Sequence[Method]
@@ -38,6 +41,7 @@ class Plan:
     draft: DraftOptions = field(default_factory=DraftOptions)
     draft_model: str | None = None
     draft_max: int = 0
+    synth_accept: float | None = None
 
     @property
     def generations(self) -> int:
@@ -54,7 +58,8 @@ class Plan:
         for repeat in range(self.repeat):
             for prompt in self.prompts:
                 for temperature in self.temperatures:
-                    yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, self.seed + repeat)
+                    seed = self.seed + repeat
+                    yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, seed, self.synth_accept)
 
 
 @dataclass
@@ -74,11 +79,16 @@ def measure(plan: Plan, found: Measurements, console: Console) -> None:
         with progress.phase(console, "Measuring", "answers") as bar:
             bar.update(0, plan.generations)
             _run(plan, workers, found, bar)
-        positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
-        for worker in workers:
-            if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
-                found.predicted[worker.method.name] = promise
+        if plan.synth_accept is None:
+            _predict(workers, found)
     found.complete = True
+
+
+def _predict(workers: Sequence[Worker], found: Measurements) -> None:
+    positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
+    for worker in workers:
+        if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
+            found.predicted[worker.method.name] = promise
 
 
 def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.ExitStack) -> list[Worker]:

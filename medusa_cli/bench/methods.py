@@ -95,12 +95,17 @@ def parse(text: str) -> list[Method]:
     return [METHODS[name] for name in dict.fromkeys(names)]
 
 
-def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool) -> None:
-    """MedusaError when a method lacks what it needs, or --draft-model has no use."""
+def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool, synthetic: bool = False) -> None:
+    """MedusaError when a method lacks what it needs, or --draft-model has no use.
+
+    synthetic: acceptance is made up, which is for our engine to do.
+    """
     for method in methods:
         if method.needs_heads and not has_heads:
             raise MedusaError(f"{method.name} needs draft heads, and {model} has none: give --heads FILE")
         if method.needs_draft_model and not has_draft_model:
             raise MedusaError(f"{method.name} needs a second model: give --draft-model FILE")
+        if synthetic and method.driver != ENGINE:
+            raise MedusaError(f"--synth-accept cannot make up what {method.name} accepts: leave that method out")
     if has_draft_model and not any(method.needs_draft_model for method in methods):
         raise MedusaError(f"--draft-model is for the method {DRAFT_MODEL}: add it to --methods")

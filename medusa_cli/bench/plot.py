@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from medusa_cli.bench import report
 from medusa_cli.bench.methods import BASELINES
 from medusa_cli.errors import MedusaError
 
@@ -32,7 +33,8 @@ def write(document: dict[str, Any], path: Path) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     _speedups(document["methods"], left)
     _depths(document["methods"], right)
-    figure.suptitle(f"medusa bench: {document['model']['name']}")
+    made_up = report.synthetic(document)
+    figure.suptitle(f"medusa bench: {document['model']['name']}" + (f"\n{made_up}" if made_up else ""))
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))
 

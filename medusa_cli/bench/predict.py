@@ -14,14 +14,16 @@ ROUNDS = 5
 
 
 def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] | None:
-    """Of a step with `position` tokens in the cache; None without stored accuracies, or where lookup drafts, too.
+    """Of a step with `position` tokens in the cache.
+
+    None without stored accuracies, where lookup drafts, too, or where trees are grown.
 
     tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
     passes over one token and over the tree, medians of rounds that hold both.
     """
     from medusa_cli.tuning import costs
 
-    if engine.heads is None or engine.lookup:
+    if engine.heads is None or engine.lookup or engine.dynamic:
         return None
     choices = engine.session.tree.choices
     chances = [chance for chance in trees.probabilities(choices, engine.heads.accuracy) if chance is not None]

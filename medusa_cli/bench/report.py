@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench.methods import PLAIN, STOCK
@@ -77,9 +77,17 @@ def settings_lines(document: dict[str, Any]) -> list[str]:
         f"{model['name']}{described} on {machine['cpu'] or 'an unknown processor'}, {threads}",
         f"{chosen['prompts']} prompts ({chosen['data']}), {repeats}, up to {chosen['max_tokens']} tokens",
     ]
+    if made_up := synthetic(document):
+        lines.append(made_up)
     if not document["complete"]:
         lines.append(f"cut short: {len(document['runs'])} answers so far")
     return lines
+
+
+def synthetic(document: dict[str, Any]) -> str | None:
+    """The label of figures whose acceptance was made up; None for those of real output."""
+    rate = document["settings"].get("synth_accept")
+    return None if rate is None else f"NOT REAL OUTPUT: each draft was accepted with probability {rate:g}"
 
 
 def at_temperatures(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Figures]]]:
@@ -225,12 +233,13 @@ def busy_line(document: dict[str, Any]) -> str | None:
 
 def show(document: dict[str, Any], out: Console) -> None:
     """Prints the report: tables without frames, so that they are plain lines where there is no terminal."""
+    made_up = synthetic(document)
     for line in settings_lines(document):
         out.print(line, style="dim", markup=False, soft_wrap=True)
     for temperature, methods in at_temperatures(document):
         for table in filter(None, (method_table(temperature, methods), category_table(methods))):
             out.print()
-            print_table(table, out)
+            print_table(table if made_up is None else replace(table, title=f"{table.title}: {made_up}"), out)
         out.print()
         for name, method in methods.items():
             for line in step_lines(name, method["total"]):

@@ -12,6 +12,7 @@ from medusa_cli.bench.methods import BASELINES, METHODS, PLAIN
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.lossless import first_difference
 from medusa_cli.report import PHASES
+from medusa_cli.settings import SYNTHETIC
 
 Round = tuple[str, float, int]
 
@@ -107,6 +108,8 @@ def _steps(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def _output_match(ours: dict[Round, Outcome], plain: dict[Round, Outcome], method: str) -> dict[str, Any] | None:
     """How many texts equal plain's, and where the others first differ; None where texts cannot be compared."""
     comparable = METHODS[method].same_sampler
+    if any(outcome.accept == SYNTHETIC for outcome in ours.values()):
+        return None
     keys = sorted(key for key in ours.keys() & plain.keys() if comparable or key[1] == 0.0)
     if method == PLAIN or not keys:
         return None

@@ -53,12 +53,16 @@ class Spec:
 
 @dataclass(frozen=True)
 class Order:
-    """One prompt (a user turn), and how to answer it."""
+    """One prompt (a user turn), and how to answer it.
+
+    synth_accept: drafts are accepted with this probability, whatever the model says.
+    """
 
     prompt: str
     max_tokens: int
     temperature: float
     seed: int
+    synth_accept: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class EngineDriver:
             epsilon=draft.epsilon,
             delta=draft.delta,
             greedy_root=draft.greedy_root,
+            synthetic_rate=order.synth_accept,
+            ignore_eos=order.synth_accept is not None,
         )
         tokens = self._engine.chat_tokens([{"role": "user", "content": order.prompt}])
         self._engine.session.reset()

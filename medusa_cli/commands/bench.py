@@ -86,11 +86,25 @@ def run(
     ] = None,
     tree: Annotated[
         str | None,
-        typer.Option("--tree", metavar="NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."),
+        typer.Option(
+            "--tree", metavar="dynamic|NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."
+        ),
     ] = None,
     accept: Annotated[
         AcceptKind | None,
         typer.Option("--accept", show_default=False, rich_help_panel=DRAFT_PANEL, help="Accept rule of medusa."),
+    ] = None,
+    synth_accept: Annotated[
+        float | None,
+        typer.Option(
+            "--synth-accept",
+            metavar="RATE",
+            min=0.0,
+            max=1.0,
+            show_default=False,
+            rich_help_panel=DRAFT_PANEL,
+            help="Accept each draft with this probability, whatever the model says: real times, no real output.",
+        ),
     ] = None,
     draft_model: Annotated[
         Path | None,
@@ -138,7 +152,7 @@ def run(
         plots.check(plot)
     plan = Plan(
         model,
-        _methods(methods, model, heads, draft_model, messages),
+        _methods(methods, model, heads, draft_model, synth_accept is not None, messages),
         prompts,
         max_tokens,
         repeat,
@@ -148,6 +162,7 @@ def run(
         DraftOptions(heads=heads, tree=tree, accept=accept),
         None if draft_model is None else str(draft_model),
         draft_max,
+        synth_accept,
     )
     _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
 
@@ -221,7 +236,7 @@ def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
 
 
 def _methods(
-    names: str | None, model: str, heads: Path | None, draft_model: Path | None, messages: Console
+    names: str | None, model: str, heads: Path | None, draft_model: Path | None, synthetic: bool, messages: Console
 ) -> list[Method]:
     """The methods that are asked for, or all that the model allows. The model is fetched where that is needed."""
     from medusa_cli import models
@@ -233,7 +248,7 @@ def _methods(
     ref = models.resolve(model, messages)
     has_heads = bool(heads or ref.heads or "medusa.kind" in models.read_header(ref.path).metadata)
     wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
-    methods.check(wanted, ref.name, has_heads, draft_model is not None)
+    methods.check(wanted, ref.name, has_heads, draft_model is not None, synthetic)
     _check_memory(ref.path, len(wanted), messages)
     return wanted
 

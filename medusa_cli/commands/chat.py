@@ -62,7 +62,8 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
         )
         drafting += ", prompt lookup does" * engine.lookup
     elif heads is not None:
-        drafting = f"{heads.head_count} {heads.kind} heads, tree of {engine.tree_nodes} nodes ({engine.tree_name})"
+        tree = "a tree grown in each step" if engine.dynamic else f"tree of {engine.tree_nodes} nodes"
+        drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({engine.tree_name})"
         drafting += " and prompt lookup" * engine.lookup
     elif engine.lookup:
         drafting = "prompt lookup drafts (`medusa train` adds heads)"

@@ -34,7 +34,7 @@ def train(
         Path | None,
         typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
     ] = None,
-    seed: Annotated[int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, help="Same seed and data, same heads.")] = 0,
+    seed: Annotated[int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, help="Same seed and text, same heads.")] = 0,
     tokens: Annotated[
         int | None, typer.Option("--tokens", min=1000, help="Tokens to generate, instead of a share of the minutes.")
     ] = None,
@@ -43,6 +43,14 @@ def train(
         int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all when there is one.")
     ] = -1,
     parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Texts generated at a time.")] = 32,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option("--draft-vocab", min=100, help="Tokens the heads choose from; default: measured on this machine."),
+    ] = None,
+    export_hf: Annotated[
+        Path | None,
+        typer.Option("--export-hf", metavar="DIR", help="Also write the heads as a Hugging Face checkpoint."),
+    ] = None,
     work_dir: Annotated[
         Path | None,
         typer.Option("--work-dir", metavar="DIR", help="Where text and hidden states are kept to resume from."),
@@ -55,6 +63,8 @@ def train(
 
     if output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
+    if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
+        raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
     messages = console.messages()
     ref = models.resolve(model, messages)
     import medusa_cli.training.train as training
@@ -75,6 +85,8 @@ def train(
             threads=threads,
             n_gpu_layers=n_gpu_layers,
             parallel=parallel,
+            draft_vocab=draft_vocab,
+            export_hf=export_hf,
             work_dir=work_dir,
             console=messages,
         )

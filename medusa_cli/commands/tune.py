@@ -36,6 +36,12 @@ def tune(
     ] = None,
     threads: ThreadsOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", rich_help_panel=OUTPUT_PANEL, help="Store accuracies and tree in the GGUF of the heads, too."
+        ),
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show", rich_help_panel=OUTPUT_PANEL, help="Measure nothing, show the stored result.")
     ] = False,
@@ -64,12 +70,17 @@ def tune(
     if text is not None:
         texts.prompts(text)  # what is wrong with it is said before the model is loaded
     opened = run.open_model(model, heads, EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers), messages)
+    if write:
+        run.check_can_write(opened)
     if show:
         found = _stored(opened.key, opened.name)
     else:
         found = run.tune(opened, minutes, positions, text, messages)
         path = profile.save(found)
         messages.print(f"stored: {path}", style="dim", markup=False, soft_wrap=True)
+    if write:
+        run.write(opened, found)
+        messages.print(f"written: {opened.heads_path}", style="dim", markup=False, soft_wrap=True)
     _report(found, as_json, plot, console.data())
 
 

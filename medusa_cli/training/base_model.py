@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
@@ -38,8 +36,6 @@ class BaseModel:
     """Token embeddings; None where the file has none of this shape."""
     data_at: int
     """Where tensor data begins in the file, bytes."""
-    embedding_scale: float
-    """What the model multiplies an embedding with before its first layer."""
 
 
 def read_base(path: Path) -> BaseModel:
@@ -74,25 +70,14 @@ def read_base(path: Path) -> BaseModel:
         output=output,
         embedding=embedding if embedding is not None and embedding.shape == output.shape else None,
         data_at=header.data_offset,
-        embedding_scale=_embedding_scale(metadata, architecture, n_embd),
     )
 
 
-def _embedding_scale(metadata: dict[str, Any], architecture: str, n_embd: int) -> float:
-    stated = metadata.get(f"{architecture}.embedding_scale")
-    if stated is not None:
-        return float(stated)
-    return math.sqrt(n_embd) if architecture.startswith("gemma") else 1.0
-
-
 def embedding_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[len(rows), n_embd] token embeddings as the model's first layer sees them, dequantised and scaled.
-
-    MedusaError when the file has none that can be read.
-    """
+    """[len(rows), n_embd] token embeddings as stored, dequantised. MedusaError when there are none that can be read."""
     if base.embedding is None:
         raise MedusaError(f"{base.path}: has no {EMBEDDING_NAME} of its vocabulary's size, Hydra heads need one")
-    return matrix_rows(base, base.embedding, rows) * np.float32(base.embedding_scale)
+    return matrix_rows(base, base.embedding, rows)
 
 
 def output_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -28,12 +28,17 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Text:
-    """One generated answer. group: the conversation it belongs to (held out as a whole); complete: ended by itself."""
+    """One generated answer. group: the conversation it belongs to (held out as a whole); complete: ended by itself.
+
+    source: where its prompt came from; temperature: it was sampled at. Both are unknown for text of older versions.
+    """
 
     job: int
     group: str
     length: int
     complete: bool
+    source: str = "unknown"
+    temperature: float | None = None
 
 
 class Corpus:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from .corpus import Text
 
 HELD_OUT_PERCENT = 5
-DRAFT_VOCAB = 12288
 MIN_COUNT = 2
 MISSING = -1
 
@@ -84,7 +83,7 @@ def split_texts(texts: Sequence[Text], limit: int | None = None) -> Split:
 
 
 def draft_vocabulary(
-    tokens: NDArray[np.integer], spans: Sequence[Span], n_vocab: int, limit: int = DRAFT_VOCAB
+    tokens: NDArray[np.integer], spans: Sequence[Span], n_vocab: int, limit: int | None = None
 ) -> NDArray[np.int32]:
     """d2t [D]: the most frequent tokens of `spans`, most frequent first, each seen at least MIN_COUNT times."""
     parts = [tokens[span.start : span.start + span.length] for span in spans]

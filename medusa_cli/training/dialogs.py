@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,21 @@ from typing import Any, Protocol
 
 from medusa_cli.errors import MedusaError
 
+from .prompt_files import read_records
+
 MAX_PASSES = 8
 """How often a file of prompts is gone through (each pass but the first at higher temperatures) before it is used up."""
+MAX_TURN = 1 << 16
+"""Characters of a turn: far more than the longest prompt that is answered, few enough to tokenize."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """User turns; the answers between them are the model's own."""
+    """User turns; the answers between them are the model's own. source: a word for where they came from."""
 
     turns: tuple[str, ...]
     system: str | None = None
+    source: str = "given"
 
     @property
     def group(self) -> str:
@@ -50,7 +54,7 @@ class SeedSource:
     def _start(self) -> Iterator[Conversation]:
         from .seed_prompts import iter_conversations
 
-        return (Conversation(item.turns, item.system) for item in iter_conversations(self._seed))
+        return (Conversation(item.turns, item.system, item.kind) for item in iter_conversations(self._seed))
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
         if cursor < self._at:
@@ -64,10 +68,15 @@ class SeedSource:
 
 
 class FileSource:
-    """The conversations of a file, gone through MAX_PASSES times."""
+    """The conversations of a file, gone through MAX_PASSES times. too_long: those left out for their length."""
 
     def __init__(self, path: Path) -> None:
-        self._all = load_conversations(path)
+        """MedusaError when the file holds no conversation that can be used."""
+        everything = load_conversations(path)
+        self._all = [short for conversation in everything if (short := _shortened(conversation)) is not None]
+        self.too_long = len(everything) - len(self._all)
+        if not self._all:
+            raise MedusaError(f"{path}: every prompt is longer than {MAX_TURN} characters, give shorter ones")
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
         size = len(self._all)
@@ -77,30 +86,22 @@ class FileSource:
         return cursor >= len(self._all)
 
 
+def _shortened(conversation: Conversation) -> Conversation | None:
+    """The conversation up to its first turn that no prompt could hold; None when that is the opening."""
+    lengths = [len(turn) for turn in conversation.turns]
+    kept = next((at for at, length in enumerate(lengths) if length > MAX_TURN), len(lengths))
+    if kept == 0 or len(conversation.system or "") > MAX_TURN:
+        return None
+    return Conversation(conversation.turns[:kept], conversation.system)
+
+
 def load_conversations(path: Path) -> list[Conversation]:
-    """Reads JSON lines in any of four forms; answers in the file are ignored, the model writes its own.
+    """Reads JSON lines, or one JSON array, of any of four forms; answers in it are ignored, the model writes its own.
 
     {"prompt": str} | {"messages": [{"role", "content"}]} | {"turns": [str]} (MT-Bench) | {"conversations":
-    [{"from", "value"}]} (ShareGPT). MedusaError with file and line number for anything else.
+    [{"from", "value"}]} (ShareGPT). MedusaError with file and place for anything else.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise MedusaError(f"{path}: cannot be read ({error.strerror})") from error
-    conversations = []
-    for number, line in enumerate(lines, 1):
-        where = f"{path}:{number}"
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            raise MedusaError(f"{where}: not UTF-8 text, convert the file first") from None
-        if not text:
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise MedusaError(f"{where}: not a JSON object on one line ({error})") from None
-        conversations.append(_conversation(record, where))
+    conversations = [_conversation(record, where) for where, record in read_records(path)]
     if not conversations:
         raise MedusaError(f"{path}: holds no prompts, give one JSON object per line")
     return conversations

@@ -24,6 +24,14 @@ def loop_start(tokens: Sequence[int]) -> int:
     return min(_repeated_gram(tokens), _poor_window(tokens))
 
 
+def is_degenerate(tokens: Sequence[int]) -> bool:
+    """Whether a text too short for loop_start() to judge says the same few things over and over."""
+    grams = len(tokens) - WINDOW_GRAM + 1
+    if grams < GRAM:
+        return False
+    return len({tuple(tokens[at : at + WINDOW_GRAM]) for at in range(grams)}) < MIN_DISTINCT * grams
+
+
 def _repeated_gram(tokens: Sequence[int]) -> int:
     """Cut at the second occurrence of the first 8-gram to occur REPEATS + 1 times."""
     second: dict[tuple[int, ...], int] = {}

@@ -184,7 +184,7 @@ class Fit:
         return sum(4 * parameter.nbytes for parameter in self.heads.parameters())
 
     def save(self, path: Path) -> None:
-        """Atomic. The optimizer's state is in it: a resumed run continues bit for bit."""
+        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
         state = {
             "plan": asdict(self.plan),
             "step": self.step,
@@ -195,7 +195,10 @@ class Fit:
             "at": self.best.at,
         }
         with atomic_path(path) as temporary:
-            torch.save(state, temporary)
+            try:
+                torch.save(state, temporary)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error).splitlines()[0]) from error
 
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""

@@ -25,7 +25,8 @@ from medusa_cli.errors import MedusaError
 
 from .corpus import Corpus, Text
 from .dialogs import Conversation, PromptSource
-from .filters import loop_start
+from .duplicates import KnownTexts
+from .filters import is_degenerate, loop_start
 from .interrupts import Stopped
 from .rendering import Message, prompt_tokens
 from .self_written import UserTurns
@@ -40,18 +41,21 @@ ROUND_WAVES = 16
 SELF_WRITTEN = 0.2
 """Share of a round's new conversations that the model makes up (where the prompts are made up, not given)."""
 GREEDY_SHARE = 0.6
+LATER_TURN = "later turn"
+"""Source of all answers but a conversation's first."""
 FRUITLESS_ROUNDS = 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """One answer to generate. later: the user turns that follow it."""
+    """One answer to generate. later: the user turns that follow it. source: see Text."""
 
     id: int
     group: str
     messages: list[Message]
     later: list[str]
     temperature: float
+    source: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ class TextWriter:
         self.max_prompt = min(MAX_PROMPT, model.n_ctx_train - self.max_answer)
         has_template = model.chat_template is not None
         self.user_turns = UserTurns(model, parallel, threads) if self_written and has_template else None
+        self.known = KnownTexts(tokens for _, tokens in corpus.stored())
+        self.too_long = 0
+        """Prompts this writer has left out because they have over max_prompt tokens."""
 
     def run(
         self,
@@ -131,7 +138,7 @@ class TextWriter:
         stored = self._stored_round()
         if stored is None or self.corpus.state.get("rounds", 0) > stored.number:
             return None
-        done = self.corpus.done_jobs()
+        done = self.corpus.done_jobs() | set(self.corpus.state.get("dropped", []))
         jobs = [job for job in stored.jobs if job.id not in done]
         return Round(stored.number, stored.cursor, stored.next_job, jobs)
 
@@ -170,12 +177,14 @@ class TextWriter:
                 continue
             answer = self.model.detokenize(tokens[:-1].tolist()).strip()
             turn = [{"role": "assistant", "content": answer}, {"role": "user", "content": job.later[0]}]
-            jobs.append(Job(0, job.group, [*job.messages, *turn], job.later[1:], _temperature(rng, False)))
+            messages = [*job.messages, *turn]
+            jobs.append(Job(0, job.group, messages, job.later[1:], _temperature(rng, False), LATER_TURN))
         return jobs
 
     def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
         """Generates the round's answers into the corpus; counts the round as done unless stopped."""
         pairs = [(job, prompt_tokens(self.model, job.messages)) for job in current.jobs]
+        self.too_long += sum(len(tokens) > self.max_prompt for _, tokens in pairs)
         pairs = [(job, tokens) for job, tokens in pairs if 0 < len(tokens) <= self.max_prompt]
         finished = 0
 
@@ -207,16 +216,29 @@ class TextWriter:
                     on_partial=lambda _, tokens: loop_start(tokens) == len(tokens),
                 )
         if not should_stop():
-            self.corpus.state["rounds"] = current.number + 1
+            self.corpus.state.update(rounds=current.number + 1, dropped=[])
             self.corpus.flush()
 
     def _keep(self, job: Job, tokens: list[int], states: NDArray[np.float16]) -> None:
-        """Adds the part of an answer that is worth training on."""
+        """Adds the part of an answer that is worth training on; counts what was generated and what became of it."""
+        self._count("generated", job.source, len(tokens))
         kept = loop_start(tokens)
         states = np.array(states[:kept], dtype=np.float16)
-        if kept >= MIN_TEXT and np.isfinite(states).all():
-            complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
-            self.corpus.add(Text(job.id, job.group, kept, complete), np.array(tokens[:kept], np.int32), states)
+        usable = kept >= MIN_TEXT and not is_degenerate(tokens[:kept]) and bool(np.isfinite(states).all())
+        duplicate = usable and self.known.add(tokens[:kept])
+        if duplicate:
+            self._count("duplicates", job.source, kept)
+        if duplicate or not usable:
+            self.corpus.state.setdefault("dropped", []).append(job.id)
+            return
+        complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
+        text = Text(job.id, job.group, kept, complete, job.source, job.temperature)
+        self.corpus.add(text, np.array(tokens[:kept], np.int32), states)
+
+    def _count(self, what: str, source: str, tokens: int) -> None:
+        """Adds to the corpus's state, which is written together with its texts."""
+        counts = self.corpus.state.setdefault(what, {})
+        counts[source] = counts.get(source, 0) + tokens
 
 
 def _temperature(rng: random.Random, repeat: bool) -> float:
@@ -230,8 +252,8 @@ def _opening(conversation: Conversation, temperature: float) -> Job:
     """The first answer of a conversation; it gets its number when the round is closed."""
     system = [{"role": "system", "content": conversation.system}] if conversation.system else []
     messages = [*system, {"role": "user", "content": conversation.turns[0]}]
-    return Job(0, conversation.group, messages, list(conversation.turns[1:]), temperature)
+    return Job(0, conversation.group, messages, list(conversation.turns[1:]), temperature, conversation.source)
 
 
 def _fields(job: Job) -> tuple[Any, ...]:
-    return job.group, job.messages, job.later, job.temperature
+    return job.group, job.messages, job.later, job.temperature, job.source

@@ -67,7 +67,7 @@ class Heads(nn.Module):
         row = torch.cat([states.to(dtype), inputs.embedded.to(dtype).flatten(1)], dim=1)
         parts = []
         for weight, bias in zip(self.first, self.first_bias, strict=True):
-            product = (row[:, : weight.shape[1]] @ weight.to(dtype).T).float() + bias
+            product = nn.functional.linear(row[:, : weight.shape[1]], weight.to(dtype)).float() + bias
             residual, gate = product.chunk(2, dim=1)
             parts.append(residual + nn.functional.silu(gate))
         return torch.stack(parts)

@@ -24,12 +24,14 @@ class _FrozenHeadLoss(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, output: Tensor, ids: Tensor, mass: Tensor, weight: Tensor, block: int) -> Tensor:
         gradient = torch.empty_like(z)
         loss = torch.zeros((), device=z.device)
+        row_starts = torch.arange(block, device=z.device)[:, None] * len(output)
         for at in range(0, len(z), block):
             part = slice(at, at + block)
             p = torch.softmax(z[part].to(output.dtype) @ output.T, dim=-1)
             wanted = p.gather(1, ids[part])
             loss -= ((wanted.float().clamp(min=LEAST_P).log() * mass[part]).sum(dim=1) * weight[part]).sum()
-            p.scatter_(1, ids[part], wanted - mass[part].to(p.dtype))
+            flat = (ids[part] + row_starts[: len(p)]).reshape(-1)  # scatter_ on a CPU copies all of p
+            p.view(-1).index_copy_(0, flat, (wanted - mass[part].to(p.dtype)).reshape(-1))
             gradient[part] = (p @ output).to(z.dtype) * weight[part, None]
         ctx.save_for_backward(gradient)
         return loss

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from medusa_cli.errors import MedusaError
 
+from .export import check_folder
 from .recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
 
 TREE_NODES = 16
@@ -23,6 +25,8 @@ class TrainOptions:
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
+    draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
+    the heads as a Hugging Face checkpoint, too.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
 
@@ -39,8 +43,25 @@ class TrainOptions:
     threads: int = 0
     n_gpu_layers: int = -1
     parallel: int = 32
+    draft_vocab: int | None = None
+    export_hf: Path | None = None
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """What a report says of the options; files by their names alone."""
+        return {
+            "kind": self.kind,
+            "objective": self.objective,
+            "heads": self.heads,
+            "minutes": None if self.tokens else self.minutes,
+            "tokens": self.tokens,
+            "data": self.data.name if self.data else None,
+            "seed": self.seed,
+            "threads": self.threads,
+            "parallel": self.parallel,
+            "draft_vocab": self.draft_vocab,
+        }
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
@@ -55,6 +76,10 @@ class TrainOptions:
             raise MedusaError(f"--tokens {self.tokens}: at least 1000 are needed to train on")
         if not 1 <= self.parallel <= 256:
             raise MedusaError(f"--parallel {self.parallel}: choose 1 to 256")
+        if self.draft_vocab is not None and self.draft_vocab < 100:
+            raise MedusaError(f"--draft-vocab {self.draft_vocab}: heads need at least 100 tokens to choose from")
+        if self.export_hf is not None:
+            check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
             if path is not None and not path.is_file():
                 raise MedusaError(f"{path}: no such {what} file")

@@ -99,7 +99,7 @@ class PrefixLayer(nn.Module):
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
-    return x @ weight.to(x.dtype).T
+    return nn.functional.linear(x, weight.to(x.dtype))
 
 
 def _normed(x: Tensor, weight: Tensor) -> Tensor:

@@ -48,6 +48,15 @@ class FileRows:
         return torch.from_numpy(out).to(self.device).reshape(*rows.shape, *first.shape[1:])
 
 
+def matching_scale(embeddings: NDArray[np.float32], states: Tensor) -> float:
+    """What embeddings [E, h] are multiplied with to be, on the whole, as large as hidden states [B, h].
+
+    Stored embeddings are often ten times smaller: a head would learn what they say ten times slower.
+    """
+    size = float(np.sqrt(np.mean(np.square(embeddings))))
+    return float(np.float32(states.float().pow(2).mean().sqrt().item() / size)) if size > 0 else 1.0
+
+
 class TokenEmbeddings:
     """Embeddings of the corpus tokens: matrix [E, h] float16 on the device, place [rows of the corpus] into it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EPOCHS = 4
-"""With a fixed number of tokens: no clock decides anything, the same seed and data give the same heads."""
+"""With a fixed number of tokens: no clock decides anything but the draft vocabulary's size, where none is given."""
 TIMED_EPOCHS = 2.0
 """What a timed run aims at: more text teaches more than another round over the same."""
 MAX_EPOCHS = 8.0

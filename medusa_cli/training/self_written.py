@@ -20,6 +20,7 @@ CAPTION = "@@user-turn@@"
 OPENED_SHARE = 0.7
 """Share of the turns that begin with given words: alone with the header a small model asks the same few things."""
 FOLLOW_UP_SHARE = 0.3
+SOURCE = "self-written"
 SURPLUS = 1.3
 """Turns asked for per turn wanted: some are cut off, repeated or no questions."""
 
@@ -67,7 +68,7 @@ class UserTurns:
         for index in sorted(turns):
             turn = turns[index].strip()
             later = (follow_up(rng),) if rng.random() < FOLLOW_UP_SHARE else ()
-            conversation = Conversation((turn, *later))
+            conversation = Conversation((turn, *later), source=SOURCE)
             if is_usable(turn) and conversation.group not in seen:
                 conversations.setdefault(conversation.group, conversation)
         return list(conversations.values())[:count]

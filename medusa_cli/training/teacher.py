@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli.converters.atomic import atomic_file, atomic_path
+from medusa_cli.converters.atomic import atomic_file
 
 from .recipe import TEACHER_TOP
 from .rows import FileRows
@@ -67,16 +67,15 @@ def _is_current(marker: Path, key: dict[str, object]) -> bool:
 def _compute(
     names: list[Path], states: FileRows, rows: int, top: int, output: Tensor, on_rows: Callable[[int], None]
 ) -> None:
-    with atomic_path(names[0]) as ids_path, atomic_path(names[1]) as p_path:
-        ids = np.lib.format.open_memmap(ids_path, "w+", np.int32, (rows, top))
-        p = np.lib.format.open_memmap(p_path, "w+", np.float16, (rows, top))
+    # Written, not mapped: a full disk is an error then, and not a bus error that ends the process.
+    with atomic_file(names[0]) as ids, atomic_file(names[1]) as p:
+        for file, kind in ((ids, np.int32), (p, np.float16)):
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, top)})
         for at in range(0, rows, BLOCK):
             picked = torch.arange(at, min(rows, at + BLOCK))
             logits = states.gather(picked).to(output.dtype) @ output.T
             best = logits.topk(top, dim=1)
-            ids[at : at + len(picked)] = best.indices.int().cpu().numpy()
-            p[at : at + len(picked)] = torch.softmax(best.values.float(), dim=1).half().cpu().numpy()
+            ids.write(best.indices.int().cpu().numpy().tobytes())
+            p.write(torch.softmax(best.values.float(), dim=1).half().cpu().numpy().tobytes())
             on_rows(at + len(picked))
-        ids.flush()
-        p.flush()
-        del ids, p

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from medusa_cli import paths
 from medusa_cli.converters import sidecar, single_file
@@ -22,52 +19,39 @@ from medusa_cli.converters.atomic import atomic_file
 from medusa_cli.errors import MedusaError
 from medusa_cli.progress import phase
 
-from . import dataset, evaluate
+from . import dataset, draft_vocab, evaluate, export, record, sources
 from .base_model import BaseModel, embedding_rows, output_rows, read_base
 from .corpus import Corpus
-from .dialogs import FileSource, PromptSource, SeedSource
+from .curve import Curve
+from .dialogs import MAX_TURN, FileSource, PromptSource, SeedSource
 from .interrupts import Interrupt, interrupt_flag
+from .leftovers import SCRATCH, remove_leftovers
+from .live import TrainingView, live
+from .messages import EVALUATION_NODES, GIB, TrainResult, announce, report, say, say_best
 from .options import TREE_NODES, TrainOptions
-from .recipe import EVALUATIONS, RECIPES, TEACHER_BYTES
+from .recipe import EVALUATIONS, RECIPES
 from .schedule import Schedule
 from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 
 if TYPE_CHECKING:
     import torch
 
-    from .fit import CurvePoint, Fit, FitPlan
+    from .fit import Fit, FitPlan
+    from .generate import TextWriter
     from .heads import Heads
     from .rows import FileRows, TextRows
 
-GIB = 1 << 30
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
-EVALUATION_NODES = 8
-"""Size of the tree whose held-out tokens per step training maximises."""
+ASSUMED_VOCABULARY = 12288
+"""Size of the draft vocabulary that the time is planned with until the text tells."""
 EVALUATION_SHARE = 0.1
+SCALE_ROWS = 4096
+"""Hidden states that token embeddings are scaled to the size of."""
 EVALUATION_COST = 0.5
 """Time of a position evaluated, against one trained on."""
 MOST_EVALUATED = 8192
 """Held-out positions per evaluation: at most this, and in all this share of the positions trained on."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What came out. tokens: trained on. accuracy [head][rank] and tree (choice paths) as written to the file.
-
-    predicted: tokens per step as the accuracies tell; measured: walked over held-out text that they were not taken
-    from. acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there. by_size: as measured, for the
-    best trees of other sizes (root included).
-    """
-
-    output: Path
-    tokens: int
-    accuracy: list[list[float]]
-    tree: list[tuple[int, ...]]
-    predicted: float
-    measured: float
-    acceptance: list[float]
-    by_size: dict[int, float]
 
 
 def run(options: TrainOptions) -> TrainResult:
@@ -81,25 +65,38 @@ def run(options: TrainOptions) -> TrainResult:
     base = read_base(options.model)
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
+    remove_leftovers(folder, options.output)
     with interrupt_flag() as interrupt, deterministic(options.threads):
         corpus = Corpus(folder / "text", base.n_embd)
-        _announce(options, base, corpus)
+        announce(options, base, corpus)
         job = _Run(options, base, corpus, folder, interrupt)
         job.generate(source)
         job.prepare()
         job.fit()
         result = job.measure()
         job.write(result)
-    _report(options.console, result)
+        written = job.record(result)
+    report(options.console, result, written)
     return result
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
-    prompts = hashlib.sha256(options.data.read_bytes()).hexdigest() if options.data else "own"
+    prompts = _file_hash(options.data) if options.data else "own"
     key = hashlib.sha256(f"{base.content} {prompts} {options.seed}".encode()).hexdigest()[:12]
     parent = options.work_dir or paths.cache_dir() / "train"
     return parent / f"{base.fingerprint}-{key}"
+
+
+def _file_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
 
 
 class _Run:
@@ -108,29 +105,38 @@ class _Run:
     def __init__(
         self, options: TrainOptions, base: BaseModel, corpus: Corpus, folder: Path, interrupt: Interrupt
     ) -> None:
-        from .fit import measure_rate
-        from .heads import HeadShape
-
         self.options, self.base, self.corpus, self.folder, self.interrupt = options, base, corpus, folder, interrupt
+        self.embedding_scale = 1.0
         self.device = pick_device()
-        vocabulary = min(dataset.DRAFT_VOCAB, base.n_vocab)
-        timed = options.tokens is None
         self.recipe = RECIPES[options.kind]
-        shape = HeadShape(options.kind, options.heads, base.n_embd, self.recipe.blocks)
-        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device) if timed else 1.0
-        rate *= 1 - EVALUATION_COST * EVALUATION_SHARE
-        self.schedule = Schedule(options.tokens, options.minutes * 60 if timed else None, rate)
+        self.schedule = self._schedule(min(options.draft_vocab or ASSUMED_VOCABULARY, base.n_vocab))
 
     # Set by prepare().
     split: dataset.Split
     tokens: NDArray[np.int32]
     d2t: NDArray[np.int32]
     t2d: NDArray[np.int32]
+    vocabulary: draft_vocab.VocabularyChoice
+    shares: list[sources.SourceShare]
     source: TextRows
     output: torch.Tensor
     preparation: float
     """Seconds."""
+    # Set by fit().
     trained: Fit
+    curve: Curve
+
+    def _schedule(self, vocabulary: int) -> Schedule:
+        """How the time is divided, given how fast training goes with a draft vocabulary of this size."""
+        from .fit import measure_rate
+        from .heads import HeadShape
+
+        options = self.options
+        if options.tokens is not None:
+            return Schedule(options.tokens, None, 1.0)
+        shape = HeadShape(options.kind, options.heads, self.base.n_embd, self.recipe.blocks)
+        rate = measure_rate(shape, self.recipe, options.objective, vocabulary, self.device)
+        return Schedule(None, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
     def generate(self, source: PromptSource) -> None:
         """Text until the schedule has enough; nothing when an earlier call of the same kind had."""
@@ -172,35 +178,72 @@ class _Run:
                     bar.update(have, have + max(0.0, tokens_left() - unfinished))
 
                 writer.run(tokens_left, should_stop, on_tokens)
+            self._tell_too_long(writer, source)
         self._check_interrupt()
         self.corpus.state.update(complete=asked, seconds=seconds())
         self.corpus.flush()
+
+    def _tell_too_long(self, writer: TextWriter, source: PromptSource) -> None:
+        """What part of the prompts was not answered, where some were not."""
+        if writer.too_long:
+            limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
+            say(self.options.console, f"Left out: {writer.too_long} prompts of over {limit}")
+        if isinstance(source, FileSource) and source.too_long:
+            what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
+            say(self.options.console, f"Left out: {what}")
 
     def prepare(self) -> None:
         """Splits the text, picks the draft vocabulary and brings what training reads to the device."""
         import torch
 
-        from .rows import FileRows, TextRows, TokenEmbeddings
+        from .rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 
         begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
-        self.d2t = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab)
-        if not self.split.train or not self.split.score or len(self.d2t) < 2 * evaluate.RANKS:
+        ranked = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab, draft_vocab.SIZES[-1])
+        if not self.split.train or not self.split.score or len(ranked) < 2 * evaluate.RANKS:
             raise MedusaError(
                 f"only {corpus.tokens} tokens of usable text in {len(corpus.texts)} answers: "
                 "give more time, more tokens or more prompts"
             )
+        self.shares = sources.source_shares(corpus)
+        self.options.console.print(sources.as_table(self.shares))
+        self.vocabulary = self._vocabulary(ranked)
+        self.d2t = ranked[: self.vocabulary.size]
+        self.schedule = self._schedule(len(self.d2t))
         self.t2d = dataset.token_to_draft(self.d2t, self.base.n_vocab)
         self.output = torch.from_numpy(output_rows(self.base, self.d2t)).to(self.device)
         states, embeddings = FileRows(corpus.open_states(), self.device), None
         if self.options.kind != "medusa":
             used, place = dataset.token_places(self.tokens, self.base.n_vocab)
-            matrix = torch.from_numpy(embedding_rows(self.base, used).astype(np.float16))
-            embeddings = TokenEmbeddings(matrix.to(self.device), place)
+            matrix = embedding_rows(self.base, used)
+            self.embedding_scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+            matrix = (matrix * np.float32(self.embedding_scale)).astype(np.float16)
+            embeddings = TokenEmbeddings(torch.from_numpy(matrix).to(self.device), place)
         teacher = self._teacher(states) if self.options.objective == "teacher" else None
         self.source = TextRows(states, embeddings, teacher)
         self.preparation = time.monotonic() - begin
+
+    def _vocabulary(self, ranked: NDArray[np.int32]) -> draft_vocab.VocabularyChoice:
+        """The size that was asked for, else the best one on this machine."""
+        options = self.options
+        if options.draft_vocab is not None:
+            return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(ranked)), None, [])
+        choice = draft_vocab.choose(
+            self.base,
+            ranked,
+            self.tokens,
+            self.split.build or self.split.score,
+            kind=options.kind,
+            heads=options.heads,
+            n_gpu_layers=options.n_gpu_layers,
+            threads=options.threads,
+            memory=self.folder / f"{options.kind}.vocabulary.json",
+        )
+        if choice.rows:
+            options.console.print(choice.as_table())
+        return choice
 
     def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
         """The base's distribution at every row that is trained on."""
@@ -229,33 +272,32 @@ class _Run:
         self.trained = Fit(plan, self.base.n_embd, self.device)
         checkpoint = self.folder / f"{options.kind}.pt"
         if not self.trained.restore(checkpoint):
-            _say(options.console, f"Checkpoint: up to {self.trained.checkpoint_bytes / GIB:.2f} GiB in {self.folder}")
+            say(options.console, f"Checkpoint: up to {self.trained.checkpoint_bytes / GIB:.2f} GiB in {self.folder}")
         low = self.output.to(matmul_dtype(self.device))
         watched = self._watched(plan)
-        with phase(options.console, "Training heads", "positions") as bar:
+        self.curve = Curve(self.folder / f"{options.kind}.curve.json", str(asdict(plan)), plan.steps, batch)
+        self.curve.start(self.trained.step)
 
-            def held_out(heads: Heads) -> float:
-                from .ranking import rank_texts, tokens_per_step
+        def held_out(heads: Heads) -> float:
+            from .ranking import rank_texts, tokens_per_step
 
-                texts = rank_texts(heads, self.source, self.tokens, watched, self.t2d, low)
-                return tokens_per_step(texts, EVALUATION_NODES)
+            texts = rank_texts(heads, self.source, self.tokens, watched, self.t2d, low)
+            return tokens_per_step(texts, EVALUATION_NODES)
 
-            def note(loss: float) -> str:
-                curve = self.trained.best.curve
-                return f"loss {loss:.3f}" + (f", {curve[-1].tokens_per_step:.3f} tokens per step" if curve else "")
-
+        with live(TrainingView(options.console, self.curve, self.trained.step, plan.steps, batch)) as view:
             self.trained.run(
                 self.source,
                 examples,
                 low,
                 evaluate=held_out,
                 checkpoint=checkpoint,
-                on_step=lambda step, loss: bar.update(step * batch, plan.steps * batch, note(loss)),
+                on_step=view.update,
+                on_evaluation=lambda point: view.evaluated(point.step, point.loss, point.tokens_per_step),
                 should_stop=lambda: self.interrupt.requested,
             )
         self._check_interrupt()
         best = self.trained.best
-        _say_best(options.console, best.curve[best.at], self.trained.step, plan.steps)
+        say_best(options.console, best.curve[best.at], self.trained.step, plan.steps)
         round_weights(self.trained.heads)
 
     def _watched(self, plan: FitPlan) -> list[dataset.Span]:
@@ -322,7 +364,7 @@ class _Run:
             blocks=parts.blocks,
             residuals=parts.residuals,
             prefix=parts.prefix,
-            embedding_scale=self.base.embedding_scale,
+            embedding_scale=self.embedding_scale,
             weight_type=WEIGHT_TYPE,
             lm_head="draft_vocab",
             d2t=self.d2t,
@@ -335,71 +377,62 @@ class _Run:
             sidecar.write_sidecar(self.options.output, heads)
             return
         with (
-            tempfile.TemporaryDirectory(dir=self.folder) as scratch,
+            tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.folder) as scratch,
             phase(self.options.console, "Writing file", "bytes") as bar,
         ):
             part = Path(scratch) / "heads.gguf"
             sidecar.write_sidecar(part, heads)
             single_file.join(self.options.model, part, self.options.output, bar.update)
 
+    def record(self, result: TrainResult) -> list[Path]:
+        """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+        options, corpus = self.options, self.corpus
+        seconds = float(corpus.state.get("seconds", 0.0))
+        document = {
+            "model": {"name": self.base.name, "fingerprint": self.base.fingerprint},
+            "options": options.as_json(),
+            "seed": options.seed,
+            "recipe": asdict(self.recipe),
+            "device": self.device.type,
+            "text": {
+                "tokens": corpus.tokens,
+                "trained_on": result.tokens,
+                "seconds": seconds,
+                "tokens_per_second": corpus.tokens / seconds if seconds else None,
+                "sources": sources.as_json(self.shares),
+            },
+            "draft_vocabulary": self.vocabulary.as_json(),
+            "training": self._training_record(),
+            "accuracy": result.accuracy,
+            "acceptance_per_depth": result.acceptance,
+            "tree": result.tree,
+            "tokens_per_step": {str(nodes): value for nodes, value in result.by_size.items()},
+        }
+        written = record.write(document, options.output)
+        if options.export_hf is not None:
+            written += export.export_heads(options.output, self.base, options.export_hf)
+        return written
+
+    def _training_record(self) -> dict[str, Any]:
+        fit, points = self.trained, self.curve.points
+        best = fit.best.curve[fit.best.at]
+        positions, seconds = fit.step * fit.plan.batch, points[-1].seconds if points else 0.0
+        return {
+            "planned_steps": fit.plan.steps,
+            "steps": fit.step,
+            "batch": fit.plan.batch,
+            "positions": positions,
+            "seconds": seconds,
+            "positions_per_second": positions / seconds if seconds else None,
+            "evaluation_nodes": EVALUATION_NODES,
+            "best": {"step": best.step, "tokens_per_step": best.tokens_per_step},
+            "curve": [asdict(point) for point in points],
+        }
+
     def _check_interrupt(self) -> None:
         if self.interrupt.requested:
-            _say(self.options.console, f"Saved in {self.folder}. The same command continues from here.")
+            say(self.options.console, f"Saved in {self.folder}. The same command continues from here.")
             raise KeyboardInterrupt
-
-
-def _announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
-    """Says what will be used; MedusaError when a known need exceeds the free space."""
-    console, free = options.console, shutil.disk_usage(corpus.folder).free
-    teacher = options.objective == "teacher"
-    each = corpus.bytes_per_token + (TEACHER_BYTES if teacher else 0)
-    million = each * 1e6 / GIB
-    what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
-    _say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
-    if corpus.tokens:
-        _say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
-    where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"
-    if options.tokens is None:
-        _say(console, f"{what}: {million:.2f} GiB per million tokens in {where}")
-        return
-    needed = max(0, options.tokens - corpus.tokens) * each
-    _say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
-    if needed > free:
-        raise MedusaError(
-            f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
-        )
-
-
-def _say(console: Console, text: str) -> None:
-    """One line as it is: paths are neither wrapped nor read as markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _say_best(console: Console, best: CurvePoint, steps: int, planned: int) -> None:
-    when = "" if steps == planned else f"; stopped after {steps} of {planned} steps without a better one"
-    _say(
-        console,
-        f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text "
-        f"with {EVALUATION_NODES} nodes{when}",
-    )
-
-
-def _report(console: Console, result: TrainResult) -> None:
-    table = Table(
-        "head", "rank 1", "rank 2", "rank 3", "first 10", title="Accuracy on held-out text", title_justify="left"
-    )
-    for head, row in enumerate(result.accuracy, 1):
-        table.add_row(str(head), *(f"{value:.1%}" for value in row[:3]), f"{sum(row):.1%}")
-    console.print(table)
-    size = result.output.stat().st_size / (1 << 20)
-    _say(
-        console,
-        f"Tree: {len(result.tree) + 1} nodes; {result.predicted:.2f} tokens per step predicted, "
-        f"{result.measured:.2f} measured on other held-out text",
-    )
-    sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in result.by_size.items())
-    _say(console, f"Tokens per step of the best trees by nodes: {sizes}")
-    _say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

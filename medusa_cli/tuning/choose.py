@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from medusa_cli.training import evaluate
 
+PLAIN, TREE, CHAIN, DYNAMIC = "plain", "tree", "chain", "dynamic"
+"""Ways to decode: without drafts; with a fixed tree, one that branches or not; with a tree grown in each step."""
 SIZES = (*range(1, 17), 24, 32, 48, 64)
 """Nodes of the trees that are considered, root included; 1 is plain decoding."""
 
@@ -53,6 +55,16 @@ class Candidate:
         return len(self.choices) + 1
 
     @property
+    def kind(self) -> str:
+        """TREE or CHAIN."""
+        return TREE if any(any(choice) for choice in self.choices) else CHAIN
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"{self.kind} of {self.nodes}"
+
+    @property
     def speedups(self) -> list[float]:
         """Expected speed over plain decoding at each position."""
         return [self.tokens_per_step / cost for cost in self.costs]
@@ -72,12 +84,16 @@ def halves(texts: Sequence[NDArray[np.integer]]) -> tuple[list[NDArray[np.intege
 def grow(
     accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int] = SIZES
 ) -> list[Candidate]:
-    """The likeliest tree of each size above 1, without costs. Sizes that the accuracies cannot fill are left out."""
-    found: dict[int, Candidate] = {}
+    """The likeliest tree of each size above 1, and the chains, without costs; sorted by size.
+
+    Sizes that the accuracies cannot fill are left out.
+    """
+    found: dict[tuple[evaluate.Choice, ...], Candidate] = {}
+    chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     for size in sizes:
-        choices = evaluate.grow_tree(accuracy, size)
-        if size > 1 and len(choices) + 1 == size:
-            found[size] = Candidate(choices, evaluate.simulate(held_out, choices)[0])
+        for choices in (evaluate.grow_tree(accuracy, size), *(chain for chain in chains if len(chain) + 1 == size)):
+            if size > 1 and len(choices) + 1 == size:
+                found.setdefault(tuple(choices), Candidate(choices, evaluate.simulate(held_out, choices)[0]))
     return list(found.values())
 
 
@@ -92,28 +108,63 @@ def priced(candidates: Sequence[Candidate], curves: Sequence[CostCurve], calibra
 
 
 def shortlist(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidate with the highest expected speed and its neighbours in size, ordered by size."""
-    if not candidates:
+    """The likeliest tree with the highest expected speed and its neighbours in size, and the best chain."""
+    trees: dict[int, Candidate] = {}
+    for candidate in candidates:
+        known = trees.get(candidate.nodes)
+        if known is None or candidate.tokens_per_step > known.tokens_per_step:
+            trees[candidate.nodes] = candidate
+    if not trees:
         return []
-    ordered = sorted(candidates, key=lambda candidate: candidate.nodes)
+    ordered = [trees[nodes] for nodes in sorted(trees)]
     best = max(range(len(ordered)), key=lambda index: ordered[index].speedup)
-    return ordered[max(0, best - 1) : best + 2]
+    found = ordered[max(0, best - 1) : best + 2]
+    chains = [candidate for candidate in candidates if candidate.kind == CHAIN]
+    chain = max(chains, key=lambda candidate: candidate.speedup, default=None)
+    return found if chain is None or chain in found else [*found, chain]
 
 
-def verdict(candidates: Sequence[Candidate], measured: Mapping[int, float]) -> tuple[Candidate | None, str]:
-    """The measured best and why; None: plain decoding.
+@dataclass(frozen=True)
+class Verdict:
+    """How to decode from now on, and why.
 
-    measured: speed over plain decoding by number of nodes, of some of the candidates, at the first position.
+    candidate: the best fixed tree; None: plain decoding is faster. dynamic: trees grown in each step are faster still.
     """
-    tried = [candidate for candidate in candidates if candidate.nodes in measured]
+
+    candidate: Candidate | None
+    dynamic: bool
+    reason: str
+
+
+def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> Verdict:
+    """The measured best and why.
+
+    measured: speed over plain decoding by name, of some of the candidates and of DYNAMIC, at the first position.
+    """
+    tried = [candidate for candidate in candidates if candidate.name in measured]
     if not tried:
-        return None, "drafting does not pay: the heads are right about nothing"
-    best = max(tried, key=lambda candidate: measured[candidate.nodes])
-    speed = measured[best.nodes]
+        return Verdict(None, False, "drafting does not pay: the heads are right about nothing")
+    best = max(tried, key=lambda candidate: measured[candidate.name])
+    speed, grown = measured[best.name], measured.get(DYNAMIC, 0.0)
     bargain = (
-        f"{best.nodes} nodes bring {best.tokens_per_step:.2f} tokens a step for the time of {best.costs[0]:.2f} plain "
-        f"steps, real decoding ran at {speed:.2f} of plain speed"
+        f"a {best.name} nodes brings {best.tokens_per_step:.2f} tokens a step for the time of {best.costs[0]:.2f} "
+        f"plain steps, real decoding ran at {speed:.2f} of plain speed"
     )
-    if speed <= 1:
-        return None, f"drafting does not pay on this machine: {bargain}"
-    return best, f"drafting pays: {bargain}"
+    if DYNAMIC in measured:
+        bargain += f", and at {grown:.2f} with a tree grown in each step"
+    if max(speed, grown) <= 1:
+        return Verdict(None, False, f"drafting does not pay on this machine: {bargain}")
+    if grown >= speed:
+        return Verdict(best if speed > 1 else None, True, f"drafting pays most with grown trees: {bargain}")
+    return Verdict(best, False, f"drafting pays: {bargain}")
+
+
+def relative_costs(curves: Sequence[CostCurve]) -> list[tuple[int, float]]:
+    """(nodes, cost of a pass in plain passes) for the sizes known at every position, the geometric mean over those."""
+    if not curves:
+        return []
+    sizes = sorted(set.intersection(*(set(curve.verify_ms) for curve in curves)))
+    return [
+        (size, math.exp(sum(math.log(curve.verify_ms[size] / curve.verify_ms[1]) for curve in curves) / len(curves)))
+        for size in sizes
+    ]

@@ -8,20 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from medusa_cli.tuning.choose import PLAIN
+
 if TYPE_CHECKING:
     from medusa_cli import native
 
 MIN_PROMPTS = 4
 MIN_STEPS = 8
 """A generation of fewer steps says nothing about speed."""
-PLAIN = 1
+TEMPERATURES = (0.0, 0.7)
+"""Of the answers in turn: the most likely token, and what chats do by default."""
 
 
 class Session(Protocol):
     """What is needed of native.Session."""
 
     def reset(self) -> None: ...
-    def generate(self, prompt: Sequence[int], *, max_tokens: int) -> native.Generation: ...
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling) -> native.Generation: ...
 
 
 @dataclass
@@ -48,33 +51,41 @@ class Decoded:
         return float(sum(stats["tokens_per_step"] * stats["steps"] for stats in self.stats) / steps)
 
 
+def sampling(number: int) -> native.Sampling:
+    """How the answer to prompt `number` is drawn."""
+    from medusa_cli import native
+
+    return native.Sampling(temperature=TEMPERATURES[number % len(TEMPERATURES)], seed=number)
+
+
 def in_turn(
-    sessions: Mapping[int, Session],
+    sessions: Mapping[str, Session],
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     deadline: float,
     on_answer: Callable[[int], None] = lambda count: None,
-) -> dict[int, Decoded]:
-    """sessions: by number of nodes, PLAIN among them. Answers prompts (token ids) until `deadline`, or all of them.
+) -> dict[str, Decoded]:
+    """sessions: by name, PLAIN among them. Answers prompts (token ids) until `deadline`, or all of them.
 
     No deadline ends it before MIN_PROMPTS have counted. The result is empty where every answer was too short.
     """
-    found = {nodes: Decoded() for nodes in sessions}
+    found = {name: Decoded() for name in sessions}
     order = list(sessions)
     answers = 0
     for number, prompt in enumerate(prompts):
         if len(found[PLAIN].stats) >= MIN_PROMPTS and time.monotonic() > deadline:
             break
         first = number % len(order)
-        round: dict[int, dict[str, Any]] = {}
-        for nodes in (*order[first:], *order[:first]):
+        round: dict[str, dict[str, Any]] = {}
+        for name in (*order[first:], *order[:first]):
             on_answer(answers)
-            sessions[nodes].reset()
-            round[nodes] = sessions[nodes].generate(prompt, max_tokens=max_tokens).stats
+            sessions[name].reset()
+            answer = sessions[name].generate(prompt, max_tokens=max_tokens, sampling=sampling(number))
+            round[name] = answer.stats
             answers += 1
         if min(stats["steps"] for stats in round.values()) < MIN_STEPS:
             continue
-        for nodes, stats in round.items():
-            found[nodes].stats.append(stats)
-            found[nodes].ratios.append(stats["tokens_per_second"] / round[PLAIN]["tokens_per_second"])
+        for name, stats in round.items():
+            found[name].stats.append(stats)
+            found[name].ratios.append(stats["tokens_per_second"] / round[PLAIN]["tokens_per_second"])
     return found if found[PLAIN].stats else {}

@@ -20,7 +20,8 @@ def write(profile: dict[str, Any], path: Path) -> None:
         one = cost["verify_ms"]["1"]
         ratios = [cost["verify_ms"][str(size)] / one for size in sizes]
         left.plot(sizes, ratios, marker=".", label=f"cost of a pass at {cost['position']}")
-    rows = profile["predicted"]
+    # Of each size the likeliest tree, which comes before the chain.
+    rows = [*{row["nodes"]: row for row in reversed(profile["predicted"])}.values()][::-1]
     if rows:
         nodes = [row["nodes"] for row in rows]
         left.plot(nodes, [row["tokens_per_step"] for row in rows], "k--", label="tokens per step")
@@ -28,7 +29,7 @@ def write(profile: dict[str, Any], path: Path) -> None:
             right.plot(
                 nodes, [row["speedups"][index] for row in rows], marker=".", label=f"predicted at {cost['position']}"
             )
-    measured = [row for row in profile["measured"] if row["nodes"] > 1]
+    measured = [row for row in profile["measured"] if row["nodes"]]
     if measured:
         right.plot(
             [row["nodes"] for row in measured],

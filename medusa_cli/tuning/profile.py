@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-FORMAT = 1
+FORMAT = 2
 TUNED_TREE = "tuned"
 """Name of the tree that comes from a profile."""
 SAMPLE_BYTES = 1 << 20
@@ -110,7 +110,18 @@ def load(key: Key) -> dict[str, Any] | None:
     if found.get("profile_format") != FORMAT or found.get("key") != key:
         return None
     trees.checked(found["tree"], str(path))
+    try:
+        growth_of(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path) from error
     return found
+
+
+def growth_of(profile: dict[str, Any]) -> trees.Growth:
+    """What a profile knows of grown trees. KeyError, TypeError or ValueError where it is none."""
+    known = profile["growth"]
+    calibration = [[float(share) for share in row] for row in known["calibration"]]
+    return trees.Growth(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
 
 
 def damaged(path: Path) -> MedusaError:
@@ -119,10 +130,11 @@ def damaged(path: Path) -> MedusaError:
 
 
 def stored_tree(
-    model: native.Model, heads_file: Path, options: EngineOptions, console: Console
+    model: native.Model, heads_file: Path, options: EngineOptions, asked: str | None, console: Console
 ) -> trees.NamedTree | None:
     """The tuned tree for this model on this machine, without choices where plain decoding is faster; None: not tuned.
 
+    asked: trees.DYNAMIC or trees.STATIC, whatever was chosen; None: what was chosen.
     A damaged profile is a remark on `console`: it must not keep a model from running.
     """
     if not folder().is_dir():
@@ -132,4 +144,8 @@ def stored_tree(
     except MedusaError as error:
         console.print(f"note: {error}", markup=False, soft_wrap=True)
         return None
-    return None if found is None else trees.NamedTree(TUNED_TREE, found["tree"])
+    if found is None:
+        return None
+    if asked == trees.DYNAMIC or (asked is None and found["dynamic"]):
+        return trees.NamedTree(trees.DYNAMIC, [], growth=growth_of(found))
+    return trees.NamedTree(TUNED_TREE, found["tree"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli import trees
 from medusa_cli.bench.report import MISSING, NOTABLE_ERROR, Table, number, print_table
+from medusa_cli.tuning import choose
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,14 +50,19 @@ def verdict(profile: dict[str, Any]) -> list[str]:
     """What chat and generate do from now on."""
     nodes = len(profile["tree"]) + 1
     chosen = f"tree of {nodes} nodes" if nodes > PLAIN else "plain decoding"
-    return [f"chosen: {chosen}", profile["reason"]]
+    if profile["dynamic"]:
+        chosen = f"a tree grown in each step (with --seed or --tree static: {chosen})"
+    speeds = [f"{row['name']} {row['speedup']:.2f}" for row in profile["measured"]]
+    measured = [f"real decoding, relative to plain: {', '.join(speeds)}"] if speeds else []
+    return [f"chosen: {chosen}", profile["reason"], *measured]
 
 
 def table(profile: dict[str, Any]) -> Table:
     """One line a size: the cost of a pass at each position, tokens per step, predicted and measured speed."""
     costs = profile["costs"]
-    predicted = {row["nodes"]: row for row in profile["predicted"]}
-    measured = {row["nodes"]: row for row in profile["measured"]}
+    # The likeliest tree of each size: where there is a chain beside it, its line comes first.
+    predicted = {row["nodes"]: row for row in reversed(profile["predicted"])}
+    measured = {row["name"]: row for row in profile["measured"]}
     headers = ["nodes"]
     for cost in costs:
         headers += [f"ms at {cost['position']}", "x plain"]
@@ -73,7 +79,8 @@ def table(profile: dict[str, Any]) -> Table:
         speeds = [1.0] * len(costs) if nodes == PLAIN else found["speedups"] if found else [None] * len(costs)
         row.append("1.00" if nodes == PLAIN else number(found["tokens_per_step"]) if found else MISSING)
         row += [number(value) for value in speeds]
-        row.append(number(measured[nodes]["speedup"]) if nodes in measured else MISSING)
+        tried = measured.get(choose.PLAIN if nodes == PLAIN else found["name"] if found else "")
+        row.append(number(tried["speedup"]) if tried else MISSING)
         first = costs[0]["verify_ms"].get(str(nodes))
         row.append("█" * max(1, round(BAR_CELLS * first / costs[0]["verify_ms"]["1"] / scale)) if first else "")
         rows.append(row)
@@ -90,12 +97,12 @@ def remarks(profile: dict[str, Any]) -> list[str]:
             f"drafting, {factors['plain_factor']:.2f} when decoding plainly; drafting and bookkeeping take "
             f"{factors['draft_rest_ms']:.2f} ms a step"
         )
-    measured = {row["nodes"]: row for row in profile["measured"]}
+    measured = {row["name"]: row for row in profile["measured"]}
     for row in profile["predicted"]:
-        found = measured.get(row["nodes"])
+        found = measured.get(row["name"])
         if found and abs(row["speedups"][0] / found["speedup"] - 1) > NOTABLE_ERROR:
             lines.append(
-                f"note: {row['nodes']} nodes: predicted speed {row['speedups'][0]:.2f}, measured "
+                f"note: {row['name']} nodes: predicted speed {row['speedups'][0]:.2f}, measured "
                 f"{found['speedup']:.2f} (with {row['tokens_per_step']:.2f} and {found['tokens_per_step']:.2f} tokens "
                 "per step)"
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli import progress
+from medusa_cli import progress, trees
 from medusa_cli.errors import MedusaError
 from medusa_cli.options import EngineOptions
 from medusa_cli.training import evaluate
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-SHARES = {"texts": 0.3, "costs": 0.65, "calibration": 0.7, "decoding": 1.0}
+SHARES = {"texts": 0.25, "costs": 0.5, "calibration": 0.55, "learning": 0.65, "decoding": 1.0}
 """When each phase ends, as a share of the minutes."""
 PROBE_SIZES = (4, 12)
 PROBE_PROMPTS = 4
+MIN_LEARNED = 4
 DEFAULT_CONTEXT = 4096
 ANSWER_TOKENS = 96
 """Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
@@ -40,6 +41,9 @@ class Opened:
     heads: native.Heads
     options: EngineOptions
     key: profile.Key
+    heads_path: Path
+    shipped: bool
+    """Whether the heads came with medusa, so that they are not the user's to change."""
 
     @property
     def n_ctx(self) -> int:
@@ -52,6 +56,13 @@ class Opened:
 
         tree = native.Tree([list(choice) for choice in choices])
         return native.Session(self.model, self.heads, tree=tree, n_ctx=self.n_ctx, n_threads=self.options.threads)
+
+    def growing_session(self, growth: trees.Growth) -> native.Session:
+        """The same with trees that are grown."""
+        from medusa_cli import native
+
+        start = native.DynamicTree(calibration=growth.calibration, costs=growth.costs)
+        return native.Session(self.model, self.heads, dynamic=start, n_ctx=self.n_ctx, n_threads=self.options.threads)
 
 
 def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
@@ -73,7 +84,31 @@ def open_model(reference: str, heads: Path | None, options: EngineOptions, conso
             f"{ref.name} is a recurrent model ({model.architecture}), which cannot check a tree of drafts"
         )
     loaded = runtime.load_heads(model, heads_path, console)
-    return Opened(ref.name, model, loaded, options, profile.key(model, heads_path, options))
+    key = profile.key(model, heads_path, options)
+    return Opened(ref.name, model, loaded, options, key, heads_path, heads_path == ref.heads)
+
+
+def check_can_write(opened: Opened) -> None:
+    """MedusaError when write() could not."""
+    from medusa_cli.files import check_writable
+
+    if opened.shipped:
+        raise MedusaError(
+            f"--write would change {opened.heads_path}, which came with medusa: copy it and give the copy to --heads"
+        )
+    check_writable(opened.heads_path)
+
+
+def write(opened: Opened, found: dict[str, Any]) -> None:
+    """Stores what was measured of the heads in their own file, and the profile once more, for the file that this makes.
+
+    The tree stays as it was where none was chosen. MedusaError when the file cannot be written.
+    """
+    from medusa_cli.converters.rewrite import replace_metadata, tuned_entries
+
+    replace_metadata(opened.heads_path, tuned_entries(found["accuracy"], found["tree"]))
+    key = profile.key(opened.model, opened.heads_path, opened.options)
+    profile.save({**found, "key": key})
 
 
 def tune(
@@ -89,8 +124,8 @@ def tune(
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
     accuracy = evaluate.accuracy_table(grown_on)
     candidates = choose.grow(accuracy, held_out)
-    curves, factors = [], choose.Calibration()
-    decoded: Mapping[int, decode.Decoded] = {}
+    curves, factors, growth = [], choose.Calibration(), trees.Growth()
+    decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
         most = max(candidate.tokens_per_step for candidate in candidates)
         near = sum(map(len, kept_back)) // len(kept_back) + ANSWER_TOKENS // 2
@@ -98,30 +133,34 @@ def tune(
         curves = _curves(opened, places, most, deadlines["costs"], console)
         factors = _calibrate(opened, candidates, kept_back[:PROBE_PROMPTS], deadlines["calibration"], console)
         candidates = choose.priced(candidates, curves, factors)
-        decoded = _decode(opened, choose.shortlist(candidates), kept_back, deadlines["decoding"], console)
-    measured = {nodes: found.speedup for nodes, found in decoded.items() if nodes != decode.PLAIN}
-    winner, reason = choose.verdict(candidates, measured)
+        growth = _learn(opened, choose.relative_costs(curves), prompts, deadlines["learning"], console)
+        decoded = _decode(opened, choose.shortlist(candidates), growth, kept_back, deadlines["decoding"], console)
+    measured = {name: found.speedup for name, found in decoded.items() if name != choose.PLAIN}
+    verdict = choose.verdict(candidates, measured)
     return {
         "profile_format": profile.FORMAT,
         "key": opened.key,
         "model": {"name": opened.name, "description": opened.model.description},
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 1),
-        "tree": [list(choice) for choice in winner.choices] if winner else [],
-        "reason": reason,
+        "tree": [list(choice) for choice in verdict.candidate.choices] if verdict.candidate else [],
+        "dynamic": verdict.dynamic,
+        "reason": verdict.reason,
         "accuracy": accuracy.tolist(),
         "texts": {"prompts": "made up" if file is None else str(file), "count": len(ranked),
                   "positions": sum(map(len, ranked))},
         "costs": [{"position": curve.position, "verify_ms": {str(n): ms for n, ms in curve.verify_ms.items()}}
                   for curve in curves],
         "calibration": dataclasses.asdict(factors),
+        "growth": dataclasses.asdict(growth),
         "predicted": [_predicted(candidate) for candidate in candidates],
-        "measured": [_measured(nodes, found) for nodes, found in sorted(decoded.items())],
+        "measured": [_measured(name, found, candidates) for name, found in decoded.items()],
     }  # fmt: skip
 
 
 def _predicted(candidate: choose.Candidate) -> dict[str, Any]:
     return {
+        "name": candidate.name,
         "nodes": candidate.nodes,
         "tokens_per_step": candidate.tokens_per_step,
         "costs": list(candidate.costs),
@@ -130,9 +169,10 @@ def _predicted(candidate: choose.Candidate) -> dict[str, Any]:
     }
 
 
-def _measured(nodes: int, found: decode.Decoded) -> dict[str, Any]:
+def _measured(name: str, found: decode.Decoded, candidates: Sequence[choose.Candidate]) -> dict[str, Any]:
     return {
-        "nodes": nodes,
+        "name": name,
+        "nodes": next((candidate.nodes for candidate in candidates if candidate.name == name), None),
         "prompts": len(found.ratios),
         "tokens_per_step": found.tokens_per_step,
         "tokens_per_second": found.tokens_per_second,
@@ -217,7 +257,7 @@ def _calibrate(
 ) -> choose.Calibration:
     """Short real answers against bare passes at the same positions, in turn."""
     probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
-    sessions = _sessions(opened, probes)
+    sessions = {1: opened.session(()), **{probe.nodes: opened.session(probe.choices) for probe in probes}}
     position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
     timer = costs.timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
     real: list[tuple[int, dict[str, float], int]] = []
@@ -234,25 +274,41 @@ def _calibrate(
     return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
 
 
-def _sessions(opened: Opened, candidates: Sequence[choose.Candidate]) -> dict[int, native.Session]:
-    """One for plain decoding and one for each candidate, by nodes."""
-    return {
-        decode.PLAIN: opened.session(()),
-        **{candidate.nodes: opened.session(candidate.choices) for candidate in candidates},
-    }
+def _learn(
+    opened: Opened,
+    curve: list[tuple[int, float]],
+    prompts: Sequence[list[int]],
+    deadline: float,
+    console: Console,
+) -> trees.Growth:
+    """What the heads' probabilities are worth, by growing trees for real answers."""
+    session = opened.growing_session(trees.Growth(costs=curve))
+    with progress.phase(console, "Learning", "answers") as bar:
+        for number, prompt in enumerate(prompts):
+            if number >= MIN_LEARNED and time.monotonic() > deadline:
+                break
+            bar.update(number, len(prompts), "how often the heads are right when they say so")
+            session.reset()
+            session.generate(prompt, max_tokens=ANSWER_TOKENS, sampling=decode.sampling(number))
+    return trees.Growth(session.calibration or [], curve)
 
 
 def _decode(
     opened: Opened,
     candidates: Sequence[choose.Candidate],
+    growth: trees.Growth,
     prompts: Sequence[list[int]],
     deadline: float,
     console: Console,
-) -> Mapping[int, decode.Decoded]:
-    sessions = _sessions(opened, candidates)
+) -> Mapping[str, decode.Decoded]:
+    sessions = {
+        choose.PLAIN: opened.session(()),
+        **{candidate.name: opened.session(candidate.choices) for candidate in candidates},
+        choose.DYNAMIC: opened.growing_session(growth),
+    }
     with progress.phase(console, "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)
-        note = f"plain and {', '.join(str(candidate.nodes) for candidate in candidates)} nodes"
+        note = ", ".join(sessions)
         return decode.in_turn(
             sessions, prompts, ANSWER_TOKENS, deadline, lambda answers: bar.update(answers, total, note)
         )

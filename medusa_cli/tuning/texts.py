@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from medusa_cli.errors import MedusaError
 from medusa_cli.training import evaluate
 from medusa_cli.training.filters import loop_start
+from medusa_cli.tuning.decode import TEMPERATURES
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -53,9 +54,10 @@ def rank_texts(
     deadline: float,
     on_progress: Callable[[int], None],
 ) -> list[NDArray[np.integer]]:
-    """Greedy continuations of `prompts` (token ids), as the ranks that medusa_cli.training.evaluate works on.
+    """Continuations of `prompts` (token ids), as the ranks that medusa_cli.training.evaluate works on.
 
-    Ends after MIN_TEXTS of them once `deadline` (time.monotonic) has passed; loops are cut off.
+    Half of them are greedy, half sampled, in pairs, so that every other one holds both alike. Ends after MIN_TEXTS of
+    them once `deadline` (time.monotonic) has passed; loops are cut off.
     """
     from medusa_cli import native
 
@@ -70,7 +72,7 @@ def rank_texts(
     native.collect(
         model,
         prompts,
-        [0.0] * len(prompts),
+        [TEMPERATURES[index // 2 % 2] for index in range(len(prompts))],
         max_tokens=MAX_TOKENS,
         n_parallel=min(PARALLEL, len(prompts)),
         n_threads=n_threads,

@@ -181,7 +181,8 @@ bool check(const Options& options) {
     bool good = true;
     for (const Format* format : chosen_formats(options)) {
         std::mt19937 random(7);
-        for (const auto& [rows, cells] : {std::pair{256, 1}, std::pair{48, 3}, std::pair{32, 8}, std::pair{48, 24}}) {
+        for (const auto& [rows, cells] : {std::pair{256, 1}, std::pair{48, 3}, std::pair{32, 8}, std::pair{48, 24},
+                                          std::pair{16, 37}, std::pair{32, 72}}) {
             const int64_t columns = cells * kernels::cell_columns;
             if (!kernels::fits(*format, columns, rows)) continue;
             for (bool sane : {true, false}) {

@@ -41,7 +41,14 @@ std::pair<size_t, size_t> slice(size_t size, int index, int parts) {
 
 const Peak* peak_of(const Kernels& one) {
 #if defined(__x86_64__) || defined(_M_X64)
-    const Peak* all[] = {&peak_avx2, &peak_avxvnni, &peak_avx512vnni};
+    const Peak* all[] = {
+        &peak_avx2,
+        &peak_avxvnni,
+        &peak_avx512vnni,
+#if MEDUSA_HAS_AMX
+        &peak_amx_int8,
+#endif
+    };
 #elif defined(__aarch64__) || defined(_M_ARM64)
     const Peak* all[] = {&peak_neon_dotprod, &peak_neon_i8mm};
 #else

@@ -15,6 +15,9 @@ struct Peak {
 extern const Peak peak_avx2;
 extern const Peak peak_avxvnni;
 extern const Peak peak_avx512vnni;
+#if MEDUSA_HAS_AMX
+extern const Peak peak_amx_int8;
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 extern const Peak peak_neon_dotprod;
 extern const Peak peak_neon_i8mm;

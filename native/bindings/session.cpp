@@ -2,6 +2,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
+#include "growth_drafter.h"
 #include "heads_drafter.h"
 #include "heads_levels.h"
 #include "llama_target.h"
@@ -17,11 +18,22 @@ AcceptKind accept_kind(const std::string& name) {
     if (name == "greedy") return AcceptKind::greedy;
     if (name == "exact") return AcceptKind::exact;
     if (name == "typical") return AcceptKind::typical;
+    if (name == "synthetic") return AcceptKind::synthetic;
     throw Error("unknown accept rule " + name + ": greedy, exact or typical");
 }
 
 const char* accept_name(AcceptKind kind) {
-    return kind == AcceptKind::greedy ? "greedy" : kind == AcceptKind::exact ? "exact" : "typical";
+    switch (kind) {
+        case AcceptKind::greedy:
+            return "greedy";
+        case AcceptKind::exact:
+            return "exact";
+        case AcceptKind::typical:
+            return "typical";
+        case AcceptKind::synthetic:
+            break;
+    }
+    return "synthetic";
 }
 
 nb::dict statistics(const Generation& g) {
@@ -55,10 +67,26 @@ nb::dict statistics(const Generation& g) {
     return out;
 }
 
+GrowthStart make_growth_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs) {
+    for (const auto& [nodes, cost] : costs) {
+        if (nodes < 1 || !(cost > 0)) throw Error("the cost of a tree: positive, by a number of nodes from 1");
+    }
+    return {std::move(calibration), std::move(costs)};
+}
+
+// What a session with grown trees starts from: as deep as there are heads.
+Tree chain_of(int depth) {
+    std::vector<Choice> choices;
+    for (int n = 1; n <= depth; ++n) choices.push_back(Choice(n, 0));
+    return Tree(std::move(choices));
+}
+
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                                              const Tree* tree_or_null, int n_ctx, int n_threads,
-                                             const std::string& type_k, const std::string& type_v, bool lookup) {
-    const Tree tree = tree_or_null ? *tree_or_null : Tree();
+                                             const std::string& type_k, const std::string& type_v, bool lookup,
+                                             const std::optional<GrowthStart>& dynamic) {
+    if (dynamic && (tree_or_null || !heads)) throw Error("dynamic trees need heads, and no tree beside them");
+    const Tree tree = dynamic ? chain_of(heads->head_count()) : tree_or_null ? *tree_or_null : Tree();
     if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
     if ((tree.size() > 1 || lookup) && model->is_recurrent()) {
         throw Error(model->path() + " is a recurrent model, whose state cannot follow drafts: use --no-spec");
@@ -76,11 +104,20 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.type_v = type_by_name(type_v);
     const bool drafts = tree.size() > 1;
     const LookupParams lookup_params;
-    TreeBounds bounds =
-        lookup ? LookupDrafter::bounds(tree, lookup_params) : TreeBounds{tree.leaf_count(), tree.size()};
+    const GrowthParams growth_params{.ranks = std::min(GrowthParams().ranks, heads ? heads->output_rows() : 0)};
+    TreeBounds bounds = dynamic ? GrowthDrafter::bounds(growth_params) : TreeBounds{tree.leaf_count(), tree.size()};
+    if (lookup) bounds = LookupDrafter::bounds(bounds, lookup_params);
     std::unique_ptr<Drafter> drafter;
+    const GrowthDrafter* growth = nullptr;
     if (drafts) {
-        drafter = std::make_unique<HeadsDrafter>(make_levels(heads, tree.depth(), params.threads));
+        auto levels = make_levels(heads, tree.depth(), params.threads);
+        if (dynamic) {
+            auto grower = std::make_unique<GrowthDrafter>(std::move(levels), growth_params, *dynamic);
+            growth = grower.get();
+            drafter = std::move(grower);
+        } else {
+            drafter = std::make_unique<HeadsDrafter>(std::move(levels));
+        }
         if (drafter->needs().all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
     }
     auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
@@ -90,7 +127,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
         return make_chain(sampling, vocab_size, prompt);
     };
     return std::make_unique<SessionBinding>(
-        std::make_unique<Session>(std::move(target), std::move(drafter), model, chain, tree));
+        std::make_unique<Session>(std::move(target), std::move(drafter), model, chain, tree), growth);
 }
 
 void bind_params(nb::module_& m) {
@@ -108,12 +145,17 @@ void bind_params(nb::module_& m) {
     nb::class_<AcceptParams>(m, "Accept")
         .def(
             "__init__",
-            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root) {
+            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root,
+               float synthetic_rate) {
                 if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
                 if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
-                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root};
+                if (!(synthetic_rate >= 0.0f && synthetic_rate <= 1.0f)) {
+                    throw Error("synthetic_rate must be within [0, 1]");
+                }
+                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root, synthetic_rate};
             },
-            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false);
+            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false,
+            "synthetic_rate"_a = 0.0f);
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
@@ -198,6 +240,11 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
         .def("reset", [](SessionBinding& self) { self.session().reset(); })
         .def_prop_ro("n_ctx", [](SessionBinding& self) { return self.session().context_size(); })
         .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
+        .def_prop_ro("calibration",
+                     [](SessionBinding& self) -> std::optional<HeadCalibration::Table> {
+                         if (const GrowthDrafter* growth = self.growth()) return growth->calibration();
+                         return std::nullopt;
+                     })
         .def_prop_ro("last",
                      [](SessionBinding& self) -> std::optional<Generation> {
                          if (const Generation* last = self.session().last()) return *last;
@@ -208,9 +255,15 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
 
 void bind_session(nb::module_& m) {
     bind_params(m);
+    nb::class_<GrowthStart>(m, "DynamicTree")
+        .def(nb::new_(&make_growth_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
+             "costs"_a = std::vector<std::pair<int, double>>{})
+        .def_ro("calibration", &GrowthStart::calibration)
+        .def_ro("costs", &GrowthStart::curve);
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
-                "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false);
+                "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
+                "dynamic"_a = nb::none());
     bind_session_methods(session);
 }
 

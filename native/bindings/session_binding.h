@@ -7,20 +7,25 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "growth_drafter.h"
 #include "session.h"
 
 namespace medusa {
 
 class SessionBinding {
   public:
-    explicit SessionBinding(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+    // growth: the part of the session that grows its trees, where there is one.
+    explicit SessionBinding(std::unique_ptr<Session> session, const GrowthDrafter* growth = nullptr)
+        : session_(std::move(session)), growth_(growth) {}
 
     Session& session() { return *session_; }
+    const GrowthDrafter* growth() const { return growth_; }
     // Runs with the GIL released. A Python exception in `on_step` or a pending signal ends the run and is raised.
     Generation generate(const std::vector<Token>& prompt, const GenerateParams& params, const nb::object& on_step);
 
   private:
     std::unique_ptr<Session> session_;
+    const GrowthDrafter* growth_;
     std::atomic<bool> busy_ = false;
 };
 

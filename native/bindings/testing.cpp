@@ -1,5 +1,6 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
+#include "growth_drafter.h"
 #include "llama_api.h"
 #include "lookup_drafter.h"
 #include "testing/fake_target.h"
@@ -8,6 +9,8 @@ namespace medusa {
 namespace {
 
 using testing::FakeDrafter;
+using testing::FakeGuesses;
+using testing::FakeLevels;
 using testing::FakeTarget;
 using testing::FakeVocabulary;
 
@@ -27,19 +30,28 @@ class ScriptedPolicy final : public StepPolicy {
 class FakeSession : public SessionBinding {
   public:
     FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness,
-                bool lookup, int memory)
-        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory)) {}
+                bool lookup, int memory, bool dynamic)
+        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory, dynamic)) {}
 
     FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
 
   private:
     static std::unique_ptr<Session> make(const Tree& tree, int vocab_size, int context_size, double acceptance,
-                                         uint64_t seed, float sharpness, bool lookup, int memory) {
+                                         uint64_t seed, float sharpness, bool lookup, int memory, bool dynamic) {
         LookupParams params;
         params.measures_cost = false;  // so that runs repeat
-        const int leaves = lookup ? LookupDrafter::bounds(tree, params).leaves : tree.leaf_count();
-        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, leaves, memory);
-        std::unique_ptr<Drafter> drafter = std::make_unique<FakeDrafter>(*target, acceptance, seed + 1);
+        const GrowthParams growth;
+        TreeBounds bounds = dynamic ? GrowthDrafter::bounds(growth) : TreeBounds{tree.leaf_count(), tree.size()};
+        if (lookup) bounds = LookupDrafter::bounds(bounds, params);
+        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory);
+        const FakeGuesses guesses(*target, acceptance, seed + 1);
+        std::unique_ptr<Drafter> drafter;
+        if (dynamic) {
+            auto levels = std::make_unique<FakeLevels>(guesses, tree.depth(), seed);
+            drafter = std::make_unique<GrowthDrafter>(std::move(levels), growth, GrowthStart{{}, {}, false});
+        } else {
+            drafter = std::make_unique<FakeDrafter>(guesses);
+        }
         if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), params);
         const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
             return make_chain(sampling, vocab_size, prompt);
@@ -73,9 +85,9 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
 
 void bind_testing(nb::module_& m) {
     nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
-        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int>(), "tree"_a, nb::kw_only(),
+        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int, bool>(), "tree"_a, nb::kw_only(),
              "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f,
-             "lookup"_a = false, "memory"_a = 0)
+             "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false)
         .def("logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); })
         .def("sequence", [](FakeSession& s, int id) { return s.target().sequence(id); })
         .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })

@@ -32,9 +32,10 @@ namespace {
 
 const Kernels* kernels = nullptr;
 
+// A stack of experts' matrices is packed as one matrix of all their rows.
 const Format* packed_format(const ggml_tensor* tensor) {
     const Format* format = format_of(tensor->type);
-    if (!format || ggml_n_dims(tensor) != 2 || !fits(*format, tensor->ne[0], tensor->ne[1])) return nullptr;
+    if (!format || ggml_n_dims(tensor) > 3 || !fits(*format, tensor->ne[0], tensor->ne[1])) return nullptr;
     return format;
 }
 
@@ -73,6 +74,92 @@ class MulMat final : public ggml::cpu::tensor_traits {
 };
 
 MulMat mul_mat;
+
+// Products with the experts that each token is sent to: the tokens of one expert share its matrix.
+class MulMatId final : public ggml::cpu::tensor_traits {
+  public:
+    bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
+        if (op->op != GGML_OP_MUL_MAT_ID) return false;
+        const Work work(op);
+        size = work.result_bytes + work.activation_bytes + work.order_bytes * static_cast<size_t>(n_threads) + 64;
+        return true;
+    }
+
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        if (op->op != GGML_OP_MUL_MAT_ID) return false;
+        const ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
+        const Format& format = *format_of(w->type);
+        const Work work(op);
+        char* activations = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(params->wdata) + 63) / 64 * 64);
+        auto* results = reinterpret_cast<float*>(activations + work.activation_bytes);
+        auto* first = reinterpret_cast<int32_t*>(activations + work.activation_bytes + work.result_bytes +
+                                                 work.order_bytes * static_cast<size_t>(params->ith));
+        int32_t* order = first + w->ne[2] + 1;
+        sort(ids, w->ne[2], first, order);
+        for (int64_t i = params->ith; i < work.rows; i += params->nth) {
+            const int64_t slot = order[i] % ids->ne[0], token = order[i] / ids->ne[0];
+            const char* row = static_cast<const char*>(x->data) + slot % x->ne[1] * x->nb[1] + token * x->nb[2];
+            kernels->quantise(format, reinterpret_cast<const float*>(row), w->ne[0],
+                              activations + static_cast<size_t>(i) * work.stride);
+        }
+        ggml_barrier(params->threadpool);
+        const int64_t groups = w->ne[1] / group_rows;
+        const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
+        const size_t expert_bytes = packed_bytes(format, w->ne[0], w->ne[1]);
+        for (int64_t expert = 0; expert < w->ne[2]; ++expert) {
+            const int32_t from = first[expert], to = first[expert + 1];
+            if (from == to) continue;
+            kernels->multiply(format, static_cast<const char*>(w->data) + static_cast<size_t>(expert) * expert_bytes,
+                              w->ne[0], begin, end, activations + static_cast<size_t>(from) * work.stride, work.stride,
+                              to - from, results + from * w->ne[1], static_cast<size_t>(w->ne[1]));
+            for (int32_t i = from; i < to; ++i) {
+                const int64_t slot = order[i] % ids->ne[0], token = order[i] / ids->ne[0], row = begin * group_rows;
+                char* target = static_cast<char*>(op->data) + slot * op->nb[1] + token * op->nb[2];
+                std::memcpy(reinterpret_cast<float*>(target) + row, results + i * w->ne[1] + row,
+                            static_cast<size_t>((end - begin) * group_rows) * sizeof(float));
+            }
+        }
+        return true;
+    }
+
+  private:
+    struct Work {
+        int64_t rows;  // pairs of a token and one of its experts
+        size_t stride, activation_bytes, result_bytes;
+        size_t order_bytes;  // of each thread, which sorts for itself
+
+        explicit Work(const ggml_tensor* op)
+            : rows(ggml_nelements(op->src[2])),
+              stride((column_bytes(op->src[0]->ne[0]) + 63) / 64 * 64),
+              activation_bytes(static_cast<size_t>(rows) * stride),
+              result_bytes(static_cast<size_t>(rows * op->src[0]->ne[1]) * sizeof(float)),
+              order_bytes(static_cast<size_t>(rows + op->src[0]->ne[2] + 1) * sizeof(int32_t)) {}
+    };
+
+    // order: numbers of the pairs, expert by expert; those of expert e are order[first[e]..first[e + 1] - 1].
+    static void sort(const ggml_tensor* ids, int64_t experts, int32_t* first, int32_t* order) {
+        const auto expert_of = [&](int64_t slot, int64_t token) {
+            int32_t id;
+            std::memcpy(&id, static_cast<const char*>(ids->data) + slot * ids->nb[0] + token * ids->nb[1], sizeof(id));
+            return id;
+        };
+        std::fill(first, first + experts + 1, 0);
+        for (int64_t token = 0; token < ids->ne[1]; ++token) {
+            for (int64_t slot = 0; slot < ids->ne[0]; ++slot) ++first[expert_of(slot, token) + 1];
+        }
+        for (int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
+        for (int64_t token = ids->ne[1] - 1; token >= 0; --token) {
+            for (int64_t slot = ids->ne[0] - 1; slot >= 0; --slot) {
+                // Counted down from the end of each expert's range; first[e + 1] ends as its beginning.
+                order[--first[expert_of(slot, token) + 1]] = static_cast<int32_t>(token * ids->ne[0] + slot);
+            }
+        }
+        std::move(first + 1, first + experts + 1, first);
+        first[experts] = static_cast<int32_t>(ggml_nelements(ids));
+    }
+};
+
+MulMatId mul_mat_id;
 
 thread_local AttentionUse attention_use;
 
@@ -152,7 +239,9 @@ FlashAttention flash_attention;
 class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
-        if (op->op != GGML_OP_MUL_MAT || !ours(op->src[0]) || !packed_format(op->src[0])) return false;
+        const bool experts = op->op == GGML_OP_MUL_MAT_ID;
+        if ((op->op != GGML_OP_MUL_MAT && !experts) || !ours(op->src[0]) || !packed_format(op->src[0])) return false;
+        if (op->src[0]->ne[2] != 1 && !experts) return false;
         const ggml_tensor* x = op->src[1];
         if (x->buffer && !ggml_backend_buft_is_host(ggml_backend_buffer_get_type(x->buffer))) return false;
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && ggml_is_contiguous(op);
@@ -160,7 +249,8 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
 
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) return &flash_attention;
-        return op->op == GGML_OP_MUL_MAT && ours(op->src[0]) ? &mul_mat : nullptr;
+        if (op->op == GGML_OP_MUL_MAT && ours(op->src[0])) return &mul_mat;
+        return op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0]) ? &mul_mat_id : nullptr;
     }
 
   private:
@@ -172,7 +262,7 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
 void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
     const Format& format = *packed_format(tensor);
-    const int64_t groups = tensor->ne[1] / group_rows;
+    const int64_t groups = ggml_nrows(tensor) / group_rows;
     const auto threads = static_cast<int64_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
     std::vector<std::thread> workers;
     for (int64_t i = 0; i < threads; ++i) {
@@ -207,7 +297,7 @@ size_t alignment(ggml_backend_buffer_type_t) {
 
 size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* tensor) {
     const Format* format = packed_format(tensor);
-    return format ? packed_bytes(*format, tensor->ne[0], tensor->ne[1]) : ggml_nbytes(tensor);
+    return format ? packed_bytes(*format, tensor->ne[0], ggml_nrows(tensor)) : ggml_nbytes(tensor);
 }
 
 // All weights are read once per step: fewer, larger pages save address translations. Only advice.

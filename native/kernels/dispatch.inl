@@ -15,8 +15,8 @@ constexpr size_t head_bytes = scales == Scales::super_min                       
 constexpr size_t far_ahead = 32768, near_ahead = 2048;
 
 // `last`: the last line of this thread's rows; what lies behind it is another thread's.
-inline void prefetch(const uint8_t* at, const uint8_t* last) {
-    const uint8_t *later = std::min(at + far_ahead, last), *soon = std::min(at + near_ahead, last);
+inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
+    const uint8_t *later = std::min(at + far, last), *soon = std::min(at + near_ahead, last);
 #if defined(__GNUC__)
     __builtin_prefetch(later, 0, 1);
     __builtin_prefetch(soon, 0, 3);

@@ -1,5 +1,7 @@
 # Files named after an instruction set are compiled for it, and left out on other processors. Only they may use it.
 
+include(CheckCXXCompilerFlag)
+
 function(medusa_isa_flags name out)
     set(flags)
     if(MSVC)
@@ -11,6 +13,9 @@ function(medusa_isa_flags name out)
     elseif(name MATCHES "avx512vnni$")
         # GCC 12 warns about its own intrinsics.
         set(flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -Wno-maybe-uninitialized)
+    elseif(name MATCHES "amx_int8$")
+        set(flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mfma -mf16c
+                  -Wno-maybe-uninitialized)
     elseif(name MATCHES "avx512$")
         set(flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -Wno-maybe-uninitialized -Wno-uninitialized)
     elseif(name MATCHES "avxvnni$")
@@ -34,6 +39,15 @@ function(medusa_isa_sources variable)
     set(sources ${${variable}})
     if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
         list(FILTER sources EXCLUDE REGEX "avx[^/]*\\.cpp$")
+    endif()
+    # Tiles of a thread must be asked for; how is known for Linux only.
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+        check_cxx_compiler_flag(-mamx-int8 MEDUSA_COMPILER_HAS_AMX)
+    endif()
+    if(MEDUSA_COMPILER_HAS_AMX)
+        add_compile_definitions(MEDUSA_HAS_AMX=1)
+    else()
+        list(FILTER sources EXCLUDE REGEX "amx_[^/]*\\.cpp$")
     endif()
     if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
         list(FILTER sources EXCLUDE REGEX "neon[^/]*\\.cpp$")

@@ -128,6 +128,9 @@ extern const Kernels scalar;
 extern const Kernels avx2;
 extern const Kernels avxvnni;
 extern const Kernels avx512vnni;
+#if MEDUSA_HAS_AMX  // set where flags.cmake keeps the file
+extern const Kernels amx_int8;
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 extern const Kernels neon_dotprod;
 extern const Kernels neon_i8mm;

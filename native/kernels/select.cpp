@@ -10,6 +10,10 @@
 #else
 #include <cpuid.h>
 #endif
+#if MEDUSA_HAS_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 #if defined(__linux__)
 #include <asm/hwcap.h>
@@ -75,6 +79,17 @@ bool has_avx512vnni() {
     const Registers r = cpuid(7, 0);
     return has_avx2() && saves(0xE6) && has(r.b, 16) && has(r.b, 17) && has(r.b, 30) && has(r.b, 31) && has(r.c, 11);
 }
+
+#if MEDUSA_HAS_AMX
+// Linux saves a process's tiles only after it has asked for them, and refuses where a signal stack is too small.
+bool has_amx_int8() {
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    const Registers r = cpuid(7, 0);
+    static const bool has_all = has_avx512vnni() && saves(0x60000) && has(r.d, 24) && has(r.d, 25) &&
+                                syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+    return has_all;
+}
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 #if defined(__APPLE__)
 bool has(const char* feature) {
@@ -126,6 +141,9 @@ std::vector<const Kernels*> supported_kernels() {
     if (has_avx2()) all.push_back(&avx2);
     if (has_avxvnni()) all.push_back(&avxvnni);
     if (has_avx512vnni()) all.push_back(&avx512vnni);
+#if MEDUSA_HAS_AMX
+    if (has_amx_int8()) all.push_back(&amx_int8);
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
     if (has_dotprod()) all.push_back(&neon_dotprod);
     if (has_i8mm()) all.push_back(&neon_i8mm);

@@ -113,6 +113,15 @@ DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens,
     return DecodeStatus::ok;
 }
 
+std::vector<Token> FakeGuesses::after(const std::vector<Token>& path) const {
+    const auto logits = target_.logits_after(path);
+    std::vector<Token> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) { return logits[a] > logits[b]; });
+    if (uniform(hash_tokens(path, seed_), 0) >= acceptance_) std::rotate(order.begin(), order.begin() + 1, order.end());
+    return order;
+}
+
 void FakeDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
     out.tree = &shape;
     out.tokens.assign(shape.size(), input.context.back());
@@ -120,16 +129,29 @@ void FakeDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) 
     std::vector<std::vector<Token>> paths(shape.size());
     paths[0].assign(input.context.begin(), input.context.end());
     for (int node = 0; node < shape.size(); ++node) {
-        const auto logits = target_.logits_after(paths[node]);
-        std::vector<Token> order(logits.size());
-        std::iota(order.begin(), order.end(), 0);
-        std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) { return logits[a] > logits[b]; });
-        if (uniform(hash_tokens(paths[node], seed_), 0) >= acceptance_)
-            std::rotate(order.begin(), order.begin() + 1, order.end());
+        const std::vector<Token> order = guesses_.after(paths[node]);
         for (const int child : shape.children(node)) {
             out.tokens[child] = order.at(shape.rank(child));
             paths[child] = paths[node];
             paths[child].push_back(out.tokens[child]);
+        }
+    }
+}
+
+void FakeLevels::begin(const DraftInput& input) {
+    before_.assign(input.context.begin(), input.context.end() - 1);
+}
+
+void FakeLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    out = {ranks, {}, {}};
+    for (size_t at = 0; at < paths.size(); at += static_cast<size_t>(depth)) {
+        std::vector<Token> path = before_;
+        path.insert(path.end(), paths.begin() + at, paths.begin() + at + depth);
+        const std::vector<Token> order = guesses_.after(path);
+        auto q = static_cast<float>(uniform(hash_tokens(path, seed_), 1));
+        for (int rank = 0; rank < ranks; ++rank, q /= 2) {
+            out.tokens.push_back(order.at(rank));
+            out.q.push_back(q);
         }
     }
 }

@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "drafter.h"
+#include "level_source.h"
 #include "target.h"
 #include "tree_cache.h"
 
@@ -55,19 +55,44 @@ class FakeTarget final : public Target, private CacheOps {
     TreeCache cache_;
 };
 
-// Knows the target. With probability `acceptance` (per node, by hash) the children of a node carry its best tokens in
-// order of rank; otherwise the best token is left out, so that greedy decoding rejects them all.
-class FakeDrafter final : public Drafter {
+// Knows the target. With probability `acceptance` (per path, by hash) the likeliest tokens after a path come in order;
+// otherwise the best one comes last, so that greedy decoding rejects all drafts.
+class FakeGuesses {
   public:
-    FakeDrafter(const FakeTarget& target, double acceptance, uint64_t seed)
+    FakeGuesses(const FakeTarget& target, double acceptance, uint64_t seed)
         : target_(target), acceptance_(acceptance), seed_(seed) {}
-    DrafterNeeds needs() const override { return {}; }
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+    std::vector<Token> after(const std::vector<Token>& path) const;
 
   private:
     const FakeTarget& target_;
     double acceptance_;
     uint64_t seed_;
+};
+
+class FakeDrafter final : public Drafter {
+  public:
+    explicit FakeDrafter(const FakeGuesses& guesses) : guesses_(guesses) {}
+    DrafterNeeds needs() const override { return {}; }
+    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+
+  private:
+    FakeGuesses guesses_;
+};
+
+// The same guesses level by level; probabilities halve from rank to rank, and differ from node to node.
+class FakeLevels final : public LevelSource {
+  public:
+    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed) : guesses_(guesses), depth_(depth), seed_(seed) {}
+    DrafterNeeds needs() const override { return {}; }
+    int depth() const override { return depth_; }
+    void begin(const DraftInput& input) override;
+    void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
+
+  private:
+    FakeGuesses guesses_;
+    int depth_;
+    uint64_t seed_;
+    std::vector<Token> before_;  // the context without the root
 };
 
 // Token t is one printable byte; token 0 ends the generation.

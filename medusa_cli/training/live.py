@@ -1,0 +1,104 @@
+"""Training as it goes on: a panel in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .curve import Curve
+
+LINE_SECONDS = 30.0
+WIDTH = 40
+BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+
+
+def sparkline(values: Sequence[float], width: int, characters: str = BLOCKS) -> str:
+    """At most `width` characters, the lowest value as the first of `characters`, the highest as the last."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    picked = [values[(at + 1) * len(values) // count - 1] for at in range(count)]
+    low, high = min(picked), max(picked)
+    span, last = (high - low) or 1.0, len(characters) - 1
+    return "".join(characters[round((value - low) / span * last)] for value in picked)
+
+
+def duration(seconds: float) -> str:
+    """1:02:03 or 2:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class TrainingView:
+    """What the panel shows. Positions per second count from where this call began."""
+
+    def __init__(self, console: Console, curve: Curve, first_step: int, steps: int, batch: int) -> None:
+        self.console, self.curve = console, curve
+        self.first_step, self.step, self.steps, self.batch = first_step, first_step, steps, batch
+        self.loss = float("nan")
+        self._begun = self._told = time.monotonic()
+
+    def update(self, step: int, loss: float) -> None:
+        """After each step; loss: the newest known."""
+        self.curve.add(step, loss)
+        self.step, self.loss = step, loss
+        if not self.console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
+            self._tell()
+
+    def evaluated(self, step: int, loss: float, tokens_per_step: float) -> None:
+        self.curve.add(step, loss, tokens_per_step)
+        self.step, self.loss = step, loss
+        if not self.console.is_terminal:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        line = f"Training heads: {self.step / self.steps:.0%}, loss {self.loss:.3f}, {self._held_out()}, {self._pace()}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _held_out(self) -> str:
+        values = self._measured()
+        if not values:
+            return "held out: not measured yet"
+        return f"held out {values[-1]:.3f} tokens per step (best {max(values):.3f})"
+
+    def _measured(self) -> list[float]:
+        return [point.tokens_per_step for point in self.curve.points if point.tokens_per_step is not None]
+
+    def _pace(self) -> str:
+        elapsed, done = time.monotonic() - self._begun, self.step - self.first_step
+        if done <= 0 or elapsed <= 0:
+            return "rate not known yet"
+        left = (self.steps - self.step) * elapsed / done
+        return f"{done * self.batch / elapsed:,.0f} positions/s, {duration(left)} left at most"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        characters = ASCII if options.ascii_only else BLOCKS
+        table = Table.grid(padding=(0, 2))
+        losses = [point.loss for point in self.curve.points]
+        table.add_row("loss", f"{self.loss:.3f}", Text(sparkline(losses, WIDTH, characters), no_wrap=True))
+        values = self._measured()
+        shown = f"{values[-1]:.3f} (best {max(values):.3f})" if values else "-"
+        table.add_row("tokens per step", shown, Text(sparkline(values, WIDTH, characters), no_wrap=True))
+        bar = ProgressBar(total=self.steps, completed=self.step, width=WIDTH)
+        table.add_row("steps", f"{self.step} of {self.steps}", bar)
+        yield Panel(Group(table, Text(self._pace())), title="Training heads", expand=False)
+
+
+@contextlib.contextmanager
+def live(view: TrainingView) -> Iterator[TrainingView]:
+    """Shows `view` while the block runs; its last state stays on the screen. Nothing extra outside a terminal."""
+    if not view.console.is_terminal:
+        yield view
+        return
+    with Live(view, console=view.console, refresh_per_second=4):
+        yield view

@@ -1,0 +1,90 @@
+#include <map>
+
+#include "bindings/bindings.h"
+#include "growth.h"
+
+namespace medusa {
+namespace {
+
+using Guesses = std::vector<std::pair<Token, float>>;
+
+// Heads that say what a table says, by the path from the root; elsewhere tokens without a chance.
+class TableLevels final : public LevelSource {
+  public:
+    TableLevels(std::map<std::vector<Token>, Guesses> table, int depth) : table_(std::move(table)), depth_(depth) {}
+
+    DrafterNeeds needs() const override { return {}; }
+    int depth() const override { return depth_; }
+    void begin(const DraftInput&) override {}
+    void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override {
+        out = {ranks, {}, {}};
+        const size_t rows = paths.size() / depth;
+        asked.push_back(static_cast<int>(rows));
+        for (size_t row = 0; row < rows; ++row) {
+            const auto path = paths.subspan(row * depth, depth);
+            const auto found = table_.find({path.begin(), path.end()});
+            for (int rank = 0; rank < ranks; ++rank) {
+                const bool known = found != table_.end() && rank < static_cast<int>(found->second.size());
+                out.tokens.push_back(known ? found->second[rank].first : -1 - rank);
+                out.q.push_back(known ? found->second[rank].second : 0.0f);
+            }
+        }
+    }
+
+    std::vector<int> asked;  // paths by level
+
+  private:
+    std::map<std::vector<Token>, Guesses> table_;
+    int depth_;
+};
+
+class GrowthOfTable {
+  public:
+    GrowthOfTable(std::map<std::vector<Token>, Guesses> table, int depth, int max_nodes, int ranks, int width)
+        : levels_(std::move(table), depth), growth_(depth, {max_nodes, ranks, width}) {}
+
+    // (parents, tokens, q, paths asked for by level)
+    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, GrowthCost& cost) {
+        levels_.asked.clear();
+        Draft draft;
+        growth_.grow(levels_, root, room, calibration, cost, draft);
+        return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
+    }
+    void learn(const std::vector<Token>& came, HeadCalibration& calibration) { growth_.learn(came, calibration); }
+
+  private:
+    TableLevels levels_;
+    Growth growth_;
+};
+
+}  // namespace
+
+void bind_testing_growth(nb::module_& m) {
+    nb::class_<HeadCalibration>(m, "HeadCalibration")
+        .def(nb::init<int, const HeadCalibration::Table&>(), "depth"_a, "known"_a = HeadCalibration::Table{})
+        .def("record", &HeadCalibration::record, "depth"_a, "q"_a, "came"_a)
+        .def("probability", &HeadCalibration::probability, "depth"_a, "q"_a)
+        .def_prop_ro("table", &HeadCalibration::table);
+    nb::class_<GrowthCost>(m, "GrowthCost")
+        .def(nb::init<std::vector<std::pair<int, double>>, bool>(), "curve"_a, "learns"_a)
+        .def(
+            "record", [](GrowthCost& c, int nodes, int leaves, double ms) { c.record({nodes, leaves}, ms); }, "nodes"_a,
+            "leaves"_a, "ms"_a)
+        .def(
+            "verify_ms", [](const GrowthCost& c, int nodes, int leaves) { return c.verify_ms({nodes, leaves}); },
+            "nodes"_a, "leaves"_a)
+        .def("record_level", &GrowthCost::record_level, "depth"_a, "ms"_a)
+        .def("record_step", &GrowthCost::record_step, "ms"_a, "tokens"_a)
+        .def_prop_ro("rate", &GrowthCost::rate);
+    nb::class_<GrowthOfTable>(m, "Growth")
+        .def(nb::init<std::map<std::vector<Token>, Guesses>, int, int, int, int>(), "table"_a, "depth"_a, nb::kw_only(),
+             "max_nodes"_a = GrowthParams().max_nodes, "ranks"_a = GrowthParams().ranks,
+             "width"_a = GrowthParams().width)
+        .def("grow", &GrowthOfTable::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a)
+        .def("learn", &GrowthOfTable::learn, "came"_a, "calibration"_a);
+    nb::list sizes;
+    for (const int size : growth_sizes) sizes.append(size);
+    m.attr("GROWTH_SIZES") = nb::tuple(sizes);
+}
+
+}  // namespace medusa
