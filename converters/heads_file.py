@@ -109,6 +109,8 @@ def _add_keys(writer: GGUFWriter, source: SourceHeads, plan: HeadsPlan) -> None:
     for key, value in source.metadata.items():
         if isinstance(value, str):
             writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
         else:

@@ -175,10 +175,17 @@ class Heads:
     tree: list[list[int]]
     """Choices stored in the file; empty when it has none."""
     nbytes: int
-    def probabilities(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """hidden [n_embd] -> probabilities [head_count, output_rows]."""
-    def draft_tokens(self, hidden: NDArray[np.float32], ranks: int) -> list[list[int]]:
-        """hidden [n_embd] -> base token ids [head_count][ranks], most probable first."""
+    def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
+        """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
+
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: Hydra++ heads read them all.
+        path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
+        heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
+        """
+    def draft_tokens(self, hidden: NDArray[np.float32], ranks: int, path: Sequence[int] = ()) -> list[list[int]]:
+        """The `ranks` most probable base token ids of each of those rows, most probable first."""
+    def draft(self, hidden: NDArray[np.float32], root: int, tree: Tree) -> tuple[list[int], list[float]]:
+        """Fills a tree: the token of each node (the root first), and its probability given the path to it."""
 
 # --- decoding ------------------------------------------------------------------------------------
 
@@ -444,6 +451,17 @@ class testing:
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    class PrefixLayer:
+        """The attention layer of Hydra++ heads by itself, with its cache."""
+
+        def __init__(self, heads: Heads) -> None: ...
+        def append(self, position: int, state: NDArray[np.float32]) -> None:
+            """The token of `position`, which follows the last one, or starts the layer anew."""
+        def roll_back(self, position: int) -> None:
+            """Drops the tokens from `position` on."""
+        def newest(self) -> NDArray[np.float32]:
+            """[1, n_embd], the layer's output at the last token."""
 
     class HeadCalibration:
         def __init__(self, depth: int, known: Sequence[Sequence[float]] = ...) -> None: ...

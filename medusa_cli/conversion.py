@@ -42,7 +42,7 @@ from medusa_cli.converters.quantise import quantise
 from medusa_cli.converters.sidecar import SELF_CHECK_KEY
 from medusa_cli.errors import MedusaError
 from medusa_cli.progress import Bar, phase
-from medusa_cli.training.base_model import output_rows, read_base
+from medusa_cli.training.base_model import matrix_rows, output_rows, read_base
 
 
 @dataclass(frozen=True)
@@ -283,18 +283,21 @@ class Conversion:
         return np.array([token for token, _ in ranked], dtype=np.int32)
 
     def _self_check(self, base: Path, finished: Path, source: SourceHeads, types: list[str]) -> dict[str, Any]:
-        if source.kind != "medusa":
-            self.console.print(f"note: {source.kind} heads are stored, this version of medusa cannot run them yet")
-            return {"check": None}
         # Of any size: pages of the file, no copy.
         model = native.Model(str(base if self.options.sidecar else finished), repack=False)
         heads = native.Heads(model, str(finished))
 
-        def base_rows() -> NDArray[np.float32]:
+        def rows_of_output() -> NDArray[np.float32]:
             read = read_base(base)
             kept = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), np.arange(read.n_vocab))
             return output_rows(read, kept)
 
+        def rows_of_embeddings(tokens: NDArray[np.integer]) -> NDArray[np.float32]:
+            read = read_base(base)
+            assert read.embedding is not None  # or the heads had not been loaded
+            return matrix_rows(read, read.embedding, tokens)
+
+        base_rows = selfcheck.BaseRows(rows_of_output, rows_of_embeddings)
         if not any(tensor.role == "output" for tensor in source.tensors):
             types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
         begun = time.monotonic()

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from medusa_cli.converters.head_formats import SourceHeads
 
 STATES = 4
-"""Random hidden states each head is evaluated on."""
+"""Random steps each head is evaluated on."""
+LENGTH = 5
+"""Hidden states that lead up to each of them."""
 BITS = {"f32": 16, "bf16": 8, "f16": 11, "q8_0": 7, "q6_k": 5, "q5_0": 4, "q5_1": 4, "q5_k": 4}
 """Significant bits of a weight, by type; fewer for all others. F32 stands for the rounding of the activations."""
 FEWEST_BITS = 3
@@ -30,6 +32,15 @@ SAMPLE_PROMPTS = (
 SAMPLE_TOKENS = 64
 USELESS = 0.02
 """Top-1 accuracy below which a head predicts nothing: the most frequent token alone is right about as often."""
+
+
+@dataclass(frozen=True)
+class BaseRows:
+    """What heads read of their base. output(): the rows of its output matrix that heads without an lm_head of their own
+    use. embeddings(tokens): rows of its token embeddings, as they are stored."""
+
+    output: Callable[[], NDArray[np.float32]]
+    embeddings: Callable[[NDArray[np.integer]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -51,16 +62,15 @@ def check(
     model: native.Model,
     heads: native.Heads,
     source: SourceHeads,
-    base_rows: Callable[[], NDArray[np.float32]],
+    base: BaseRows,
     types: Sequence[str],
 ) -> Check:
     """Compares `heads` with a NumPy evaluation of `source`, then drafts along greedy text of `model`.
 
-    base_rows(): rows of the base's output matrix that heads without an lm_head of their own use. types: those of the
-    stored weights. MedusaError when the file does not compute what the source does.
+    types: those of the stored weights. MedusaError when the file does not compute what the source does.
     """
     bound = 8.0 * 2.0 ** -min(BITS.get(type_, FEWEST_BITS) for type_ in types)
-    deviation = _deviation(model, heads, source, base_rows)
+    deviation = _deviation(model, heads, source, base)
     if not deviation <= bound:
         raise MedusaError(
             f"self-check failed: the written heads differ from their source by {deviation:.3f} (allowed: {bound:.3f}); "
@@ -70,32 +80,82 @@ def check(
 
 
 def reference_logits(
-    source: SourceHeads, hidden: NDArray[np.float32], base_rows: Callable[[], NDArray[np.float32]]
+    source: SourceHeads, states: NDArray[np.float32], path: NDArray[np.integer], base: BaseRows
 ) -> NDArray[np.float32]:
-    """hidden [n, h] -> logits [head, n, rows]: x + SiLU(Wx + b) per block, then the lm_head (Medusa 2.1).
+    """states [n, t, h], of tokens in a row; path [n, head], the tokens from the root on -> logits [head, n, rows].
 
+    x + SiLU(Wx + b) per block, then the lm_head (Medusa 2.1). Hydra: the first block reads the embeddings of the path,
+    too, and is Rx + b_R + SiLU(Wx + b); Hydra++ puts the prefix layer's output in the place of the newest state.
     Holds one head's matrices at a time.
     """
     tensors = {tensor.name: tensor for tensor in source.tensors}
     shared = (
         None
         if "medusa.0.output.weight" in tensors
-        else (tensors["medusa.output.weight"].load() if "medusa.output.weight" in tensors else base_rows())
+        else (tensors["medusa.output.weight"].load() if "medusa.output.weight" in tensors else base.output())
     )
+
+    def linear(name: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        y = x @ tensors[f"{name}.weight"].load().astype(np.float32).T
+        return y + tensors[f"{name}.bias"].load() if f"{name}.bias" in tensors else y
+
+    newest = states[:, -1] if source.kind != "hydra++" else prefix_output(source, states)
+    scale = float(source.metadata.get("medusa.embedding_scale", 1.0))
     out = []
     for k in range(source.head_count):
-        x = hidden
+        x = newest
+        if source.kind != "medusa":
+            embedded = scale * base.embeddings(path[:, : k + 1].reshape(-1))
+            x = np.concatenate([newest, embedded.reshape(len(newest), -1)], axis=1, dtype=np.float32)
         for j in range(source.block_count):
-            y = x @ tensors[f"medusa.{k}.block.{j}.weight"].load().astype(np.float32).T
-            if (bias := tensors.get(f"medusa.{k}.block.{j}.bias")) is not None:
-                y = y + bias.load()
-            x = x + y / (1 + np.exp(-y))
-        matrix = tensors[f"medusa.{k}.output.weight"].load() if shared is None else shared
-        logits = x @ matrix.astype(np.float32).T
-        if (bias := tensors.get(f"medusa.{k}.output.bias")) is not None:
-            logits = logits + bias.load()
-        out.append(logits)
+            block = f"medusa.{k}.block.{j}"
+            kept = linear(f"{block}.residual", x) if f"{block}.residual.weight" in tensors else x
+            x = kept + _silu(linear(block, x))
+        if shared is None:
+            out.append(linear(f"medusa.{k}.output", x))
+        else:
+            out.append(x @ shared.astype(np.float32).T)
     return np.stack(out)
+
+
+def prefix_output(source: SourceHeads, states: NDArray[np.float32]) -> NDArray[np.float32]:
+    """states [n, t, h] -> [n, h]: Hydra++'s decoder layer (as in LLaMA) and its norm, at the newest token."""
+    start = "medusa.prefix."
+    part = {t.name[len(start) :]: t.load().astype(np.float32) for t in source.tensors if t.name.startswith(start)}
+    heads, heads_kv = (int(source.metadata[f"{start}head_count{end}"]) for end in ("", "_kv"))
+    base, eps = (float(source.metadata[f"{start}{key}"]) for key in ("rope_freq_base", "norm_eps"))
+
+    def normed(x: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+        return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * part[f"{name}.weight"])
+
+    def split(x: NDArray[np.float32], name: str, count: int) -> NDArray[np.float32]:
+        y = x @ part[f"attn_{name}.weight"].T
+        return y.reshape(*y.shape[:-1], count, -1)
+
+    def turned(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rotary embedding over halves; x [n, t, heads, size]."""
+        half = x.shape[-1] // 2
+        angles = np.arange(x.shape[1])[:, None, None] * base ** (-np.arange(half) / half)
+        first, second = x[..., :half], x[..., half:]
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+    y = normed(states, "attn_norm")
+    query = turned(split(y, "q", heads))[:, -1]
+    key = turned(split(y, "k", heads_kv)).repeat(heads // heads_kv, axis=2)
+    value = split(y, "v", heads_kv).repeat(heads // heads_kv, axis=2)
+    scores = np.einsum("nhd,nthd->nht", query, key) / np.sqrt(query.shape[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    attended = np.einsum("nht,nthd->nhd", weights, value).reshape(len(states), -1)
+    x = states[:, -1] + attended @ part["attn_output.weight"].T
+    y = normed(x, "ffn_norm")
+    x = x + (_silu(y @ part["ffn_gate.weight"].T) * (y @ part["ffn_up.weight"].T)) @ part["ffn_down.weight"].T
+    return normed(x, "output_norm").astype(np.float32)
+
+
+def _silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
@@ -112,8 +172,11 @@ def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
 
     def on_sequence(_: int, tokens: list[int], states: NDArray[np.float16] | None) -> None:
         assert states is not None
+        known = states.astype(np.float32)
         for at in range(len(tokens) - 1):
-            drafts = heads.draft_tokens(states[at].astype(np.float32), 1)
+            path = tokens[at : at + heads.head_count]
+            seen = known[: at + 1] if heads.kind == "hydra++" else known[at]
+            drafts = heads.draft_tokens(seen, 1, path)
             for k in range(min(heads.head_count, len(tokens) - 1 - at)):
                 right[k] += drafts[k][0] == tokens[at + 1 + k]
                 tried[k] += 1
@@ -125,20 +188,20 @@ def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
         return [float(share) for share in right / tried]
 
 
-def _deviation(
-    model: native.Model, heads: native.Heads, source: SourceHeads, base_rows: Callable[[], NDArray[np.float32]]
-) -> float:
-    """Largest norm of a head's logit error, relative to the norm of the logits, over random states."""
-    hidden = np.random.default_rng(0).standard_normal((STATES, model.n_embd)).astype(np.float32)
-    expected = reference_logits(source, hidden, base_rows)
-    worst = 0.0
+def _deviation(model: native.Model, heads: native.Heads, source: SourceHeads, base: BaseRows) -> float:
+    """Largest norm of a head's logit errors over random steps, relative to the norm of the logits."""
+    rng = np.random.default_rng(0)
+    states = rng.standard_normal((STATES, LENGTH, model.n_embd)).astype(np.float32)
+    path = rng.integers(0, model.n_vocab, (STATES, heads.head_count))
+    expected = reference_logits(source, states, path, base)
+    errors, sizes = np.zeros(heads.head_count), np.zeros(heads.head_count)
     for at in range(STATES):
         with np.errstate(divide="ignore"):
-            actual = np.log(heads.probabilities(hidden[at]))
-        wanted = expected[:, at]
-        # Probabilities fix logits up to a constant; those that underflow to 0 carry no information.
-        for ours, theirs in zip(actual, wanted, strict=True):
+            actual = np.log(heads.probabilities(states[at], path[at].tolist()))
+        for head, (ours, theirs) in enumerate(zip(actual, expected[:, at], strict=True)):
+            # Probabilities fix logits up to a constant; those that underflow to 0 carry no information.
             known = np.isfinite(ours)
             ours, theirs = ours[known] - ours[known].mean(), theirs[known] - theirs[known].mean()
-            worst = max(worst, float(np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) + 1e-9)))
-    return worst
+            errors[head] += np.sum((ours - theirs) ** 2)
+            sizes[head] += np.sum(theirs**2)
+    return float(np.sqrt(errors / (sizes + 1e-18)).max())

@@ -10,7 +10,8 @@ namespace medusa {
 
 // What a drafter reads besides token ids.
 struct DrafterNeeds {
-    bool hidden = false;  // post-norm hidden state of the last accepted node
+    bool hidden = false;      // post-norm hidden states: of the last accepted node in draft(), of all in committed()
+    bool all_states = false;  // committed() for the tokens of the prompt, too, and not for its last one alone
 };
 
 struct DraftInput {
@@ -32,6 +33,10 @@ class Drafter {
     virtual DrafterNeeds needs() const = 0;
     // A generation starts: the contexts of its drafts extend `prompt`.
     virtual void begin(std::span<const Token> prompt) {}
+    // The state of a committed token, in the order of the positions. Only where hidden states are needed.
+    virtual void committed(int position, std::span<const float> state) {}
+    // Tokens from `position` on are no longer part of the text.
+    virtual void rolled_back(int position) {}
     // Fills a draft: `shape`, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
     // tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;

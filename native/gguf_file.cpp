@@ -99,6 +99,18 @@ std::optional<uint32_t> GgufFile::get_u32(const char* key) const {
     return gguf_get_val_u32(header_.get(), id);
 }
 
+std::optional<bool> GgufFile::get_bool(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_BOOL);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_bool(header_.get(), id);
+}
+
+std::optional<float> GgufFile::get_f32(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_FLOAT32);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_f32(header_.get(), id);
+}
+
 std::vector<float> GgufFile::get_f32_array(const char* key) const {
     const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
     if (id < 0) return {};

@@ -54,6 +54,8 @@ class GgufFile {
     // Metadata of the expected type; nullopt when the key is absent, Error when it has another type.
     std::optional<std::string> get_string(const char* key) const;
     std::optional<uint32_t> get_u32(const char* key) const;
+    std::optional<bool> get_bool(const char* key) const;
+    std::optional<float> get_f32(const char* key) const;
     std::vector<float> get_f32_array(const char* key) const;
     std::vector<int32_t> get_i32_array(const char* key) const;
 

@@ -25,6 +25,8 @@ class GrowthDrafter final : public Drafter {
 
     DrafterNeeds needs() const override { return source_->needs(); }
     void begin(std::span<const Token> prompt) override;
+    void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
+    void rolled_back(int position) override { source_->rolled_back(position); }
     // A shape of one node is a plain step; any other only says that drafts are wanted.
     void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
     void verified(const Tree& tree, double ms) override;

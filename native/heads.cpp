@@ -1,15 +1,11 @@
 #include "heads.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/buffer_type.h"
 
 namespace medusa {
 namespace {
-
-constexpr int max_heads = 32;
-constexpr int max_blocks = 16;
 
 std::string shape_text(const int64_t* ne, size_t dims) {
     std::string out = "[";
@@ -17,210 +13,172 @@ std::string shape_text(const int64_t* ne, size_t dims) {
     return out + "]";
 }
 
-std::string head_name(int head, const std::string& rest) {
-    return "medusa." + std::to_string(head) + "." + rest;
+bool is_packed(const ggml_tensor* tensor) {
+    return ggml_backend_buffer_get_type(tensor->buffer) == kernels::buffer_type();
 }
 
-// Tensor memory is written in pieces, so that a large lm_head is never held twice; packed weights in one.
-void copy_to_backend(const GgufFile& file, const TensorInfo& info, ggml_tensor* target, size_t target_offset) {
-    const bool whole = ggml_backend_buffer_get_type(target->buffer) == kernels::buffer_type();
-    const uint64_t piece = whole ? info.size : 16u << 20;
-    std::vector<char> bytes(std::min(info.size, piece));
-    for (uint64_t done = 0; done < info.size; done += bytes.size()) {
-        const uint64_t n = std::min<uint64_t>(bytes.size(), info.size - done);
-        file.read(info, done, n, bytes.data());
-        ggml_backend_tensor_set(target, bytes.data(), target_offset + done, n);
+// The data of `parts`, one behind the other. Read in pieces; packed weights are written in one piece, all others as
+// they come, so that a large lm_head is never held twice.
+void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target) {
+    constexpr uint64_t piece = 16u << 20;
+    const bool whole = is_packed(target);
+    std::vector<char> bytes(whole ? ggml_nbytes(target) : 0);
+    uint64_t at = 0;
+    for (const TensorInfo* part : parts) {
+        if (!whole) bytes.resize(std::min(piece, part->size));
+        for (uint64_t done = 0; done < part->size;) {
+            const uint64_t n = std::min(piece, part->size - done);
+            file.read(*part, done, n, whole ? &bytes[at] : bytes.data());
+            if (!whole) ggml_backend_tensor_set(target, bytes.data(), at, n);
+            done += n, at += n;
+        }
     }
+    if (whole) ggml_backend_tensor_set(target, bytes.data(), 0, bytes.size());
 }
 
 }  // namespace
 
 Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
-    : model_(std::move(model)), file_(path), device_(model_->output_device()) {
-    read_metadata();
-    read_tree();
-    if (lm_head_ == LmHead::draft_vocab) read_draft_vocabulary();
-    check_tensor_names();
-    const size_t tensors = 2 * static_cast<size_t>(block_count_) + 2;
+    : model_(std::move(model)),
+      file_(path),
+      metadata_(read_heads_metadata(file_, model_->vocab_size())),
+      device_(model_->output_device()) {
+    const size_t tensors = 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
+                           std::size(prefix_tensors);
     context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    output_context_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    packed_context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    blocks_.resize(head_count());
     declare_blocks();
-    declare_output();
+    declare_outputs();
+    if (metadata_.kind == HeadsKind::hydra_plus) declare_prefix();
     allocate();
     upload();
 }
 
 void Heads::allocate() {
     const auto place = [&](ggml_context* context, ggml_backend_buffer_type_t type) {
+        if (!ggml_get_first_tensor(context)) return ggml_backend_buffer_ptr();
         ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
-        if (!buffer && ggml_get_first_tensor(context)) {
+        if (!buffer) {
             throw Error("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_) +
                         ": lower -ngl");
         }
         return buffer;
     };
-    ggml_backend_buffer_type_t usual = ggml_backend_dev_buffer_type(device_);
-    const bool packed = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU && !output_per_head_ &&
-                        kernels::serves(output_->type, output_->ne[0], output_->ne[1]);
-    buffer_ = place(context_.get(), usual);
-    output_buffer_ = place(output_context_.get(), packed ? kernels::buffer_type() : usual);
+    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
+    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
 }
 
-void Heads::read_metadata() {
-    const std::string& path = file_.path();
-    const auto version = file_.get_u32("medusa.version");
-    if (!version) throw Error(path + " holds no draft heads: train or convert some, or run with --no-spec");
-    if (*version != 1) {
-        throw Error(path + ": heads of format version " + std::to_string(*version) + ", 1 is known: update medusa");
-    }
-    kind_ = file_.get_string("medusa.kind").value_or("");
-    if (kind_ != "medusa") {
-        throw Error(path + ": heads of kind '" + kind_ + "' cannot run yet, 'medusa' can: run with --no-spec");
-    }
-    const auto count = [&](const char* key, int lowest, int highest) {
-        const uint32_t value = file_.get_u32(key).value_or(0);
-        if (value < static_cast<uint32_t>(lowest) || value > static_cast<uint32_t>(highest)) {
-            throw Error(path + ": " + key + " is " + std::to_string(value) + ", not within " + std::to_string(lowest) +
-                        ".." + std::to_string(highest) + ": convert the heads again");
-        }
-        return static_cast<int>(value);
-    };
-    head_count_ = count("medusa.head_count", 1, max_heads);
-    block_count_ = count("medusa.block_count", 0, max_blocks);
-    const std::string lm_head = file_.get_string("medusa.lm_head").value_or("own");
-    if (lm_head == "own") {
-        lm_head_ = LmHead::own;
-    } else if (lm_head == "base") {
-        lm_head_ = LmHead::base;
-    } else if (lm_head == "draft_vocab") {
-        lm_head_ = LmHead::draft_vocab;
-    } else {
-        throw Error(path + ": medusa.lm_head is '" + lm_head + "', not own, base or draft_vocab");
-    }
-    if (file_.get_string("medusa.input").value_or("post_norm") != "post_norm" ||
-        file_.get_u32("medusa.input_layer_offset").value_or(0) != 0) {
-        throw Error(path + ": these heads read another hidden state than the last one after the norm: not supported");
-    }
-    output_rows_ = model_->vocab_size();
-    const auto accuracy = file_.get_f32_array("medusa.accuracy");
-    const size_t ranks = file_.get_u32("medusa.accuracy_ranks").value_or(0);
-    if (accuracy.empty()) return;
-    if (accuracy.size() != ranks * head_count_) throw Error(path + ": medusa.accuracy is not head_count x ranks long");
-    for (int head = 0; head < head_count_; ++head) {
-        accuracy_.emplace_back(accuracy.begin() + head * ranks, accuracy.begin() + (head + 1) * ranks);
-    }
-}
-
-void Heads::read_tree() {
-    const auto flat = file_.get_i32_array("medusa.tree");
-    for (size_t i = 0; i < flat.size();) {
-        const int32_t length = flat[i++];
-        if (length < 1 || static_cast<size_t>(length) > flat.size() - i) {
-            throw Error(file_.path() + ": medusa.tree is damaged: convert the heads again");
-        }
-        tree_.emplace_back(flat.begin() + i, flat.begin() + i + length);
-        i += length;
-    }
-    Tree checked(tree_);
-}
-
-void Heads::read_draft_vocabulary() {
-    const TensorInfo* map = file_.find("medusa.d2t");
-    if (!map) throw Error(file_.path() + ": tensor medusa.d2t is missing: convert the heads again");
-    if (map->type != GGML_TYPE_I32 || map->n_dims != 1 || map->ne[0] < 1 || map->ne[0] > model_->vocab_size()) {
-        throw Error(file_.path() + ": medusa.d2t has " + std::to_string(map->ne[0]) + " entries of type " +
-                    ggml_type_name(map->type) + ", the base's vocabulary has " + std::to_string(model_->vocab_size()) +
-                    ": these heads are for another base");
-    }
-    d2t_.resize(map->ne[0]);
-    file_.read(*map, 0, map->size, d2t_.data());
-    std::vector<bool> seen(model_->vocab_size(), false);
-    for (const Token token : d2t_) {
-        if (token < 0 || token >= model_->vocab_size() || seen[token]) {
-            throw Error(file_.path() + ": medusa.d2t names token " + std::to_string(token) +
-                        " twice or outside the base's vocabulary of " + std::to_string(model_->vocab_size()) +
-                        ": these heads are for another base");
-        }
-        seen[token] = true;
-    }
-    output_rows_ = static_cast<int>(d2t_.size());
-}
-
-void Heads::check_tensor_names() const {
-    for (const TensorInfo& info : file_.tensors()) {
-        if (!info.name.starts_with("medusa.") || info.name == base_header_tensor) continue;
-        if (info.name == "medusa.d2t" || info.name == "medusa.output.weight") continue;
-        int head = -1, block = -1, length = 0;
-        const char* name = info.name.c_str();
-        const auto matches = [&](int fields, int wanted) {
-            return fields == wanted && length == static_cast<int>(info.name.size()) && head < head_count_;
-        };
-        if (matches(std::sscanf(name, "medusa.%d.block.%d.weight%n", &head, &block, &length), 2) ||
-            matches(std::sscanf(name, "medusa.%d.block.%d.bias%n", &head, &block, &length), 2)) {
-            if (block < block_count_) continue;
-        }
-        if (matches(std::sscanf(name, "medusa.%d.output.weight%n", &head, &length), 1) ||
-            matches(std::sscanf(name, "medusa.%d.output.bias%n", &head, &length), 1)) {
-            if (lm_head_ != LmHead::base) continue;
-        }
-        throw Error(file_.path() + ": tensor " + info.name + " is unknown for " + std::to_string(head_count_) +
-                    " heads of " + std::to_string(block_count_) + " blocks: convert the heads again");
-    }
-}
-
-const TensorInfo* Heads::expect(const std::string& name, std::vector<int64_t> shape, bool optional) const {
+const TensorInfo& Heads::expect(const std::string& name, const std::vector<int64_t>& shape) const {
     const TensorInfo* info = file_.find(name);
-    if (!info) {
-        if (optional) return nullptr;
-        throw Error(file_.path() + ": tensor " + name + " is missing: convert the heads again");
-    }
-    shape.resize(GGML_MAX_DIMS, 1);
-    if (!std::equal(shape.begin(), shape.end(), info->ne)) {
-        const size_t dims = shape[1] > 1 ? 2 : 1;
+    if (!info) throw Error(file_.path() + ": tensor " + name + " is missing: convert the heads again");
+    std::vector<int64_t> wanted = shape;
+    wanted.resize(GGML_MAX_DIMS, 1);
+    if (!std::equal(wanted.begin(), wanted.end(), info->ne)) {
         throw Error(file_.path() + ": tensor " + name + " has shape " +
-                    shape_text(info->ne, std::max<size_t>(dims, info->n_dims)) + ", this base needs " +
-                    shape_text(shape.data(), dims) + ": these heads are for another base");
+                    shape_text(info->ne, std::max<size_t>(shape.size(), info->n_dims)) + ", this base needs " +
+                    shape_text(wanted.data(), shape.size()) + ": these heads are for another base");
     }
-    const bool is_bias = name.ends_with(".bias");
-    if (is_bias ? info->type != GGML_TYPE_F32
-                : info->type == GGML_TYPE_I8 || info->type == GGML_TYPE_I16 || info->type == GGML_TYPE_I32 ||
-                      info->type == GGML_TYPE_I64 || info->type == GGML_TYPE_F64) {
-        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(info->type) + ", it must be " +
-                    (is_bias ? "f32" : "a float or quantised type") + ": convert the heads again");
+    const ggml_type type = info->type;
+    const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+    const bool is_vector = shape.size() == 1;
+    if (is_vector ? type != GGML_TYPE_F32 : !is_float && !ggml_is_quantized(type)) {
+        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
+                    (is_vector ? "f32" : "a float or quantised type") + ": convert the heads again");
     }
-    return info;
+    return *info;
 }
 
-ggml_tensor* Heads::stack(ggml_context* context, const std::vector<std::string>& names,
-                          const std::vector<int64_t>& shape, bool optional) {
-    const TensorInfo* first = expect(names.front(), shape, optional);
+std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string>& names,
+                                                   const std::vector<int64_t>& shape) const {
+    std::vector<const TensorInfo*> out;
     for (const std::string& name : names) {
-        const TensorInfo* info = expect(name, shape, !first);
-        if ((info == nullptr) != (first == nullptr) || (info && info->type != first->type)) {
+        out.push_back(&expect(name, shape));
+        if (out.back()->type != out.front()->type) {
             throw Error(file_.path() + ": tensor " + name + " differs in type from " + names.front() +
                         ": convert the heads again");
         }
     }
-    if (!first) return nullptr;
-    std::vector<int64_t> ne = shape;
-    ne.push_back(static_cast<int64_t>(names.size()));
-    ggml_tensor* tensor = ggml_new_tensor(context, first->type, static_cast<int>(ne.size()), ne.data());
-    ggml_set_name(tensor, names.front().c_str());
-    stacked_.push_back({tensor, names});
+    return out;
+}
+
+ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows) {
+    const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool packed = on_cpu && model_->repacks() && kernels::serves(type, columns, rows);
+    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
+    ggml_set_name(tensor, name.c_str());
     return tensor;
+}
+
+// Vectors of `length` numbers each, one behind the other.
+ggml_tensor* Heads::declare_vector(const std::vector<std::string>& names, int64_t length) {
+    const auto count = static_cast<int64_t>(names.size());
+    ggml_tensor* tensor = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, length * count);
+    stacks_.push_back({tensor, expect_alike(names, {length})});
+    return tensor;
+}
+
+// Matrices `names` of [columns, rows] each, in one below the other; their biases, when they have any.
+Linear Heads::declare(const std::vector<std::string>& names, int64_t columns, int64_t rows) {
+    std::vector<std::string> weights, biases;
+    for (const std::string& name : names) {
+        weights.push_back(name + ".weight");
+        biases.push_back(name + ".bias");
+    }
+    const auto count = static_cast<int64_t>(names.size());
+    const auto parts = expect_alike(weights, {columns, rows});
+    Linear out;
+    out.weight = declare_weight(weights.front(), parts.front()->type, columns, rows * count);
+    stacks_.push_back({out.weight, parts});
+    if (std::any_of(biases.begin(), biases.end(), [&](const std::string& name) { return file_.find(name); })) {
+        out.bias = declare_vector(biases, rows);
+    }
+    return out;
 }
 
 void Heads::declare_blocks() {
     const int64_t h = model_->embedding_size();
-    for (int block = 0; block < block_count_; ++block) {
-        std::vector<std::string> weights, biases;
-        for (int head = 0; head < head_count_; ++head) {
-            weights.push_back(head_name(head, "block." + std::to_string(block) + ".weight"));
-            biases.push_back(head_name(head, "block." + std::to_string(block) + ".bias"));
+    const bool reads_path = metadata_.reads_path();
+    std::vector<std::string> first;
+    for (int head = 0; head < head_count(); ++head) {
+        for (int block = 0; block < block_count(); ++block) {
+            const std::string name = head_tensor(head, "block." + std::to_string(block));
+            if (block > 0) {
+                blocks_[head].push_back(declare({name}, h, h));
+            } else if (reads_path) {
+                first_.push_back(declare({name, name + ".residual"}, h * (head + 2), h));
+            } else {
+                first.push_back(name);
+            }
         }
-        weights_.push_back(stack(context_.get(), weights, {h, h}, false));
-        biases_.push_back(stack(context_.get(), biases, {h}, true));
     }
+    if (!first.empty()) first_.push_back(declare(first, h, h));
+}
+
+int64_t Heads::rows_of(const std::string& name) const {
+    const TensorInfo* info = file_.find(name + ".weight");
+    if (!info) throw Error(file_.path() + ": tensor " + name + ".weight is missing: convert the heads again");
+    return info->ne[1];
+}
+
+void Heads::declare_prefix() {
+    const auto name = [](const char* part) { return "medusa.prefix." + std::string(part); };
+    const int64_t h = model_->embedding_size(), inner = rows_of(name("ffn_gate"));
+    const int64_t q = rows_of(name("attn_q")), size = q / metadata_.prefix.head_count;
+    const int64_t kv = size * metadata_.prefix.head_count_kv;
+    if (size < 2 || size % 2 != 0 || q % metadata_.prefix.head_count != 0) {
+        throw Error(file_.path() + ": tensor " + name("attn_q") + ".weight has " + std::to_string(q) + " rows, which " +
+                    "do not make " + std::to_string(metadata_.prefix.head_count) +
+                    " attention heads of even size: convert the heads again");
+    }
+    prefix_.attention_norm = declare_vector({prefix_tensor("attn_norm")}, h);
+    prefix_.feed_forward_norm = declare_vector({prefix_tensor("ffn_norm")}, h);
+    prefix_.output_norm = declare_vector({prefix_tensor("output_norm")}, h);
+    prefix_.query = declare({name("attn_q")}, h, q);
+    prefix_.key_value = declare({name("attn_k"), name("attn_v")}, h, kv);
+    prefix_.output = declare({name("attn_output")}, q, h);
+    prefix_.gate_up = declare({name("ffn_gate"), name("ffn_up")}, h, inner);
+    prefix_.down = declare({name("ffn_down")}, inner, h);
 }
 
 const TensorInfo& Heads::base_output_info() const {
@@ -232,49 +190,48 @@ const TensorInfo& Heads::base_output_info() const {
     return *info;
 }
 
-void Heads::declare_output() {
-    const int64_t h = model_->embedding_size(), rows = output_rows_;
-    output_per_head_ = lm_head_ == LmHead::own || file_.find(head_name(0, "output.weight"));
-    if (output_per_head_) {
-        std::vector<std::string> weights, biases;
-        for (int head = 0; head < head_count_; ++head) {
-            weights.push_back(head_name(head, "output.weight"));
-            biases.push_back(head_name(head, "output.bias"));
+void Heads::declare_outputs() {
+    const int64_t h = model_->embedding_size(), rows = output_rows();
+    own_outputs_ = metadata_.lm_head == LmHead::own || file_.find(head_tensor(0, "output.weight"));
+    if (own_outputs_) {
+        for (int head = 0; head < head_count(); ++head) {
+            outputs_.push_back(declare({head_tensor(head, "output")}, h, rows));
         }
-        output_ = stack(output_context_.get(), weights, {h, rows}, false);
-        output_bias_ = stack(output_context_.get(), biases, {rows}, true);
-    } else if (file_.find("medusa.output.weight")) {
-        output_ = stack(output_context_.get(), {"medusa.output.weight"}, {h, rows}, false);
-    } else {
-        if (lm_head_ == LmHead::base) output_ = model_->output_tensor();
-        if (output_) return;  // the base's own matrix, where it lies
-        output_is_base_rows_ = true;
-        output_ = ggml_new_tensor_2d(output_context_.get(), base_output_info().type, h, rows);
-        ggml_set_name(output_, "medusa.output.weight");
+        return;
     }
+    Linear shared;
+    if (file_.find("medusa.output.weight")) {
+        const auto parts = expect_alike({"medusa.output.weight"}, {h, rows});
+        shared.weight = declare_weight("medusa.output.weight", parts.front()->type, h, rows);
+        stacks_.push_back({shared.weight, parts});
+    } else {
+        // The base's own matrix, where it lies and can be reached.
+        if (metadata_.lm_head == LmHead::base) shared.weight = model_->output_tensor();
+        if (!shared.weight) {
+            shared.weight = rows_of_base_ = declare_weight("medusa.output.weight", base_output_info().type, h, rows);
+        }
+    }
+    outputs_.push_back(shared);
 }
 
 void Heads::upload() {
-    for (const auto& [tensor, names] : stacked_) {
-        const size_t stride = ggml_nbytes(tensor) / names.size();
-        for (size_t i = 0; i < names.size(); ++i) copy_to_backend(file_, *file_.find(names[i]), tensor, i * stride);
-    }
-    if (output_is_base_rows_) upload_rows_of_base();
+    for (const auto& [tensor, parts] : stacks_) copy_to_backend(file_, parts, tensor);
+    if (rows_of_base_) upload_rows_of_base();
 }
 
 void Heads::upload_rows_of_base() {
     const TensorInfo& source = base_output_info();
     const size_t row_size = ggml_row_size(source.type, source.ne[0]);
-    std::vector<char> rows(row_size * output_rows_);
-    for (int row = 0; row < output_rows_; ++row) {
+    std::vector<char> rows(row_size * output_rows());
+    for (int row = 0; row < output_rows(); ++row) {
         model_->file().read(source, row_size * static_cast<uint64_t>(token(row)), row_size, &rows[row * row_size]);
     }
-    ggml_backend_tensor_set(output_, rows.data(), 0, rows.size());
+    ggml_backend_tensor_set(rows_of_base_, rows.data(), 0, rows.size());
 }
 
 uint64_t Heads::size_bytes() const {
     const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
-    return size(buffer_) + size(output_buffer_);
+    return size(buffer_) + size(packed_buffer_);
 }
 
 }  // namespace medusa

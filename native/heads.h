@@ -6,81 +6,89 @@
 #include <vector>
 
 #include "ggml-cpp.h"
+#include "heads_metadata.h"
 #include "llama_api.h"
-#include "tree.h"
 
 namespace medusa {
 
-enum class LmHead { own, base, draft_vocab };
+// weight [columns, rows] in ggml's order; bias [rows] or nullptr.
+struct Linear {
+    ggml_tensor* weight = nullptr;
+    ggml_tensor* bias = nullptr;
+};
 
-// Weights of K heads of L residual blocks each (Medusa 2.1), validated against the base model. Heads are stacked, so
-// that one matrix product serves all of them: block weights [h, h, K], an own lm_head [h, V, K].
+// Hydra++'s attention layer: norms [h], matrices over q = head size * heads rows for queries, kv for keys.
+struct PrefixWeights {
+    ggml_tensor *attention_norm = nullptr, *feed_forward_norm = nullptr, *output_norm = nullptr;
+    Linear query, key_value, output;  // [h, q]; keys, values below: [h, 2 * kv]; [q, h]
+    Linear gate_up, down;             // gates, the rest below: [h, 2 * inner]; [inner, h]
+};
+
+// Weights of K heads of L residual blocks each, validated against the base model (h: its hidden size). All are
+// matrices of their own, as the kernels want them; what reads the same input is stacked by rows into one product.
 class Heads {
   public:
     // A sidecar or a single file. Throws Error for anything that does not fit the base model.
     Heads(std::shared_ptr<LlamaModel> model, const std::string& path);
 
     const LlamaModel& model() const { return *model_; }
-    const std::string& kind() const { return kind_; }
-    int head_count() const { return head_count_; }
-    int block_count() const { return block_count_; }
-    LmHead lm_head() const { return lm_head_; }
-    int output_rows() const { return output_rows_; }
-    // [head][rank]; empty when the file has none.
-    const std::vector<std::vector<float>>& accuracy() const { return accuracy_; }
-    const std::vector<Choice>& tree() const { return tree_; }
+    const HeadsMetadata& metadata() const { return metadata_; }
+    int head_count() const { return metadata_.head_count; }
+    int block_count() const { return metadata_.block_count; }
+    int output_rows() const { return metadata_.output_rows; }
     uint64_t size_bytes() const;
     ggml_backend_dev_t device() const { return device_; }
     // Base token of an lm_head row.
-    Token token(int row) const { return d2t_.empty() ? row : d2t_[row]; }
+    Token token(int row) const { return metadata_.d2t.empty() ? row : metadata_.d2t[row]; }
 
-    ggml_tensor* block_weight(int block) const { return weights_[block]; }  // [h, h, K]
-    ggml_tensor* block_bias(int block) const { return biases_[block]; }     // [h, K] or nullptr
-    ggml_tensor* output() const { return output_; }                         // [h, rows] or, per head, [h, rows, K]
-    bool output_per_head() const { return output_per_head_; }
-    ggml_tensor* output_bias() const { return output_bias_; }  // [rows, K] or nullptr
+    // Medusa: the first blocks of all heads, whose input is the same: [h, h * K].
+    const Linear& first_blocks() const { return first_.front(); }
+    // Hydra: the first block of a head, its linear residual below it: [h * (head + 2), 2 * h].
+    const Linear& first_block(int head) const { return first_[head]; }
+    // Blocks from 1: [h, h].
+    const Linear& block(int head, int block) const { return blocks_[head][block - 1]; }
+    // [h, output_rows]; the same one for all heads unless has_own_outputs().
+    const Linear& output(int head) const { return outputs_[has_own_outputs() ? head : 0]; }
+    const PrefixWeights& prefix() const { return prefix_; }
+    bool has_own_outputs() const { return own_outputs_; }
 
   private:
-    void read_metadata();
-    void read_tree();
-    void read_draft_vocabulary();
-    void check_tensor_names() const;
+    // A tensor whose rows are those of several tensors of the file, one below the other.
+    struct Stack {
+        ggml_tensor* tensor;
+        std::vector<const TensorInfo*> parts;
+    };
+
     void declare_blocks();
-    void declare_output();
+    void declare_outputs();
+    void declare_prefix();
+    int64_t rows_of(const std::string& name) const;
+    ggml_tensor* declare_vector(const std::vector<std::string>& names, int64_t length);
+    Linear declare(const std::vector<std::string>& names, int64_t columns, int64_t rows);
+    ggml_tensor* declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows);
     void allocate();
     void upload();
     void upload_rows_of_base();
-    // A tensor of the file, checked against the wanted shape; nullptr when it is absent and optional.
-    const TensorInfo* expect(const std::string& name, std::vector<int64_t> shape, bool optional = false) const;
-    // Declares a tensor that stacks `names` (same type and shape each) along its last dimension.
-    ggml_tensor* stack(ggml_context* context, const std::vector<std::string>& names, const std::vector<int64_t>& shape,
-                       bool optional);
+    // A tensor of the file, checked against the wanted shape.
+    const TensorInfo& expect(const std::string& name, const std::vector<int64_t>& shape) const;
+    // Several of one type.
+    std::vector<const TensorInfo*> expect_alike(const std::vector<std::string>& names,
+                                                const std::vector<int64_t>& shape) const;
     const TensorInfo& base_output_info() const;
 
     std::shared_ptr<LlamaModel> model_;
     GgufFile file_;
+    HeadsMetadata metadata_;
     ggml_backend_dev_t device_;
-    std::string kind_;
-    int head_count_ = 0;
-    int block_count_ = 0;
-    LmHead lm_head_ = LmHead::own;
-    int output_rows_ = 0;
-    std::vector<std::vector<float>> accuracy_;
-    std::vector<Choice> tree_;
-    std::vector<Token> d2t_;
-    // The lm_head apart from the rest: it may lie in the kernels' own buffer type.
-    ggml_context_ptr context_, output_context_;
-    ggml_backend_buffer_ptr buffer_, output_buffer_;
-    std::vector<ggml_tensor*> weights_, biases_;
-    ggml_tensor* output_ = nullptr;
-    ggml_tensor* output_bias_ = nullptr;
-    bool output_per_head_ = false;      // own lm_heads, over the base's vocabulary or a draft vocabulary
-    bool output_is_base_rows_ = false;  // the rows d2t of the base's output matrix, gathered at load time
-    struct Stacked {
-        ggml_tensor* tensor;
-        std::vector<std::string> names;
-    };
-    std::vector<Stacked> stacked_;
+    // Matrices that the kernels serve lie in their buffer type, apart from the rest.
+    ggml_context_ptr context_, packed_context_;
+    ggml_backend_buffer_ptr buffer_, packed_buffer_;
+    std::vector<Linear> first_, outputs_;
+    std::vector<std::vector<Linear>> blocks_;
+    PrefixWeights prefix_;
+    bool own_outputs_ = false;
+    ggml_tensor* rows_of_base_ = nullptr;  // the rows d2t of the base's output matrix, gathered at load time
+    std::vector<Stack> stacks_;
 };
 
 }  // namespace medusa

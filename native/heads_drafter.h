@@ -13,6 +13,8 @@ class HeadsDrafter final : public Drafter {
     explicit HeadsDrafter(std::unique_ptr<LevelSource> source) : source_(std::move(source)) {}
 
     DrafterNeeds needs() const override { return source_->needs(); }
+    void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
+    void rolled_back(int position) override { source_->rolled_back(position); }
     // The shape must not be deeper than the source.
     void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
 

@@ -21,6 +21,9 @@ class LevelSource {
     virtual DrafterNeeds needs() const = 0;
     // Levels it can fill.
     virtual int depth() const = 0;
+    // As in Drafter.
+    virtual void committed(int position, std::span<const float> state) {}
+    virtual void rolled_back(int position) {}
     // A step starts. The root is the last token of input.context.
     virtual void begin(const DraftInput& input) = 0;
     // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.

@@ -103,7 +103,7 @@ std::string libllama_version() {
 }
 
 LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress)
-    : file_(path), gpu_layers_(gpu_layers) {
+    : file_(path), gpu_layers_(gpu_layers), repack_(repack) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
     if (!architecture_key) throw Error(path + " names no architecture: it is not a language model");

@@ -39,6 +39,8 @@ class LlamaModel final : public Vocabulary {
     LlamaModel& operator=(const LlamaModel&) = delete;
 
     const std::string& path() const { return file_.path(); }
+    // Whether weights were copied into the layouts of faster kernels.
+    bool repacks() const { return repack_; }
     const GgufFile& file() const { return file_; }
     std::string description() const;
     std::string architecture() const;
@@ -75,6 +77,7 @@ class LlamaModel final : public Vocabulary {
     llama_model* model_ = nullptr;
     const llama_vocab* vocab_ = nullptr;
     int gpu_layers_;
+    bool repack_;
 };
 
 struct ContextParams {

@@ -16,7 +16,10 @@ ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
 }  // namespace
 
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
-    : context_(std::move(model), sized_for(params, bounds)), cache_(context_, bounds.leaves), hidden_(hidden) {}
+    : context_(std::move(model), sized_for(params, bounds)),
+      cache_(context_, bounds.leaves),
+      most_outputs_(sized_for(params, bounds).max_outputs),
+      hidden_(hidden) {}
 
 int LlamaTarget::truncate(int count) {
     if (!cache_.truncate(count)) forget();
@@ -46,11 +49,30 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
     return status;
 }
 
-DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop) {
+// Each token an output: in pieces that the context has room for.
+DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, const StopPoll& stop,
+                                             const OnState& on_state) {
+    while (!tokens.empty()) {
+        if (stop && stop()) return DecodeStatus::cancelled;
+        const auto chunk = tokens.first(std::min<size_t>(tokens.size(), most_outputs_));
+        const int first = position();
+        if (const DecodeStatus status = append(chunk, true, stop); status != DecodeStatus::ok) return status;
+        for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, context_.hidden(i));
+        tokens = tokens.subspan(chunk.size());
+    }
+    return DecodeStatus::ok;
+}
+
+DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) {
     // All but the last token without outputs: hidden states would make each of them pay for the output matrix.
     auto rest = tokens.first(tokens.size() - 1);
-    if (hidden_ && !rest.empty()) context_.set_hidden(false);
     DecodeStatus status = DecodeStatus::ok;
+    if (on_state) {
+        context_.set_hidden(true);
+        status = append_with_states(rest, stop, on_state);
+        rest = {};
+    }
+    if (hidden_ && !rest.empty()) context_.set_hidden(false);
     while (!rest.empty() && status == DecodeStatus::ok) {
         if (stop && stop()) {
             status = DecodeStatus::cancelled;
@@ -61,7 +83,9 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
         rest = rest.subspan(chunk.size());
     }
     if (hidden_) context_.set_hidden(true);
-    return status == DecodeStatus::ok ? append(tokens.last(1), true, stop) : status;
+    if (status == DecodeStatus::ok) status = append(tokens.last(1), true, stop);
+    if (status == DecodeStatus::ok && on_state) on_state(position() - 1, context_.hidden(0));
+    return status;
 }
 
 DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {

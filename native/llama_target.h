@@ -19,7 +19,10 @@ class LlamaTarget final : public Target {
     int context_size() const override { return context_.size(); }
     int position() const override { return cache_.position(); }
     int truncate(int count) override;
-    DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop) override;
+    DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,
+                         const OnState& on_state = nullptr) override;
+    // Outputs that a session needs room for whose drafter reads all states.
+    static constexpr int state_rows = 64;
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_.logits(row); }
@@ -29,10 +32,12 @@ class LlamaTarget final : public Target {
 
   private:
     void forget();
+    DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
 
     LlamaContext context_;
     TreeCache cache_;
+    int most_outputs_;
     bool hidden_;
     std::vector<BatchRow> rows_;
 };

@@ -31,6 +31,12 @@ class LookupDrafter final : public Drafter {
 
     DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
     void begin(std::span<const Token> prompt) override;
+    void committed(int position, std::span<const float> state) override {
+        if (inner_) inner_->committed(position, state);
+    }
+    void rolled_back(int position) override {
+        if (inner_) inner_->rolled_back(position);
+    }
     void verified(const Tree& tree, double ms) override;
     void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
 

@@ -52,6 +52,7 @@ void Session::reset() {
 // After a failed or cancelled decode the cache may hold less than was asked for.
 void Session::keep_committed() {
     cached_.resize(target_->position());
+    if (drafter_) drafter_->rolled_back(target_->position());
 }
 
 const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
@@ -101,11 +102,16 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
 bool Session::prefill(std::span<const Token> prompt, Run& run) {
     const auto mismatch = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end() - 1).first;
     const int reused = target_->truncate(static_cast<int>(mismatch - cached_.begin()));
+    if (drafter_) drafter_->rolled_back(reused);
     cached_.assign(prompt.begin(), prompt.end());
     run.out.reused_tokens = reused;
     DecodeStatus status;
     try {
-        status = target_->prefill(prompt.subspan(reused), run.stop);
+        OnState on_state;
+        if (drafter_ && drafter_->needs().all_states) {
+            on_state = [&](int position, std::span<const float> state) { drafter_->committed(position, state); };
+        }
+        status = target_->prefill(prompt.subspan(reused), run.stop, on_state);
     } catch (...) {
         keep_committed();
         throw;
@@ -117,6 +123,9 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
         return false;
     }
     if (drafter_) drafter_->begin(prompt);
+    if (drafter_ && drafter_->needs().hidden && !drafter_->needs().all_states) {
+        drafter_->committed(target_->position() - 1, target_->hidden(0));
+    }
     const AcceptParams& accept = run.params.accept;
     run.root = pick(*target_, 0, *run.chain, accept, run.params.sampling.seed, run.emitted);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
@@ -178,7 +187,9 @@ void Session::step(Run& run) {
 
     target_->commit(*draft_.tree, accepted.path);
     std::vector<Token> emitted;
+    const bool hidden = drafter_ && drafter_->needs().hidden;
     for (const int node : accepted.path) {
+        if (hidden) drafter_->committed(static_cast<int>(cached_.size()), target_->hidden(node));
         cached_.push_back(draft_.tokens[node]);
         if (node != 0) emitted.push_back(draft_.tokens[node]);
     }

@@ -15,6 +15,9 @@ enum class DecodeStatus { ok, context_full, cancelled };
 // Polled between pieces of work; true ends the decode at the next safe point.
 using StopPoll = std::function<bool()>;
 
+// The hidden state of a committed token.
+using OnState = std::function<void(int position, std::span<const float> state)>;
+
 // A language model with a KV cache, batch 1. Rows are the outputs of the newest decode: row i belongs to node i of a
 // tree; a prefill leaves one row, its last token.
 class Target {
@@ -28,8 +31,10 @@ class Target {
     // Keeps the first `count` committed tokens, or, where the cache cannot be cut, fewer. Returns what is left.
     virtual int truncate(int count) = 0;
 
-    // Decodes and commits `tokens` (at least one) after position(). Not ok: position() tells what is committed.
-    virtual DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop) = 0;
+    // Decodes and commits `tokens` (at least one) after position(); on_state, if given, gets the hidden state of each.
+    // Not ok: position() tells what is committed.
+    virtual DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,
+                                 const OnState& on_state = nullptr) = 0;
     // Decodes a tree at position(); tokens[i] belongs to node i. Not ok: nothing of the tree
     // stays, position() tells what does.
     virtual DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) = 0;

@@ -94,7 +94,7 @@ BAD_HEADS: dict[str, tuple[dict[str, Any], str]] = {
     "an orphan in the tree": ({"tree": [[0, 0]]}, "orphan"),
     "a damaged tree": ({"flat_tree": [3, 0]}, "damaged"),
     "another version": ({"version": 2}, "version 2"),
-    "another kind": ({"kind": "hydra"}, "kind 'hydra'"),
+    "another kind": ({"kind": "eagle"}, "kind 'eagle'"),
     "no heads at all": ({"declared_heads": 0}, "head_count"),
     "a thousand heads": ({"declared_heads": 1000}, "head_count"),
     "another input": ({"input": "pre_norm"}, "hidden state"),

@@ -171,10 +171,10 @@ def test_calibration_compares_real_steps_with_bare_passes() -> None:
 class FakeHeads:
     """Two heads that guess state, state + 1, ... of the hidden state's only number."""
 
-    head_count, output_rows = 2, 4
+    head_count, output_rows, kind = 2, 4, "hydra"
 
-    def draft_tokens(self, hidden: np.ndarray, wanted: int) -> list[list[int]]:
-        assert wanted == 4
+    def draft_tokens(self, hidden: np.ndarray, wanted: int, path: list[int]) -> list[list[int]]:
+        assert (wanted, len(path)) == (4, 2)
         return [[int(hidden[0]) + rank for rank in range(wanted)] for _ in range(2)]
 
 

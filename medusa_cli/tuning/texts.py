@@ -83,12 +83,16 @@ def rank_texts(
 
 
 def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.float32]) -> NDArray[np.integer]:
-    """[positions, heads]: the rank of tokens[i + k] at head k for states[i], RANKS where it is not among them."""
+    """[positions, heads]: the rank of tokens[i + k] at head k for states[i], RANKS where it is not among them.
+
+    Heads that read the path are given the text's own.
+    """
     count = heads.head_count
     ranks = min(evaluate.RANKS, heads.output_rows)
     table = np.full((max(0, len(tokens) - count), count), evaluate.RANKS, dtype=np.int64)
     for row in range(len(table)):
-        drafted = heads.draft_tokens(states[row], ranks)
+        known = states[: row + 1] if heads.kind == "hydra++" else states[row]
+        drafted = heads.draft_tokens(known, ranks, tokens[row : row + count])
         for head, guesses in enumerate(drafted):
             wanted = tokens[row + head + 1]
             if wanted in guesses:

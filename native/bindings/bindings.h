@@ -19,6 +19,8 @@ namespace medusa {
 void bind_files(nb::module_& m);
 void bind_tree(nb::module_& m);
 void bind_model(nb::module_& m);
+void bind_heads(nb::module_& m);
+void bind_prefix_layer(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_collect(nb::module_& m);
 void bind_quantize(nb::module_& m);

@@ -1,7 +1,5 @@
 #include "bindings/bindings.h"
 #include "llama_api.h"
-#include "medusa_levels.h"
-#include "ndarray.h"
 #include "placement.h"
 #include "platform.h"
 
@@ -34,67 +32,6 @@ std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers
         throw;
     }
     return model;
-}
-
-const char* lm_head_name(const Heads& heads) {
-    switch (heads.lm_head()) {
-        case LmHead::own:
-            return "own";
-        case LmHead::base:
-            return "base";
-        case LmHead::draft_vocab:
-            return "draft_vocab";
-    }
-    return "";
-}
-
-std::span<const float> checked_state(const Heads& heads, const StateVector& hidden) {
-    if (static_cast<int>(hidden.shape(0)) != heads.model().embedding_size()) {
-        throw Error("hidden state has " + std::to_string(hidden.shape(0)) + " numbers, this model's have " +
-                    std::to_string(heads.model().embedding_size()));
-    }
-    return {hidden.data(), hidden.shape(0)};
-}
-
-void bind_heads(nb::module_& m) {
-    nb::class_<Heads>(m, "Heads")
-        .def(
-            "__init__",
-            [](nb::pointer_and_handle<Heads> self, std::shared_ptr<LlamaModel> model, const std::string& path) {
-                new (self.p) Heads(std::move(model), path);
-            },
-            "model"_a, "path"_a)
-        .def_prop_ro("kind", &Heads::kind)
-        .def_prop_ro("head_count", &Heads::head_count)
-        .def_prop_ro("block_count", &Heads::block_count)
-        .def_prop_ro("lm_head", &lm_head_name)
-        .def_prop_ro("output_rows", &Heads::output_rows)
-        .def_prop_ro("accuracy", &Heads::accuracy)
-        .def_prop_ro("tree", &Heads::tree)
-        .def_prop_ro("nbytes", &Heads::size_bytes)
-        .def(
-            "probabilities",
-            [](std::shared_ptr<Heads> heads, const StateVector& hidden) {
-                MedusaLevels levels(heads, heads->head_count(), physical_cores());
-                const auto p = levels.evaluate(checked_state(*heads, hidden));
-                return new_matrix<float>(p.data(), heads->head_count(), heads->output_rows());
-            },
-            "hidden"_a)
-        .def(
-            "draft_tokens",
-            [](std::shared_ptr<Heads> heads, const StateVector& hidden, int ranks) {
-                if (ranks < 1 || ranks > heads->output_rows()) throw Error("ranks must be within 1..output_rows");
-                MedusaLevels levels(heads, heads->head_count(), physical_cores());
-                levels.evaluate(checked_state(*heads, hidden));
-                std::vector<std::vector<Token>> out(heads->head_count());
-                std::vector<int> rows;
-                for (int head = 0; head < heads->head_count(); ++head) {
-                    levels.top(head, ranks, rows);
-                    for (const int row : rows) out[head].push_back(heads->token(row));
-                }
-                return out;
-            },
-            "hidden"_a, "ranks"_a);
 }
 
 }  // namespace
@@ -145,7 +82,6 @@ void bind_model(nb::module_& m) {
             },
             "token"_a, nb::kw_only(), "special"_a = false)
         .def("is_eog", &LlamaModel::is_end_of_generation, "token"_a);
-    bind_heads(m);
 }
 
 }  // namespace medusa

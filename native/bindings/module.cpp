@@ -9,6 +9,7 @@ NB_MODULE(_native, m) {
     medusa::bind_files(m);
     medusa::bind_tree(m);
     medusa::bind_model(m);
+    medusa::bind_heads(m);
     medusa::bind_session(m);
     medusa::bind_collect(m);
     medusa::bind_quantize(m);
@@ -20,4 +21,5 @@ NB_MODULE(_native, m) {
     medusa::bind_testing(testing);
     medusa::bind_testing_growth(testing);
     medusa::bind_kernels(testing);
+    medusa::bind_prefix_layer(testing);
 }

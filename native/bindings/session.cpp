@@ -4,9 +4,9 @@
 #include "bindings/session_binding.h"
 #include "growth_drafter.h"
 #include "heads_drafter.h"
+#include "heads_levels.h"
 #include "llama_target.h"
 #include "lookup_drafter.h"
-#include "medusa_levels.h"
 #include "platform.h"
 
 namespace medusa {
@@ -107,11 +107,10 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     const GrowthParams growth_params{.ranks = std::min(GrowthParams().ranks, heads ? heads->output_rows() : 0)};
     TreeBounds bounds = dynamic ? GrowthDrafter::bounds(growth_params) : TreeBounds{tree.leaf_count(), tree.size()};
     if (lookup) bounds = LookupDrafter::bounds(bounds, lookup_params);
-    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     std::unique_ptr<Drafter> drafter;
     const GrowthDrafter* growth = nullptr;
     if (drafts) {
-        auto levels = std::make_unique<MedusaLevels>(heads, tree.depth(), params.threads);
+        auto levels = make_levels(heads, tree.depth(), params.threads);
         if (dynamic) {
             auto grower = std::make_unique<GrowthDrafter>(std::move(levels), growth_params, *dynamic);
             growth = grower.get();
@@ -119,7 +118,9 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
         } else {
             drafter = std::make_unique<HeadsDrafter>(std::move(levels));
         }
+        if (drafter->needs().all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
     }
+    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
     if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup_params);
     const int vocab_size = model->vocab_size();
     const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {

@@ -77,7 +77,7 @@ std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) co
     return logits;
 }
 
-DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop) {
+DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState&) {
     if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
     for (const Token token : tokens) {
         cells_.push_back({position(), token, {0}});

@@ -22,7 +22,7 @@ class FakeTarget final : public Target, private CacheOps {
     int context_size() const override { return context_size_; }
     int position() const override { return cache_.position(); }
     int truncate(int count) override;
-    DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop) override;
+    DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) override;
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override { cache_.commit(tree, path); }
     void discard() override { cache_.rollback(); }

@@ -1,0 +1,149 @@
+#include "bindings/bindings.h"
+#include "heads_drafter.h"
+#include "heads_levels.h"
+#include "ndarray.h"
+#include "platform.h"
+#include "prefix_layer.h"
+
+namespace medusa {
+namespace {
+
+// One hidden state [n_embd], or those of consecutive tokens [n, n_embd], the newest last.
+using States = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+
+const char* lm_head_name(const Heads& heads) {
+    switch (heads.metadata().lm_head) {
+        case LmHead::own:
+            return "own";
+        case LmHead::base:
+            return "base";
+        case LmHead::draft_vocab:
+            return "draft_vocab";
+    }
+    return "";
+}
+
+void check_step(const Heads& heads, const States& states, std::span<const Token> path) {
+    const LlamaModel& model = heads.model();
+    const size_t dims = states.ndim();
+    if (dims < 1 || dims > 2 || static_cast<int>(states.shape(dims - 1)) != model.embedding_size() || !states.size()) {
+        throw Error("a hidden state of this model has " + std::to_string(model.embedding_size()) +
+                    " numbers: give one, or rows of them");
+    }
+    for (const Token token : path) {
+        if (token < 0 || token >= model.vocab_size()) {
+            throw Error("path: token " + std::to_string(token) + " is not in the vocabulary");
+        }
+    }
+}
+
+// What a session tells a source of levels, or a drafter of them, before a draft: the states and the root.
+template <typename Source>
+DraftInput committed(Source& source, const States& states, const Token& root, int room) {
+    const size_t h = states.shape(states.ndim() - 1), n = states.size() / h;
+    for (size_t i = 0; i < n; ++i) source.committed(static_cast<int>(i), {states.data() + i * h, h});
+    return {{&root, 1}, {states.data() + (n - 1) * h, h}, room};
+}
+
+// fn(probabilities [output_rows]) for each level that `path`, the tokens from the root on, reaches; Medusa heads ask
+// for no path.
+template <typename Fn>
+void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<Token> path, const Fn& fn) {
+    check_step(*heads, states, path);
+    const int count = heads->head_count();
+    if (!heads->metadata().reads_path()) path.resize(static_cast<size_t>(count));
+    if (path.empty()) throw Error("these heads read the path: give the tokens from the root on");
+    const int depth = std::min(count, static_cast<int>(path.size()));
+    const auto levels = make_levels(std::move(heads), depth, physical_cores());
+    levels->begin(committed(*levels, states, path.front(), 1));
+    for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));
+}
+
+nb::object probabilities(std::shared_ptr<Heads> heads, const States& states, const std::vector<Token>& path) {
+    std::vector<float> all;
+    along_path(heads, states, path, [&](std::span<const float> p) { all.insert(all.end(), p.begin(), p.end()); });
+    const auto width = static_cast<size_t>(heads->output_rows());
+    return new_matrix<float>(all.data(), all.size() / width, width);
+}
+
+std::vector<std::vector<Token>> draft_tokens(std::shared_ptr<Heads> heads, const States& states, int ranks,
+                                             const std::vector<Token>& path) {
+    if (ranks < 1 || ranks > heads->output_rows()) throw Error("ranks must be within 1..output_rows");
+    std::vector<std::vector<Token>> out;
+    std::vector<int> rows;
+    along_path(heads, states, path, [&](std::span<const float> p) {
+        top_rows(p, ranks, rows);
+        out.emplace_back();
+        for (const int row : rows) out.back().push_back(heads->token(row));
+    });
+    return out;
+}
+
+std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> heads, const States& states, Token root,
+                                                        const Tree& tree) {
+    check_step(*heads, states, {&root, 1});
+    if (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows()) {
+        throw Error("this tree is deeper or wider than the heads can fill");
+    }
+    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), physical_cores()));
+    Draft out{&tree, {root}, {1.0f}};
+    drafter.draft(committed(drafter, states, root, tree.size()), tree, out);
+    return {out.tokens, out.q};
+}
+
+// The layer by itself.
+class PrefixLayerBinding {
+  public:
+    explicit PrefixLayerBinding(std::shared_ptr<Heads> heads)
+        : heads_(std::move(heads)), backend_(start_backend(*heads_, physical_cores())) {
+        if (heads_->metadata().kind != HeadsKind::hydra_plus) throw Error("only hydra++ heads have a prefix layer");
+        layer_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
+    }
+    void append(int position, const StateVector& state) {
+        if (static_cast<int>(state.size()) != heads_->model().embedding_size()) throw Error("a state of another size");
+        layer_->append(position, {state.data(), state.size()});
+    }
+    void roll_back(int position) { layer_->roll_back(position); }
+    nb::object newest() {
+        const auto state = layer_->newest();
+        return new_matrix<float>(state.data(), 1, state.size());
+    }
+
+  private:
+    std::shared_ptr<Heads> heads_;
+    ggml_backend_ptr backend_;
+    std::unique_ptr<PrefixLayer> layer_;
+};
+
+}  // namespace
+
+void bind_prefix_layer(nb::module_& m) {
+    nb::class_<PrefixLayerBinding>(m, "PrefixLayer")
+        .def(nb::init<std::shared_ptr<Heads>>(), "heads"_a)
+        .def("append", &PrefixLayerBinding::append, "position"_a, "state"_a)
+        .def("roll_back", &PrefixLayerBinding::roll_back, "position"_a)
+        .def("newest", &PrefixLayerBinding::newest);
+}
+
+void bind_heads(nb::module_& m) {
+    nb::class_<Heads>(m, "Heads")
+        .def(
+            "__init__",
+            [](nb::pointer_and_handle<Heads> self, std::shared_ptr<LlamaModel> model, const std::string& path) {
+                new (self.p) Heads(std::move(model), path);
+            },
+            "model"_a, "path"_a)
+        .def_prop_ro("kind", [](const Heads& heads) { return heads_kind_name(heads.metadata().kind); })
+        .def_prop_ro("head_count", &Heads::head_count)
+        .def_prop_ro("block_count", &Heads::block_count)
+        .def_prop_ro("lm_head", &lm_head_name)
+        .def_prop_ro("output_rows", &Heads::output_rows)
+        .def_prop_ro("accuracy", [](const Heads& heads) { return heads.metadata().accuracy; })
+        .def_prop_ro("tree", [](const Heads& heads) { return heads.metadata().tree; })
+        .def_prop_ro("nbytes", &Heads::size_bytes)
+        .def("probabilities", &probabilities, "hidden"_a, "path"_a = std::vector<Token>{})
+        .def("draft_tokens", &draft_tokens, "hidden"_a, "ranks"_a, "path"_a = std::vector<Token>{})
+        .def("draft", &draft, "hidden"_a, "root"_a, "tree"_a);
+}
+
+}  // namespace medusa
