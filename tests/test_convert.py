@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,28 +232,37 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     )
     known = set(np.frombuffer(stored["medusa.d2t"], np.int32).tolist())
     states = np.concatenate([states for _, states in texts])[::7].astype(np.float32)
+
+    def of_draft_vocabulary(state: Any, ranks: int) -> list[list[int]]:
+        """The converted heads choose from all tokens, the trained ones from `known`."""
+        return [[token for token in row if token in known][:ranks] for row in converted.draft_tokens(state, 8 * ranks)]
+
     same = sum(
-        [token for token in ours if token in known][:3] == theirs
+        ours == theirs
         for state in states
-        for ours, theirs in zip(converted.draft_tokens(state, 20), trained.draft_tokens(state, 3), strict=True)
+        for ours, theirs in zip(of_draft_vocabulary(state, 3), trained.draft_tokens(state, 3), strict=True)
     )
     assert same >= 0.99 * len(states) * trained.head_count
-    rates = [tokens_per_step(heads, texts, trained.tree) for heads in (converted, trained)]
-    assert rates[1] > 1.5
-    assert rates[0] == pytest.approx(rates[1], rel=0.01)
+    drafts = (of_draft_vocabulary, converted.draft_tokens, trained.draft_tokens)
+    rates = [tokens_per_step(draft, texts, trained.tree) for draft in drafts]
+    assert rates[2] > 1.5
+    assert rates[0] == pytest.approx(rates[2], rel=0.01)
+    # Tokens outside the draft vocabulary take ranks that training never taught the heads to deny them.
+    assert rates[1] == pytest.approx(rates[2], rel=0.03)
 
 
-def tokens_per_step(heads: native.Heads, texts: list[tuple[list[int], Any]], choices: list[list[int]]) -> float:
+def tokens_per_step(
+    draft: Callable[[Any, int], list[list[int]]], texts: list[tuple[list[int], Any]], choices: list[list[int]]
+) -> float:
     """What drafting with a static tree would have brought along given greedy texts."""
     tree, ranks = {tuple(choice) for choice in choices}, 1 + max(max(choice) for choice in choices)
+    depth = max(map(len, choices))
     steps = committed = 0
     for tokens, states in texts:
         at = 0
-        while at + heads.head_count < len(tokens):
+        while at + depth < len(tokens):
             path: tuple[int, ...] = ()
-            for drafts, token in zip(
-                heads.draft_tokens(states[at].astype(np.float32), ranks), tokens[at + 1 :], strict=False
-            ):
+            for drafts, token in zip(draft(states[at].astype(np.float32), ranks), tokens[at + 1 :], strict=False):
                 if token not in drafts or (*path, drafts.index(token)) not in tree:
                     break
                 path = (*path, drafts.index(token))
