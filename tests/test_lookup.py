@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,13 +67,18 @@ def test_accuracy_is_learned_for_each_length_and_forgotten() -> None:
 @given(
     slope=st.floats(0.02, 1.0),
     plain_ms=st.floats(0.1, 1000.0),
-    widths=st.lists(st.integers(1, 16), min_size=40, max_size=80).filter(lambda found: len(set(found)) > 4),
+    widths=st.lists(st.integers(1, 16), min_size=1, max_size=80),
 )
 def test_the_cost_of_a_node_is_learned(slope: float, plain_ms: float, widths: list[int]) -> None:
-    cost = testing.StepCost(0.15)
+    prior = 0.15
+    cost = testing.StepCost(prior)
     for width in widths:
         cost.record(width, plain_ms * (1 + slope * (width - 1)))
-    assert cost.per_node == pytest.approx(slope, rel=0.35)
+    assert min(slope, prior) * 0.999 <= cost.per_node <= max(slope, prior) * 1.001
+    # How far the sizes are spread, the newest steps weighing most; the prior weighs as much as ten steps of two nodes.
+    weights = 0.98 ** np.arange(len(widths))[::-1]
+    if weights.sum() * np.cov(widths, aweights=weights, bias=True, ddof=0) > 600:
+        assert cost.per_node == pytest.approx(slope, rel=0.35)
 
 
 def test_the_cost_of_a_node_is_the_prior_until_widths_differ() -> None:

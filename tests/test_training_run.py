@@ -333,3 +333,14 @@ def test_training_fills_the_time_that_is_left() -> None:
     assert schedule.steps(5_000, 500, seconds=0) == MAX_EPOCHS * 10
     assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99) == EPOCHS * 10
     assert Schedule(10_000, None, 1.0).tokens_left(4_000, 99) == 6_000
+
+
+def test_a_model_that_repeats_itself_ends_the_text(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    different = FakeModel.answer
+    monkeypatch.setattr(FakeModel, "answer", lambda self, prompt, seed: different(self, prompt[:1], 0))
+    given = options(base, tmp_path, tokens=100_000)
+    with pytest.raises(MedusaError, match="give more time"):
+        train.run(given)
+    assert 0 < text_of(given).tokens < 1000

@@ -98,7 +98,8 @@ class TextWriter:
         should_stop: Callable[[], bool],
         on_tokens: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """Generates until tokens_left() <= 0, the prompts are used up, or should_stop() (asked at every step).
+        """Generates until tokens_left() <= 0, the prompts are used up, nothing new comes, or should_stop() (asked at
+        every step).
 
         on_tokens(n): n tokens of unfinished answers exist besides the corpus. Complete answers are on disk when this
         returns or raises. MedusaError when the model writes nothing that can be used.
@@ -112,10 +113,13 @@ class TextWriter:
                 before = self.corpus.tokens
                 self._answer(current, should_stop, on_tokens)
                 fruitless = 0 if self.corpus.tokens > before else fruitless + 1
-                if fruitless == FRUITLESS_ROUNDS and not should_stop():
-                    raise MedusaError(
-                        f"no usable text: the answers are empty or loops, or prompts have over {self.max_prompt} tokens"
-                    )
+                if fruitless < FRUITLESS_ROUNDS or should_stop():
+                    continue
+                if self.corpus.tokens:  # nothing new any more: what is there has to do
+                    return
+                raise MedusaError(
+                    f"no usable text: the answers are empty or loops, or prompts have over {self.max_prompt} tokens"
+                )
         finally:
             self.corpus.flush()
 
