@@ -37,13 +37,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Hydra++'s decoder layer: its matrices [out, in] and norms by name. Rotary embedding over halves."""
+    """Hydra++'s decoder layer: its matrices [out, in] and norms by name. Rotary embedding over halves.
+
+    from_answer: it sees an answer's hidden states alone, from that of the last prompt token on; else the prompt's too.
+    """
 
     tensors: Mapping[str, NDArray[np.floating]]
     head_count: int
     head_count_kv: int
     rope_freq_base: float
     norm_eps: float
+    from_answer: bool
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,7 @@ def _add_keys(writer: GGUFWriter, heads: DraftHeads) -> None:
         writer.add_uint32("medusa.prefix.head_count_kv", heads.prefix.head_count_kv)
         writer.add_float32("medusa.prefix.rope_freq_base", heads.prefix.rope_freq_base)
         writer.add_float32("medusa.prefix.norm_eps", heads.prefix.norm_eps)
+        writer.add_bool("medusa.prefix.from_answer", heads.prefix.from_answer)
     if heads.accuracy:
         writer.add_array("medusa.accuracy", [float(value) for row in heads.accuracy for value in row])
         writer.add_uint32("medusa.accuracy_ranks", len(heads.accuracy[0]))

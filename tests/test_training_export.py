@@ -90,6 +90,7 @@ def write_hydra(path: Path, heads: int, blocks: int, prefix: bool) -> dict[str, 
         writer.add_uint32("medusa.prefix.head_count_kv", 2)
         writer.add_float32("medusa.prefix.rope_freq_base", 5000.0)
         writer.add_float32("medusa.prefix.norm_eps", 1e-6)
+        writer.add_bool("medusa.prefix.from_answer", True)
     for name, values in tensors.items():
         writer.add_tensor(name, values.astype(np.float16) if values.ndim > 1 else values)
     fixtures.finish(writer)
@@ -141,6 +142,7 @@ def test_convert_reads_exported_hydra_heads(base: Path, tmp_path: Path, prefix: 
     assert sorted(set(np.asarray(bias.data).tolist())) == [NEVER, 0.0]
     if prefix:
         assert reader.fields["medusa.prefix.head_count"].contents() == 2
+        assert reader.fields["medusa.prefix.from_answer"].contents() is True
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra++"])

@@ -158,7 +158,7 @@ def test_prefix_tensors_of_other_shapes_are_refused() -> None:
         ("attn_output", {**whole.prefix.tensors, "attn_output": np.zeros((HIDDEN, 3))}),
         ("needs", {"attn_q": np.zeros((HIDDEN, HIDDEN))}),
     ):
-        prefix = sidecar.Prefix(tensors, 1, 1, 1e4, 1e-5)
+        prefix = sidecar.Prefix(tensors, 1, 1, 1e4, 1e-5, from_answer=True)
         with pytest.raises(MedusaError, match=name):
             draft_heads(random_heads("hydra++", 1), prefix=prefix).check()
 

@@ -61,6 +61,7 @@ PREFIX_CONFIG = {
     "medusa.prefix.head_count_kv": ("num_key_value_heads", int),
     "medusa.prefix.rope_freq_base": ("rope_theta", float),
     "medusa.prefix.norm_eps": ("rms_norm_eps", float),
+    "medusa.prefix.from_answer": ("prefix_from_answer", bool),
 }
 """Our keys, where config.json may say them and their type; unsaid, the prefix layer is like one of the base's."""
 
@@ -139,7 +140,10 @@ def _stated_prefix(checkpoint: Checkpoint, has_prefix: bool) -> dict[str, int | 
     stated: dict[str, int | float | str] = {}
     for key, (name, kind) in PREFIX_CONFIG.items() if has_prefix else ():
         value = checkpoint.config.get(name)
-        if (type(value) is int or type(value) is float) and 0 < value < 1e12 and kind(value) == value:
+        if kind is bool:
+            if type(value) is bool:
+                stated[key] = value
+        elif (type(value) is int or type(value) is float) and 0 < value < 1e12 and kind(value) == value:
             stated[key] = kind(value)
     return stated
 

@@ -58,7 +58,7 @@ def _prefix(heads: Heads) -> Prefix | None:
     if layer is None:
         return None
     tensors = {name: _array(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
-    return Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS)
+    return Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, from_answer=True)
 
 
 def _array(values: Tensor) -> NDArray[np.float32]:
