@@ -4,6 +4,11 @@
 #include <numeric>
 
 namespace medusa {
+namespace {
+
+constexpr double keep_rate = 0.95;  // a step fades to one half after 14 later ones
+
+}  // namespace
 
 LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params)
     : inner_(std::move(inner)),
@@ -24,6 +29,7 @@ TreeBounds LookupDrafter::bounds(const TreeBounds& inner, const LookupParams& pa
 }
 
 void LookupDrafter::begin(std::span<const Token> prompt) {
+    inner_only_ = false;
     if (inner_) inner_->begin(prompt);
     const auto known = index_.tokens();
     if (known.size() > prompt.size() || !std::equal(known.begin(), known.end(), prompt.begin())) index_.clear();
@@ -32,7 +38,21 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
 
 void LookupDrafter::verified(const Tree& tree, double ms) {
     if (inner_) inner_->verified(tree, ms);
+    step_ms_ = draft_ms_ + ms;
     if (params_.measures_cost) cost_.record(tree.size(), ms);
+}
+
+// The newest step brought so many tokens.
+void LookupDrafter::learn_rate(size_t tokens) {
+    if (!inner_only_) return;
+    inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
+    inner_step_ms_ = keep_rate * inner_step_ms_ + step_ms_;
+}
+
+bool LookupDrafter::chain_beats_inner(int room) const {
+    if (!params_.measures_cost || inner_step_ms_ <= 0) return false;
+    const Plan plan = plan_chain(1, room);
+    return plan.length > 0 && plan.rate * inner_step_ms_ >= inner_tokens_ * cost_.root_ms();
 }
 
 void LookupDrafter::append(Token token, bool learn) {
@@ -42,32 +62,38 @@ void LookupDrafter::append(Token token, bool learn) {
 }
 
 // The number of nodes with the most expected tokens per cost. Each accepted node makes the match one token longer.
-int LookupDrafter::chain_length(int inner_size, int room) const {
+LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
     const int length = index_.match().length;
-    if (length == 0) return 0;
+    if (length == 0) return {};
     const int most = std::min({params_.max_nodes, room - inner_size, Tree::max_size - inner_size});
     double reached = 1.0, tokens = 1.0, node_cost = cost_.per_node(), cost = 1.0 + node_cost * (inner_size - 1);
-    double best_rate = tokens / cost;
-    int best = 0;
+    Plan best{0, tokens / cost};
     for (int n = 1; n <= most; ++n) {
         reached *= accuracy_.probability(length + n - 1);
         tokens += reached;
         cost += node_cost;
-        if (tokens / cost <= best_rate) continue;
-        best_rate = tokens / cost;
-        best = n;
+        if (tokens / cost > best.rate) best = {n, tokens / cost};
     }
     return best;
 }
 
 void LookupDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
-    for (const Token token : input.context.subspan(index_.tokens().size())) append(token, true);
+    const Stopwatch watch;
+    const auto came = input.context.subspan(index_.tokens().size());
+    learn_rate(came.size());
+    for (const Token token : came) append(token, true);
     out.tree = &chains_[0];
     out.tokens.assign(1, input.context.back());
     out.q.assign(1, 1.0f);
-    if (inner_) inner_->draft(input, shape, out);
-    index_.continuation(chain_length(out.tree->size(), input.room), chain_);
-    if (!chain_.empty()) graft(out);
+    // A shape of the root alone tells the inner drafter of a step that it has no part in.
+    if (inner_) inner_->draft(input, chain_beats_inner(input.room) ? chains_[0] : shape, out);
+    inner_only_ = out.tree->size() > 1;
+    index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
+    if (!chain_.empty()) {
+        graft(out);
+        inner_only_ = false;
+    }
+    draft_ms_ = watch.elapsed_ms();
 }
 
 // Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.

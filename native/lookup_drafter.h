@@ -19,7 +19,8 @@ struct LookupParams {
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
-// chain become one tree, in which equal tokens are one node. It learns from every token whether the match before it was
+// chain become one tree, in which equal tokens are one node. Where the chain alone promises more tokens per time than
+// the inner drafter has brought, that one is not asked. It learns from every token whether the match before it was
 // right, drafted or not.
 class LookupDrafter final : public Drafter {
   public:
@@ -42,7 +43,14 @@ class LookupDrafter final : public Drafter {
 
   private:
     void append(Token token, bool learn);
-    int chain_length(int inner_size, int room) const;
+    // How many nodes of a chain pay, and with them the expected tokens of the step per time of a plain one.
+    struct Plan {
+        int length = 0;
+        double rate = 1;
+    };
+    Plan plan_chain(int inner_size, int room) const;
+    bool chain_beats_inner(int room) const;
+    void learn_rate(size_t tokens);
     void graft(Draft& out);
 
     std::unique_ptr<Drafter> inner_;
@@ -50,6 +58,9 @@ class LookupDrafter final : public Drafter {
     LookupIndex index_;
     LookupAccuracy accuracy_;
     StepCost cost_;
+    double draft_ms_ = 0, step_ms_ = 0;            // of the newest step
+    bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
+    double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
     std::vector<Token> chain_;
     std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
     Tree joined_;

@@ -21,11 +21,20 @@ void StepCost::record(int nodes, double ms) {
 }
 
 // Minimises sum (a + b x - y)^2 + prior_weight (b - prior a)^2.
-double StepCost::per_node() const {
+StepCost::Line StepCost::fit() const {
     const double aa = count_ + prior_weight * prior_ * prior_, ab = x_ - prior_weight * prior_, bb = xx_ + prior_weight;
-    const double a = y_ * bb - xy_ * ab, b = xy_ * aa - y_ * ab;
-    if (count_ == 0 || a <= 0) return prior_;
-    return std::max(b / a, least_cost);
+    const double determinant = aa * bb - ab * ab;
+    return {(y_ * bb - xy_ * ab) / determinant, (xy_ * aa - y_ * ab) / determinant};
+}
+
+double StepCost::per_node() const {
+    const Line line = fit();
+    if (count_ == 0 || line.at_root <= 0) return prior_;
+    return std::max(line.slope / line.at_root, least_cost);
+}
+
+double StepCost::root_ms() const {
+    return std::max(fit().at_root, 0.0);
 }
 
 }  // namespace medusa

@@ -13,8 +13,15 @@ class StepCost {
     void record(int nodes, double ms);
     // Of one more node, in steps of the root alone; above 0.
     double per_node() const;
+    // Milliseconds of a step of the root alone; 0 as long as none was recorded.
+    double root_ms() const;
 
   private:
+    struct Line {
+        double at_root, slope;
+    };
+    Line fit() const;
+
     double prior_;
     double count_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
 };
