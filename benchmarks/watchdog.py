@@ -29,6 +29,9 @@ PROMPTS = Path(__file__).with_name("prompts.jsonl")
 PLAIN = "plain"
 
 
+Q8_0 = np.dtype([("scale", "<f2"), ("q", "i1", 32)])
+
+
 def shuffle_heads(source: Path, target: Path, seed: int = 0) -> None:
     """A copy of a file of heads in which the values of each floating-point tensor have changed places."""
     data = bytearray(source.read_bytes())
@@ -39,6 +42,9 @@ def shuffle_heads(source: Path, target: Path, seed: int = 0) -> None:
         if tensor.type in kinds and tensor.name.endswith((".weight", ".bias")):
             values = np.frombuffer(data, kinds[tensor.type], int(np.prod(tensor.shape)), tensor.offset)
             values[:] = rng.permutation(values)
+        elif tensor.type == "q8_0":
+            blocks = np.frombuffer(data, Q8_0, tensor.nbytes // Q8_0.itemsize, tensor.offset)
+            blocks["q"] = rng.permutation(blocks["q"].ravel()).reshape(blocks["q"].shape)
     target.write_bytes(data)
 
 
@@ -65,6 +71,12 @@ def main() -> None:
             "real heads": (native.Session(bench.model, bench.heads, tree=bench.tree), True),
             "useless heads, always": (native.Session(bench.model, useless, tree=bench.tree), False),
             "useless heads": (native.Session(bench.model, useless, tree=bench.tree), True),
+            "useless heads, grown trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), True),
+            "real heads, grown trees": (native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()), True),
+            "useless heads, grown trees, lookup": (
+                native.Session(bench.model, useless, dynamic=native.DynamicTree(), lookup=True),
+                True,
+            ),
         }
         prompts = read_prompts(arguments.data)[: arguments.limit] * arguments.repeat
         found = measure(bench, sessions, [text for _, text in prompts], arguments.max_tokens)

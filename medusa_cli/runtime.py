@@ -121,7 +121,7 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
 
         wanted_tree = profile.stored_tree(model, heads_path, options, draft.tree, console) or wanted_tree
     lookup = wants_lookup(draft, model, ref.name)
-    tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model)
+    tree_name, tree = ("", None) if heads is None else choose_tree(wanted_tree, heads, model, draft.tree)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
     session = native.Session(
@@ -202,15 +202,18 @@ def heads_file(ref: models.ModelRef, given: Path | None, model: native.Model) ->
 
 
 def choose_tree(
-    wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model
+    wanted: trees.NamedTree | None, heads: native.Heads, model: native.Model, asked: str | None
 ) -> tuple[str, native.Tree | native.DynamicTree]:
-    """The tree that is asked for or tuned, else the heads' own, else the default of the backend; clipped to the heads.
+    """The tree that is asked for or tuned, else on a CPU one that each step grows, else the heads' own or a built-in.
 
+    asked: trees.STATIC for one that stays the same.
     The name is "" for a tree without choices, plain decoding. A tree the person wrote is used as it stands: MedusaError
     when the heads cannot fill it.
     """
     from medusa_cli import native
 
+    if wanted is None and asked is None and not model.gpu:
+        wanted = trees.resolve(trees.DYNAMIC)
     if wanted is not None and wanted.growth is not None:
         return trees.DYNAMIC, native.DynamicTree(calibration=wanted.growth.calibration, costs=wanted.growth.costs)
     if wanted is not None and wanted.strict:

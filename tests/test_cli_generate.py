@@ -176,14 +176,20 @@ def test_engine_options_reach_the_session(model: str, session: type[FakeSession]
     assert (made.heads, made.tree.size) == (None, 1)
 
 
+GROWN = -1
+"""In place of a size: each step grows a tree of its own."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "gpu", "stored", "size"),
     [
-        ((), False, [], 4),
+        ((), False, [[0]], GROWN),
+        (("--tree", "static"), False, [], 4),
         ((), True, [], 64),
-        ((), False, [[0], [0, 0]], 3),
+        (("--tree", "static"), False, [[0], [0, 0]], 3),
+        (("-s", "7"), False, [[0], [0, 0]], 3),
         # On a CPU every node costs: a stored tree is cut.
-        ((), False, [[0], [1], [2], [0, 0], [3], [4]], 4),
+        (("--tree", "static"), False, [[0], [1], [2], [0, 0], [3], [4]], 4),
         ((), True, [[0], [1], [2], [0, 0], [3], [4]], 7),
         (("--tree", "cpu_16"), False, [[0]], 16),
         (("--tree", "chain_4"), False, [[0]], 5),
@@ -208,7 +214,7 @@ def test_the_tree_is_the_asked_one_the_stored_one_or_the_default(
     code, _, err = generate(model, "-p", "x", "--heads", heads, *arguments)
     assert (code, err) == (0, "")
     made = session.created[0]
-    assert made.tree.size == size
+    assert (GROWN if made.dynamic else made.tree.size) == size
     assert (made.heads is None) == ("--no-spec" in arguments)
 
 

@@ -76,12 +76,13 @@ def choices_used(model: tuple[Path, Path, Any], *more: str) -> list[list[int]]:
 
 
 def test_generate_uses_the_tuned_tree(model: tuple[Path, Path, Any]) -> None:
-    default = choices_used(model)
+    default = choices_used(model, "--tree", "static")
     profile.save(made_up(key_of(model), TREE))
     assert default != choices_used(model) == [[0], [2], [0, 0]]
     assert choices_used(model, "--tree", "cpu_4") == default
     profile.save(made_up(key_of(model), []))
     assert choices_used(model) == []
+    assert model[2].created[-1].dynamic is None
 
 
 def test_generate_grows_trees_with_what_was_tuned(model: tuple[Path, Path, Any]) -> None:

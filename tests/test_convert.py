@@ -16,8 +16,9 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 from medusa_cli.converters import single_file
 from typer.testing import CliRunner
 
-from medusa_cli import cli, models, native, selfcheck, template
+from medusa_cli import cli, native, selfcheck, template
 
+MEDUSA_HEADS = Path(__file__).parent / "data" / "demo-medusa.gguf"
 PROMPTS = Path(__file__).parent.parent / "benchmarks" / "prompts.jsonl"
 
 
@@ -197,8 +198,8 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
 
-    demo = native.read_gguf(str(models.DEMO_HEADS))
-    with open(models.DEMO_HEADS, "rb") as file:
+    demo = native.read_gguf(str(MEDUSA_HEADS))
+    with MEDUSA_HEADS.open("rb") as file:
         stored = {t.name: (file.seek(t.offset), file.read(t.nbytes))[1] for t in demo.tensors}
     tensors = {}
     for k in range(demo.metadata["medusa.head_count"]):
@@ -219,7 +220,7 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     assert report["check"]["top1"][0] > 0.2
 
     model = native.Model(str(out))
-    converted, trained = native.Heads(model, str(out)), native.Heads(model, str(models.DEMO_HEADS))
+    converted, trained = native.Heads(model, str(out)), native.Heads(model, str(MEDUSA_HEADS))
     lines = PROMPTS.read_text("utf-8").splitlines()
     prompts = [chat_tokens(model, json.loads(line)["prompt"]) for line in lines]
     texts: list[tuple[list[int], Any]] = []
