@@ -136,7 +136,9 @@ def open_engine(reference: str, options: EngineOptions, draft: DraftOptions, con
         lookup=lookup,
     )
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, heads, tree_name, session, by_default, lookup, n_ctx)
+    # Grown trees look after themselves: a step in which no node pays is plain.
+    watchdog = by_default and tree_name != trees.DYNAMIC
+    return Engine(ref.name, model, heads, tree_name, session, watchdog, lookup, n_ctx)
 
 
 def wants_lookup(draft: DraftOptions, model: native.Model, name: str) -> bool:

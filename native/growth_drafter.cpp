@@ -1,5 +1,7 @@
 #include "growth_drafter.h"
 
+#include <algorithm>
+
 namespace medusa {
 
 GrowthDrafter::GrowthDrafter(std::unique_ptr<LevelSource> source, const GrowthParams& params, const GrowthStart& start)
@@ -23,11 +25,27 @@ void GrowthDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out
     known_ = input.context.size();
     if (shape.size() == 1) {
         out.tree = &shape;
+    } else if (pause_ > 0) {
+        --pause_;
+        out.tree = &root_only_;
+        out.tokens.assign(1, input.context.back());
+        out.q.assign(1, 1.0f);
     } else {
         source_->begin(input);
         growth_.grow(*source_, input.context.back(), input.room, calibration_, cost_, out);
+        note_size(out.tree->size());
     }
     draft_ms_ = watch.elapsed_ms();
+}
+
+void GrowthDrafter::note_size(int nodes) {
+    if (nodes > 1) {
+        fruitless_ = 0;
+        next_pause_ = first_pause;
+    } else if (++fruitless_ >= patience) {
+        pause_ = next_pause_;
+        next_pause_ = std::min(2 * next_pause_, longest_pause);
+    }
 }
 
 void GrowthDrafter::verified(const Tree& tree, double ms) {

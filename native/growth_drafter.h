@@ -14,8 +14,8 @@ struct GrowthStart {
     bool learns_cost = true;                      // false: costs hold throughout, so that runs repeat
 };
 
-// Learns, from the tokens that come and the times that steps take, what the heads' probabilities and a tree's nodes are
-// worth.
+// Asks the heads less and less often while no node of theirs pays. Learns, from the tokens that come and the times that
+// steps take, what the heads' probabilities and a tree's nodes are worth.
 class GrowthDrafter final : public Drafter {
   public:
     GrowthDrafter(std::unique_ptr<LevelSource> source, const GrowthParams& params, const GrowthStart& start);
@@ -33,12 +33,19 @@ class GrowthDrafter final : public Drafter {
     const HeadCalibration::Table& calibration() const { return calibration_.table(); }
 
   private:
+    void note_size(int nodes);
+
     std::unique_ptr<LevelSource> source_;
     HeadCalibration calibration_;
     GrowthCost cost_;
     Growth growth_;
+    const Tree root_only_;
     size_t known_ = 0;  // tokens of the context that the newest tree was grown at the end of; 0: none
     double draft_ms_ = 0, step_ms_ = 0;
+    int fruitless_ = 0;                         // steps in a row whose tree came out as the root alone
+    int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
+
+    static constexpr int patience = 4, first_pause = 4, longest_pause = 64;
 };
 
 }  // namespace medusa

@@ -150,7 +150,14 @@ def test_greedy_acceptance_means_temperature_0(model: str, session: type[FakeSes
 
 
 @pytest.mark.parametrize(
-    ("options", "watched"), [((), True), (("-s", "5"), False), (("-s", "-1"), True), (("--tree", "chain_4"), False)]
+    ("options", "watched"),
+    [
+        ((), False),  # grown trees look after themselves
+        (("--tree", "static"), True),
+        (("--tree", "static", "-s", "5"), False),
+        (("--tree", "static", "-s", "-1"), True),
+        (("--tree", "chain_4"), False),
+    ],
 )
 def test_a_tree_or_a_seed_switches_the_watchdog_off(
     model: str, session: type[FakeSession], tmp_path: Path, options: tuple[str, ...], watched: bool
