@@ -155,26 +155,12 @@ struct Rows : Tile {
         }
     }
 
-    void run() {
-        score();
-        double total[tile];
-        for (int r = 0; r < n; ++r) total[r] = normalise(scores + r * a.cells);
-        std::memset(sums, 0, static_cast<size_t>(n * a.value_size) * sizeof(double));
-        using Step = void (Rows::*)(int64_t);
-        static constexpr Step steps[tile] = {&Rows::add_values<1>, &Rows::add_values<2>, &Rows::add_values<3>,
-                                             &Rows::add_values<4>, &Rows::add_values<5>, &Rows::add_values<6>,
-                                             &Rows::add_values<7>, &Rows::add_values<8>};
-        // In two steps: GCC 12's UBSan checks the index of a call through such a pointer before it is there.
-        const Step step = steps[n - 1];
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (visible[cell / lanes]) (this->*step)(cell);
-        }
-        for (int r = 0; r < n; ++r) {
-            const __m256d inverse = _mm256_set1_pd(total[r] > 0 ? 1 / total[r] : 0);
-            for (int64_t d = 0; d < a.value_size; d += 4) {
-                const __m256d value = _mm256_mul_pd(_mm256_loadu_pd(sums + r * a.value_size + d), inverse);
-                _mm_storeu_ps(out[r] + d, _mm256_cvtpd_ps(value));
-            }
+    // sums of one row x factor are its output.
+    void write(int r, double factor) const {
+        const __m256d by = _mm256_set1_pd(factor);
+        for (int64_t d = 0; d < a.value_size; d += 4) {
+            const __m256d value = _mm256_mul_pd(_mm256_loadu_pd(sums + r * a.value_size + d), by);
+            _mm_storeu_ps(out[r] + d, _mm256_cvtpd_ps(value));
         }
     }
 };
