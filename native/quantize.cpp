@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 
 #include "common.h"
-#include "ggml.h"
 
 namespace medusa {
 namespace {
@@ -29,6 +29,14 @@ ggml_type quantized_type(const std::string& name, int64_t columns) {
 
 }  // namespace
 
+void to_floats(ggml_type type, const void* data, std::span<float> out) {
+    if (type == GGML_TYPE_F32) {
+        std::memcpy(out.data(), data, out.size_bytes());
+    } else {
+        ggml_get_type_traits(type)->to_float(data, out.data(), static_cast<int64_t>(out.size()));
+    }
+}
+
 std::vector<uint8_t> quantize_rows(const std::string& name, std::span<const float> values, int64_t columns) {
     const ggml_type type = quantized_type(name, columns);
     const auto rows = static_cast<int64_t>(values.size()) / columns;
@@ -49,11 +57,7 @@ std::vector<float> dequantize_rows(const std::string& name, std::span<const uint
     if (bytes.size() % row_size != 0) throw Error("dequantize_rows: the last row is not complete");
     const size_t rows = bytes.size() / row_size;
     std::vector<float> out(rows * static_cast<size_t>(columns));
-    if (type == GGML_TYPE_F32) {
-        std::copy_n(bytes.data(), bytes.size(), reinterpret_cast<uint8_t*>(out.data()));
-    } else if (rows > 0) {
-        ggml_get_type_traits(type)->to_float(bytes.data(), out.data(), static_cast<int64_t>(out.size()));
-    }
+    if (rows > 0) to_floats(type, bytes.data(), out);
     return out;
 }
 

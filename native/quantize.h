@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "ggml.h"
+
 namespace medusa {
 
 // Told before each tensor, counted from 1.
@@ -23,6 +25,9 @@ struct QuantizeParams {
 // reason.
 void quantize_model(const std::string& source, const std::string& target, const QuantizeParams& params,
                     const OnQuantized& on_tensor);
+
+// out.size() numbers from whole blocks of a float type, or of a quantised one that ggml can take back.
+void to_floats(ggml_type type, const void* data, std::span<float> out);
 
 // `values` [rows, columns], row by row, as ggml type `type` ("f16", "q8_0", ...). Throws Error for an unknown type, one
 // that needs an importance matrix, or columns that its blocks do not divide.

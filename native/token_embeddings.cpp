@@ -1,6 +1,6 @@
 #include "token_embeddings.h"
 
-#include <algorithm>
+#include "quantize.h"
 
 namespace medusa {
 
@@ -31,11 +31,7 @@ void TokenEmbeddings::row(Token token, std::span<float> out) {
     } else {
         model_.file().read(*info_, offset, bytes_.size(), bytes_.data());
     }
-    if (info_->type == GGML_TYPE_F32) {
-        std::copy_n(reinterpret_cast<const float*>(source), out.size(), out.data());
-    } else {
-        ggml_get_type_traits(info_->type)->to_float(source, out.data(), static_cast<int64_t>(out.size()));
-    }
+    to_floats(info_->type, source, out);
     if (scale_ != 1.0f) {
         for (float& value : out) value *= scale_;
     }
