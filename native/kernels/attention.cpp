@@ -16,6 +16,12 @@ float half_at(const char* at, int64_t i) {
     return ggml_fp16_to_fp32(h);
 }
 
+uint16_t magnitude(const char* at) {
+    uint16_t bits;
+    std::memcpy(&bits, at, 2);
+    return bits & 0x7FFF;
+}
+
 // 16 lanes, then their sum as a tree.
 float dot(const char* q, const char* k, int64_t size) {
     float lanes[attention_lanes] = {};
@@ -39,13 +45,14 @@ float exp_of(float x) {
     const float r = std::fma(n, -ln2_low, std::fma(n, -ln2_high, x));
     float p = taylor[0];
     for (int i = 1; i < 7; ++i) p = std::fma(p, r, taylor[i]);
-    return std::ldexp(p, static_cast<int>(n));
+    p = std::ldexp(p, static_cast<int>(n));
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(p) | 1u);
 }
 
 }  // namespace
 
 void attend_scalar(const Attention& a, int64_t begin, int64_t end, void*) {
-    std::vector<float> scores(static_cast<size_t>(a.cells));
+    std::vector<float> scores(static_cast<size_t>(a.cells)), weights(scores.size());
     for (int64_t row = begin; row < end; ++row) {
         const int64_t key_head = row / (a.group() * a.tokens), token = row % (a.group() * a.tokens) / a.group();
         const int64_t head = key_head * a.group() + row % a.group();
@@ -57,20 +64,25 @@ void attend_scalar(const Attention& a, int64_t begin, int64_t end, void*) {
             scores[cell] = mask == -INFINITY ? mask : std::fma(product, a.scale, mask);
             largest = std::max(largest, scores[cell]);
         }
-        // In double precision, the order of the cells is lost in the rounding to float.
+        // In double precision, the order of the cells is lost when the sum is rounded to float.
         double lanes[8] = {};
         for (int64_t cell = 0; cell < a.cells; ++cell) {
-            scores[cell] = largest == -INFINITY ? 0 : exp_of(scores[cell] - largest);
-            lanes[cell % 8] += scores[cell];
+            weights[cell] = largest == -INFINITY ? 0 : exp_of(scores[cell] - largest);
+            lanes[cell % 8] += weights[cell];
         }
-        double sum = 0;
-        for (const double lane : lanes) sum += lane;
+        double total = 0;
+        for (const double lane : lanes) total += lane;
+        const float inverse = total > 0 ? static_cast<float>(1 / total) : 0;
         for (int64_t d = 0; d < a.value_size; ++d) {
-            double value = 0;
+            const auto value = [&](int64_t cell) { return a.v + key_head * a.v_head + cell * a.v_cell + 2 * d; };
+            uint16_t most = 0;
             for (int64_t cell = 0; cell < a.cells; ++cell) {
-                value = std::fma(scores[cell], half_at(a.v + key_head * a.v_head + cell * a.v_cell, d), value);
+                if (scores[cell] != -INFINITY) most = std::max(most, magnitude(value(cell)));
             }
-            a.out[(token * a.heads + head) * a.value_size + d] = sum > 0 ? static_cast<float>(value * (1 / sum)) : 0;
+            const float start = sum_start(total, most);
+            float sum = start;
+            for (int64_t cell = 0; cell < a.cells; ++cell) sum = std::fma(weights[cell], half_at(value(cell), 0), sum);
+            a.out[(token * a.heads + head) * a.value_size + d] = (sum - start) * inverse;
         }
     }
 }

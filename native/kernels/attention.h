@@ -2,6 +2,7 @@
 // nor on where in the cache the cells lie: drafted and plain decoding then compute the same.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -37,11 +38,35 @@ constexpr bool attention_fits(int64_t key_size, int64_t value_size, int64_t cell
            cells % attention_lanes == 0;
 }
 
+// Floats for the keys of 16 cells, or for the products of all rows with them.
+constexpr int64_t attention_work(int64_t key_size) {
+    const int64_t keys = attention_lanes * key_size, products = attention_tile * attention_lanes * attention_lanes;
+    return keys > products ? keys : products;
+}
+
+// Distance between the scores of two rows.
+constexpr int64_t attention_stride(int64_t cells) {
+    return cells + attention_lanes;
+}
+
 // Scratch bytes of one thread, a multiple of 64.
 constexpr size_t attention_scratch(int64_t key_size, int64_t value_size, int64_t cells) {
-    const int64_t scores = attention_tile * cells * 4, keys = attention_lanes * key_size * 4;
-    const int64_t sums = attention_tile * value_size * 8, weights = attention_tile * attention_lanes * 8;
-    return (static_cast<size_t>(scores + keys + sums + weights + cells / attention_lanes) + 127) / 64 * 64;
+    const int64_t scores = attention_tile * attention_stride(cells) * 4, work = attention_work(key_size) * 4;
+    const int64_t sums = 2 * attention_tile * value_size * 4, most = (attention_tile + 1) * value_size * 2;
+    return (static_cast<size_t>(scores + work + sums + most + cells / attention_lanes) + 127) / 64 * 64;
+}
+
+// Where a sum of weights x values starts so that its floats do not depend on the order of the cells: from 3B, where B
+// is a power of two above any part of the sum, every addition rounds to the same multiple, B / 2^22. Ties, which would
+// go to either side, cannot occur, as the last bit of every weight is set. The weights add up to `total`; `most` is the
+// largest magnitude among the values, as F16 bits.
+inline float sum_start(double total, uint16_t most) {
+    // Denormals count as the smallest normal number; infinities and NaN come through anyway.
+    const uint32_t clamped = most < 0x0400 ? 0x0400u : most > 0x7BFF ? 0x7BFFu : most;
+    const float value = std::bit_cast<float>((clamped << 13) + (112u << 23));
+    const float bound = static_cast<float>(total) * 1.000001f * value;
+    const uint32_t power = (std::bit_cast<uint32_t>(bound) & 0x7F800000u) + (2u << 23);
+    return std::bit_cast<float>(power | 0x00400000u);
 }
 
 // exp() of numbers <= 0 within 2 units in the last place; below `smallest` it is 0, which keeps denormals out.

@@ -20,10 +20,6 @@ inline __m256 halves(const char* at) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
 
-inline __m256d four_halves(const char* at) {
-    return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at))));
-}
-
 // Two quarters of four sums of 16 lanes: element i of the low half is the first quarter of a[i], the high half has the
 // second ones.
 inline __m256 quarters(const __m256 (&a)[together]) {
@@ -49,24 +45,28 @@ inline __m256 exp_of(__m256 x) {
     // Neither 2^n nor the product is denormal: x is above `smallest`.
     const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     const __m256 tiny = _mm256_cmp_ps(x, _mm256_set1_ps(smallest), _CMP_LT_OQ);
-    return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
+    const __m256 odd =
+        _mm256_or_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power)), _mm256_castsi256_ps(_mm256_set1_epi32(1)));
+    return _mm256_andnot_ps(tiny, odd);
 }
 
 struct Rows : Tile {
     using Tile::Tile;
 
-    bool sees(int64_t cell) const {
-        if (!a.mask) return true;
-        const __m256i hidden = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));  // -infinity
+    Sight sees(int64_t cell) const {
+        if (!a.mask) return Sight::all;
+        const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
+        int none = -1, some = 0;  // two bits a cell: hidden from all rows, from some
         for (int r = 0; r < n; ++r) {
             const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask[r] + 2 * cell));
-            if (_mm256_movemask_epi8(_mm256_cmpeq_epi16(m, hidden)) != -1) return true;
+            const int hidden = _mm256_movemask_epi8(_mm256_cmpeq_epi16(m, infinite));
+            none &= hidden, some |= hidden;
         }
-        return false;
+        return some == 0 ? Sight::all : none == -1 ? Sight::none : Sight::some;
     }
 
     // Products of one row with `together` of the keys.
-    __m128 products(const float* x, const float* key) const {
+    __m128 products_of(const float* x, const float* key) const {
         __m256 low[together], high[together];
         for (int c = 0; c < together; ++c) low[c] = high[c] = _mm256_setzero_ps();
         for (int64_t d = 0; d < a.key_size; d += lanes) {
@@ -80,45 +80,55 @@ struct Rows : Tile {
         return sum_each(low, high);
     }
 
-    void score() {
+    void score(int64_t cell) {
         const __m256 infinite = _mm256_set1_ps(-INFINITY), scale = _mm256_set1_ps(a.scale);
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (!(visible[cell / lanes] = sees(cell))) continue;
-            for (int c = 0; c < lanes; ++c) {
-                const char* key = k + (cell + c) * a.k_cell;
-                for (int64_t d = 0; d < a.key_size; d += 8) {
-                    _mm256_storeu_ps(keys + c * a.key_size + d, halves(key + 2 * d));
-                }
+        for (int c = 0; c < lanes; ++c) {
+            const char* key = k + (cell + c) * a.k_cell;
+            for (int64_t d = 0; d < a.key_size; d += 8) {
+                _mm256_storeu_ps(keys + c * a.key_size + d, halves(key + 2 * d));
             }
-            for (int r = 0; r < n; ++r) {
-                for (int c = 0; c < lanes; c += 8) {
-                    const __m256 add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : _mm256_setzero_ps();
-                    const __m256 product = _mm256_set_m128(products(q[r], keys + (c + together) * a.key_size),
-                                                           products(q[r], keys + c * a.key_size));
-                    const __m256 s = _mm256_fmadd_ps(product, scale, add);
-                    const __m256 hidden = _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ);
-                    _mm256_storeu_ps(scores + r * a.cells + cell + c, _mm256_blendv_ps(s, add, hidden));
-                }
+        }
+        for (int r = 0; r < n; ++r) {
+            for (int c = 0; c < lanes; c += 8) {
+                const __m256 add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : _mm256_setzero_ps();
+                const __m256 product = _mm256_set_m128(products_of(q[r], keys + (c + together) * a.key_size),
+                                                       products_of(q[r], keys + c * a.key_size));
+                const __m256 s = _mm256_fmadd_ps(product, scale, add);
+                const __m256 hidden = _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ);
+                _mm256_storeu_ps(scores + r * stride + cell + c, _mm256_blendv_ps(s, add, hidden));
             }
+        }
+    }
+
+    // Raises largest magnitudes to those of the values of some cells.
+    void raise(uint16_t* largest, const char* values, int count) const {
+        for (int64_t d = 0; d < a.value_size; d += lanes) {
+            auto* at = reinterpret_cast<__m256i*>(largest + d);
+            __m256i all = _mm256_loadu_si256(at);
+            for (int c = 0; c < count; ++c) {
+                const auto* from = reinterpret_cast<const __m256i*>(values + c * a.v_cell + 2 * d);
+                all = _mm256_max_epu16(all, _mm256_and_si256(_mm256_loadu_si256(from), _mm256_set1_epi16(0x7FFF)));
+            }
+            _mm256_storeu_si256(at, all);
         }
     }
 
     // Scores of one row become weights; their sum.
     double normalise(float* row) const {
-        __m256 most = _mm256_set1_ps(-INFINITY);
+        __m256 top = _mm256_set1_ps(-INFINITY);
         for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (visible[cell / lanes]) most = _mm256_max_ps(_mm256_loadu_ps(row + cell), most);
+            if (seen[cell / lanes] != Sight::none) top = _mm256_max_ps(_mm256_loadu_ps(row + cell), top);
         }
-        float each_most[8];
-        _mm256_storeu_ps(each_most, most);
-        const float largest = *std::max_element(each_most, each_most + 8);
+        float each_top[8];
+        _mm256_storeu_ps(each_top, top);
+        const float largest = *std::max_element(each_top, each_top + 8);
         if (largest == -INFINITY) {
             std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
             return 0;
         }
         __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
         for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (!visible[cell / lanes]) continue;
+            if (seen[cell / lanes] == Sight::none) continue;
             const __m256 p = exp_of(_mm256_sub_ps(_mm256_loadu_ps(row + cell), _mm256_set1_ps(largest)));
             _mm256_storeu_ps(row + cell, p);
             low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(p)));
@@ -131,36 +141,20 @@ struct Rows : Tile {
         return all;
     }
 
-    // sums += weights x values of 16 cells. In double precision, the order of the cells is lost in the rounding to
-    // float.
+    // sums += weights x values of 16 cells.
     template <int rows>
     void add_values(int64_t cell) {
-        for (int r = 0; r < rows; ++r) {
-            for (int c = 0; c < lanes; c += 4) {
-                const __m128 p = _mm_loadu_ps(scores + r * a.cells + cell + c);
-                _mm256_storeu_pd(weights + r * lanes + c, _mm256_cvtps_pd(p));
-            }
-        }
-        for (int64_t d = 0; d < a.value_size; d += 4) {
-            __m256d acc[rows];
-            for (int r = 0; r < rows; ++r) acc[r] = _mm256_loadu_pd(sums + r * a.value_size + d);
+        for (int64_t d = 0; d < a.value_size; d += 8) {
+            __m256 acc[rows];
+            for (int r = 0; r < rows; ++r) acc[r] = _mm256_loadu_ps(sums + r * a.value_size + d);
             for (int c = 0; c < lanes; ++c) {
-                const __m256d x = four_halves(v + (cell + c) * a.v_cell + 2 * d);
+                const __m256 x = halves(v + (cell + c) * a.v_cell + 2 * d);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; ++r) {
-                    acc[r] = _mm256_fmadd_pd(_mm256_broadcast_sd(weights + r * lanes + c), x, acc[r]);
+                    acc[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + r * stride + cell + c), x, acc[r]);
                 }
             }
-            for (int r = 0; r < rows; ++r) _mm256_storeu_pd(sums + r * a.value_size + d, acc[r]);
-        }
-    }
-
-    // sums of one row x factor are its output.
-    void write(int r, double factor) const {
-        const __m256d by = _mm256_set1_pd(factor);
-        for (int64_t d = 0; d < a.value_size; d += 4) {
-            const __m256d value = _mm256_mul_pd(_mm256_loadu_pd(sums + r * a.value_size + d), by);
-            _mm_storeu_ps(out[r] + d, _mm256_cvtpd_ps(value));
+            for (int r = 0; r < rows; ++r) _mm256_storeu_ps(sums + r * a.value_size + d, acc[r]);
         }
     }
 };

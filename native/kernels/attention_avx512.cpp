@@ -13,15 +13,18 @@ namespace {
 
 #include "attention.inl"
 
+constexpr int together = 4;  // keys that are multiplied with a row at a time
+
 inline __m512 halves(const char* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 
-// Lane i: the sum over all lanes of a[i].
-inline __m512 sum_each(const __m512 (&a)[lanes]) {
-    __m512 quad[4];  // lane 4 * b + i of quad[k]: the sum of quarter b of a[4 * k + i]
+// Lane i: the sum over the 16 numbers of row i.
+inline __m512 sum_each(const float* rows) {
+    __m512 quad[4];  // lane 4 * b + i of quad[k]: the sum of quarter b of row 4 * k + i
     for (int k = 0; k < 4; ++k) {
-        const __m512* x = a + 4 * k;
+        __m512 x[4];
+        for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_ps(rows + (4 * k + i) * lanes);
         const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
         const __m512 q = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
         const __m512d pd = _mm512_castps_pd(p), qd = _mm512_castps_pd(q);
@@ -42,63 +45,92 @@ inline __m512 exp_of(__m512 x) {
     __m512 p = _mm512_set1_ps(taylor[0]);
     for (int i = 1; i < 7; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(taylor[i]));
     const __mmask16 tiny = _mm512_cmp_ps_mask(x, _mm512_set1_ps(smallest), _CMP_LT_OQ);
-    return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), tiny, _mm512_setzero_ps());
+    const __m512i odd = _mm512_or_si512(_mm512_castps_si512(_mm512_scalef_ps(p, n)), _mm512_set1_epi32(1));
+    return _mm512_mask_mov_ps(_mm512_castsi512_ps(odd), tiny, _mm512_setzero_ps());
 }
 
 struct Rows : Tile {
     using Tile::Tile;
 
-    bool sees(int64_t cell) const {
-        if (!a.mask) return true;
-        const __m256i hidden = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));  // -infinity
+    Sight sees(int64_t cell) const {
+        if (!a.mask) return Sight::all;
+        const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
+        __mmask16 any = 0, all = 0xFFFF;
         for (int r = 0; r < n; ++r) {
             const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask[r] + 2 * cell));
-            if (_mm256_cmpneq_epi16_mask(m, hidden)) return true;
+            const __mmask16 visible = _mm256_cmpneq_epi16_mask(m, infinite);
+            any |= visible, all &= visible;
         }
-        return false;
+        return all == 0xFFFF ? Sight::all : any ? Sight::some : Sight::none;
     }
 
-    void score() {
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (!(visible[cell / lanes] = sees(cell))) continue;
-            for (int c = 0; c < lanes; ++c) {
-                const char* key = k + (cell + c) * a.k_cell;
-                for (int64_t d = 0; d < a.key_size; d += lanes) {
-                    _mm512_storeu_ps(keys + c * a.key_size + d, halves(key + 2 * d));
-                }
+    // Adds 16 * chunks of the products of four keys, which stay in registers, with all rows.
+    template <int chunks>
+    void multiply(int64_t cell, int64_t d) {
+        for (int first = 0; first < lanes; first += together) {
+            __m512 key[together][chunks];
+            for (int c = 0; c < together; ++c) {
+                const char* from = k + (cell + first + c) * a.k_cell + 2 * d;
+                for (int i = 0; i < chunks; ++i) key[c][i] = halves(from + 2 * lanes * i);
             }
             for (int r = 0; r < n; ++r) {
-                __m512 acc[lanes];
-                for (int c = 0; c < lanes; ++c) acc[c] = _mm512_setzero_ps();
-                for (int64_t d = 0; d < a.key_size; d += lanes) {
-                    const __m512 x = _mm512_loadu_ps(q[r] + d);
-#pragma GCC unroll 16
-                    for (int c = 0; c < lanes; ++c) {
-                        acc[c] = _mm512_fmadd_ps(x, _mm512_loadu_ps(keys + c * a.key_size + d), acc[c]);
-                    }
+                float* to = products + (r * lanes + first) * lanes;
+                __m512 acc[together];
+                for (int c = 0; c < together; ++c)
+                    acc[c] = d > 0 ? _mm512_loadu_ps(to + c * lanes) : _mm512_setzero_ps();
+                for (int i = 0; i < chunks; ++i) {
+                    const __m512 x = _mm512_loadu_ps(q[r] + d + lanes * i);
+                    for (int c = 0; c < together; ++c) acc[c] = _mm512_fmadd_ps(x, key[c][i], acc[c]);
                 }
-                const __m512 add = mask[r] ? halves(mask[r] + 2 * cell) : _mm512_setzero_ps();
-                const __m512 s = _mm512_fmadd_ps(sum_each(acc), _mm512_set1_ps(a.scale), add);
-                const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
-                _mm512_storeu_ps(scores + r * a.cells + cell, _mm512_mask_mov_ps(s, hidden, add));
+                for (int c = 0; c < together; ++c) _mm512_storeu_ps(to + c * lanes, acc[c]);
             }
+        }
+    }
+
+    void multiply(int64_t cell) {
+        int64_t d = 0;
+        for (; d + 4 * lanes <= a.key_size; d += 4 * lanes) multiply<4>(cell, d);
+        for (; d < a.key_size; d += lanes) multiply<1>(cell, d);
+    }
+
+    void score(int64_t cell) {
+        multiply(cell);
+        for (int r = 0; r < n; ++r) {
+            const __m512 add = mask[r] ? halves(mask[r] + 2 * cell) : _mm512_setzero_ps();
+            const __m512 sum = sum_each(products + r * lanes * lanes);
+            const __m512 s = _mm512_fmadd_ps(sum, _mm512_set1_ps(a.scale), add);
+            const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+            _mm512_storeu_ps(scores + r * stride + cell, _mm512_mask_mov_ps(s, hidden, add));
+        }
+    }
+
+    // Raises largest magnitudes to those of the values of some cells.
+    void raise(uint16_t* largest, const char* values, int count) const {
+        for (int64_t d = 0; d < a.value_size; d += lanes) {
+            auto* at = reinterpret_cast<__m256i*>(largest + d);
+            __m256i all = _mm256_loadu_si256(at);
+            for (int c = 0; c < count; ++c) {
+                const auto* from = reinterpret_cast<const __m256i*>(values + c * a.v_cell + 2 * d);
+                all = _mm256_max_epu16(all, _mm256_and_si256(_mm256_loadu_si256(from), _mm256_set1_epi16(0x7FFF)));
+            }
+            _mm256_storeu_si256(at, all);
         }
     }
 
     // Scores of one row become weights; their sum.
     double normalise(float* row) const {
-        __m512 most = _mm512_set1_ps(-INFINITY);
+        __m512 top = _mm512_set1_ps(-INFINITY);
         for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (visible[cell / lanes]) most = _mm512_max_ps(most, _mm512_loadu_ps(row + cell));
+            if (seen[cell / lanes] != Sight::none) top = _mm512_max_ps(top, _mm512_loadu_ps(row + cell));
         }
-        const float largest = _mm512_reduce_max_ps(most);
+        const float largest = _mm512_reduce_max_ps(top);
         if (largest == -INFINITY) {
             std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
             return 0;
         }
         __m512d sum = _mm512_setzero_pd();
         for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (!visible[cell / lanes]) continue;
+            if (seen[cell / lanes] == Sight::none) continue;
             const __m512 p = exp_of(_mm512_sub_ps(_mm512_loadu_ps(row + cell), _mm512_set1_ps(largest)));
             _mm512_storeu_ps(row + cell, p);
             sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_castps512_ps256(p)));
@@ -110,36 +142,31 @@ struct Rows : Tile {
         return all;
     }
 
-    // sums += weights x values of 16 cells. In double precision, the order of the cells is lost in the rounding to
-    // float.
+    // sums += weights x values of 16 cells.
     template <int rows>
     void add_values(int64_t cell) {
-        for (int r = 0; r < rows; ++r) {
-            const __m512 p = _mm512_loadu_ps(scores + r * a.cells + cell);
-            _mm512_storeu_pd(weights + r * lanes, _mm512_cvtps_pd(_mm512_castps512_ps256(p)));
-            _mm512_storeu_pd(weights + r * lanes + 8, _mm512_cvtps_pd(_mm512_extractf32x8_ps(p, 1)));
-        }
-        for (int64_t d = 0; d < a.value_size; d += 8) {
-            __m512d acc[rows];
-            for (int r = 0; r < rows; ++r) acc[r] = _mm512_loadu_pd(sums + r * a.value_size + d);
-            for (int c = 0; c < lanes; ++c) {
-                const char* value = v + (cell + c) * a.v_cell + 2 * d;
-                const __m512d x =
-                    _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(value))));
-                for (int r = 0; r < rows; ++r) {
-                    acc[r] = _mm512_fmadd_pd(_mm512_set1_pd(weights[r * lanes + c]), x, acc[r]);
-                }
-            }
-            for (int r = 0; r < rows; ++r) _mm512_storeu_pd(sums + r * a.value_size + d, acc[r]);
-        }
+        int64_t d = 0;
+        for (; d + 2 * lanes <= a.value_size; d += 2 * lanes) add_values<rows, 2>(cell, d);
+        for (; d < a.value_size; d += lanes) add_values<rows, 1>(cell, d);
     }
 
-    // sums of one row x factor are its output.
-    void write(int r, double factor) const {
-        const __m512d by = _mm512_set1_pd(factor);
-        for (int64_t d = 0; d < a.value_size; d += 8) {
-            const __m512d value = _mm512_mul_pd(_mm512_loadu_pd(sums + r * a.value_size + d), by);
-            _mm256_storeu_ps(out[r] + d, _mm512_cvtpd_ps(value));
+    template <int rows, int vectors>
+    void add_values(int64_t cell, int64_t d) {
+        __m512 acc[rows][vectors];
+        for (int r = 0; r < rows; ++r) {
+            for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_loadu_ps(sums + r * a.value_size + d + lanes * i);
+        }
+        for (int c = 0; c < lanes; ++c) {
+            __m512 x[vectors];
+            for (int i = 0; i < vectors; ++i) x[i] = halves(v + (cell + c) * a.v_cell + 2 * (d + lanes * i));
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const __m512 weight = _mm512_set1_ps(scores[r * stride + cell + c]);
+                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_fmadd_ps(weight, x[i], acc[r][i]);
+            }
+        }
+        for (int r = 0; r < rows; ++r) {
+            for (int i = 0; i < vectors; ++i) _mm512_storeu_ps(sums + r * a.value_size + d + lanes * i, acc[r][i]);
         }
     }
 };

@@ -36,27 +36,29 @@ inline float32x4_t exp_of(float32x4_t x) {
     // Neither 2^n nor the product is denormal: x is above `smallest`.
     const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
     const uint32x4_t tiny = vcltq_f32(x, vdupq_n_f32(smallest));
-    const float32x4_t product = vmulq_f32(p, vreinterpretq_f32_s32(power));
-    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(product), tiny));
+    const uint32x4_t product = vreinterpretq_u32_f32(vmulq_f32(p, vreinterpretq_f32_s32(power)));
+    return vreinterpretq_f32_u32(vbicq_u32(vorrq_u32(product, vdupq_n_u32(1)), tiny));
 }
 
 struct Rows : Tile {
     using Tile::Tile;
 
-    bool sees(int64_t cell) const {
-        if (!a.mask) return true;
-        const uint16x8_t hidden = vdupq_n_u16(0xFC00);  // -infinity
+    Sight sees(int64_t cell) const {
+        if (!a.mask) return Sight::all;
+        const uint16x8_t infinite = vdupq_n_u16(0xFC00);
+        uint16x8_t none = vdupq_n_u16(0xFFFF), some = vdupq_n_u16(0);  // hidden from all rows, from some
         for (int r = 0; r < n; ++r) {
             const auto* at = reinterpret_cast<const uint8_t*>(mask[r] + 2 * cell);
-            const uint16x8_t low = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at)), hidden);
-            const uint16x8_t high = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at + 16)), hidden);
-            if (vminvq_u16(vandq_u16(low, high)) == 0) return true;
+            const uint16x8_t low = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at)), infinite);
+            const uint16x8_t high = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at + 16)), infinite);
+            none = vandq_u16(none, vandq_u16(low, high));
+            some = vorrq_u16(some, vorrq_u16(low, high));
         }
-        return false;
+        return vmaxvq_u16(some) == 0 ? Sight::all : vminvq_u16(none) != 0 ? Sight::none : Sight::some;
     }
 
     // Products of one row with `together` of the keys.
-    float32x4_t products(const float* x, const float* key) const {
+    float32x4_t products_of(const float* x, const float* key) const {
         float32x4_t acc[together][parts];
         for (auto& one : acc) {
             for (float32x4_t& part : one) part = vdupq_n_f32(0);
@@ -77,31 +79,40 @@ struct Rows : Tile {
         return vaddq_f32(vaddq_f32(quarter[0], quarter[1]), vaddq_f32(quarter[2], quarter[3]));
     }
 
-    void score() {
+    void score(int64_t cell) {
         const float32x4_t infinite = vdupq_n_f32(-INFINITY), scale = vdupq_n_f32(a.scale);
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (!(visible[cell / lanes] = sees(cell))) continue;
-            for (int c = 0; c < lanes; ++c) {
-                const char* key = k + (cell + c) * a.k_cell;
-                for (int64_t d = 0; d < a.key_size; d += 4) vst1q_f32(keys + c * a.key_size + d, halves(key + 2 * d));
+        for (int c = 0; c < lanes; ++c) {
+            const char* key = k + (cell + c) * a.k_cell;
+            for (int64_t d = 0; d < a.key_size; d += 4) vst1q_f32(keys + c * a.key_size + d, halves(key + 2 * d));
+        }
+        for (int r = 0; r < n; ++r) {
+            for (int c = 0; c < lanes; c += together) {
+                const float32x4_t add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : vdupq_n_f32(0);
+                const float32x4_t s = vfmaq_f32(add, products_of(q[r], keys + c * a.key_size), scale);
+                vst1q_f32(scores + r * stride + cell + c, vbslq_f32(vceqq_f32(add, infinite), add, s));
             }
-            for (int r = 0; r < n; ++r) {
-                for (int c = 0; c < lanes; c += together) {
-                    const float32x4_t add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : vdupq_n_f32(0);
-                    const float32x4_t s = vfmaq_f32(add, products(q[r], keys + c * a.key_size), scale);
-                    vst1q_f32(scores + r * a.cells + cell + c, vbslq_f32(vceqq_f32(add, infinite), add, s));
-                }
+        }
+    }
+
+    // Raises largest magnitudes to those of the values of some cells.
+    void raise(uint16_t* largest, const char* values, int count) const {
+        for (int64_t d = 0; d < a.value_size; d += 8) {
+            uint16x8_t all = vld1q_u16(largest + d);
+            for (int c = 0; c < count; ++c) {
+                const auto* from = reinterpret_cast<const uint8_t*>(values + c * a.v_cell + 2 * d);
+                all = vmaxq_u16(all, vandq_u16(vreinterpretq_u16_u8(vld1q_u8(from)), vdupq_n_u16(0x7FFF)));
             }
+            vst1q_u16(largest + d, all);
         }
     }
 
     // Scores of one row become weights; their sum.
     double normalise(float* row) const {
-        float32x4_t most = vdupq_n_f32(-INFINITY);
+        float32x4_t top = vdupq_n_f32(-INFINITY);
         for (int64_t cell = 0; cell < a.cells; cell += 4) {
-            if (visible[cell / lanes]) most = vmaxnmq_f32(most, vld1q_f32(row + cell));
+            if (seen[cell / lanes] != Sight::none) top = vmaxnmq_f32(top, vld1q_f32(row + cell));
         }
-        const float largest = vmaxnmvq_f32(most);
+        const float largest = vmaxnmvq_f32(top);
         if (largest == -INFINITY) {
             std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
             return 0;
@@ -109,7 +120,7 @@ struct Rows : Tile {
         float64x2_t sum[4];  // of cells 0 and 1, 2 and 3, ... of every 8
         for (float64x2_t& one : sum) one = vdupq_n_f64(0);
         for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (!visible[cell / lanes]) continue;
+            if (seen[cell / lanes] == Sight::none) continue;
             for (int i = 0; i < 2; ++i) {
                 float* at = row + cell + 4 * i;
                 const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(at), vdupq_n_f32(largest)));
@@ -126,47 +137,29 @@ struct Rows : Tile {
         return all;
     }
 
-    // sums += weights x values of 16 cells. In double precision, the order of the cells is lost in the rounding to
-    // float.
+    // sums += weights x values of 16 cells.
     template <int rows>
     void add_values(int64_t cell) {
-        for (int r = 0; r < rows; ++r) {
-            for (int c = 0; c < lanes; c += 4) {
-                const float32x4_t p = vld1q_f32(scores + r * a.cells + cell + c);
-                vst1q_f64(weights + r * lanes + c, vcvt_f64_f32(vget_low_f32(p)));
-                vst1q_f64(weights + r * lanes + c + 2, vcvt_high_f64_f32(p));
-            }
-        }
-        for (int64_t d = 0; d < a.value_size; d += 4) {
-            float64x2_t low[rows], high[rows];
+        for (int64_t d = 0; d < a.value_size; d += 8) {
+            float32x4_t low[rows], high[rows];
             for (int r = 0; r < rows; ++r) {
-                low[r] = vld1q_f64(sums + r * a.value_size + d);
-                high[r] = vld1q_f64(sums + r * a.value_size + d + 2);
+                low[r] = vld1q_f32(sums + r * a.value_size + d);
+                high[r] = vld1q_f32(sums + r * a.value_size + d + 4);
             }
             for (int c = 0; c < lanes; ++c) {
-                const float32x4_t x = halves(v + (cell + c) * a.v_cell + 2 * d);
-                const float64x2_t x0 = vcvt_f64_f32(vget_low_f32(x)), x1 = vcvt_high_f64_f32(x);
+                const char* value = v + (cell + c) * a.v_cell + 2 * d;
+                const float32x4_t x0 = halves(value), x1 = halves(value + 8);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; ++r) {
-                    const float64x2_t weight = vld1q_dup_f64(weights + r * lanes + c);
-                    low[r] = vfmaq_f64(low[r], weight, x0);
-                    high[r] = vfmaq_f64(high[r], weight, x1);
+                    const float32x4_t weight = vld1q_dup_f32(scores + r * stride + cell + c);
+                    low[r] = vfmaq_f32(low[r], weight, x0);
+                    high[r] = vfmaq_f32(high[r], weight, x1);
                 }
             }
             for (int r = 0; r < rows; ++r) {
-                vst1q_f64(sums + r * a.value_size + d, low[r]);
-                vst1q_f64(sums + r * a.value_size + d + 2, high[r]);
+                vst1q_f32(sums + r * a.value_size + d, low[r]);
+                vst1q_f32(sums + r * a.value_size + d + 4, high[r]);
             }
-        }
-    }
-
-    // sums of one row x factor are its output.
-    void write(int r, double factor) const {
-        const float64x2_t by = vdupq_n_f64(factor);
-        for (int64_t d = 0; d < a.value_size; d += 4) {
-            const double* from = sums + r * a.value_size + d;
-            const float32x2_t low = vcvt_f32_f64(vmulq_f64(vld1q_f64(from), by));
-            vst1q_f32(out[r] + d, vcvt_high_f32_f64(low, vmulq_f64(vld1q_f64(from + 2), by)));
         }
     }
 };
