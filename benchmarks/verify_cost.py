@@ -1,16 +1,17 @@
 """What checking several tokens at once costs, relative to a plain step of unmodified llama.cpp kernels.
 
-    python benchmarks/verify_cost.py MODEL [--widths 1 2 4 8 16] [--prefill 512] [--rounds 9] [--threads 0]
-                                     [--require 1:0.70 --require 8:1.30] [--require-prefill 1.5]
+    python benchmarks/verify_cost.py MODEL [--widths 1 2 4 8 16] [--prefill 512] [--position 64] [--rounds 9]
+                                     [--threads 0] [--require 1:0.70 --require 8:1.30] [--require-prefill 1.5]
 
-T(n): one forward pass over n tokens with our kernels; S(n): with the stock ones (MEDUSA_ISA=off). Two processes are
-measured in turn, width by width, so that both see the same machine; the table shows medians. Exits with 1 when a
-required T(n)/S(1), or prefill speed relative to stock, is missed.
+T(n): one forward pass over n tokens, behind `position` others, with our kernels; S(n): with the stock ones
+(MEDUSA_ISA=off). Two processes are measured in turn, width by width, so that both see the same machine; the table
+shows medians. Exits with 1 when a required T(n)/S(1), or prefill speed relative to stock, is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -25,12 +26,12 @@ from rich.table import Table
 class Worker:
     """A process with the model loaded, asked for one measurement at a time."""
 
-    def __init__(self, model: str, isa: str | None, threads: int) -> None:
+    def __init__(self, model: str, isa: str | None, threads: int, position: int) -> None:
         environment = dict(os.environ)
         if isa is not None:
             environment["MEDUSA_ISA"] = isa
         self.process = subprocess.Popen(
-            [sys.executable, __file__, model, "--worker", "--threads", str(threads)],
+            [sys.executable, __file__, model, "--worker", "--threads", str(threads), "--position", str(position)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -48,13 +49,16 @@ class Worker:
         return float(json.loads(line))
 
 
-def work(model_path: str, threads: int) -> None:
+def work(model_path: str, threads: int, position: int) -> None:
     from rich.console import Console as Stderr
 
     from medusa_cli import models, native
 
     model = native.Model(str(models.resolve(model_path, Stderr(stderr=True)).path))
-    measure: dict[str, Any] = {"verify": native.time_verify, "prefill": native.time_prefill}
+    measure: dict[str, Any] = {
+        "verify": functools.partial(native.time_verify, position=position),
+        "prefill": native.time_prefill,
+    }
     for line in sys.stdin:
         what, width = json.loads(line)
         times = measure[what](model, width, repeats=4, n_threads=threads)
@@ -67,6 +71,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--position", type=int, default=64, help="tokens in the cache before each pass")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--require", action="append", default=[], metavar="N:RATIO")
@@ -74,9 +79,9 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return work(arguments.model, arguments.threads)
+        return work(arguments.model, arguments.threads, arguments.position)
 
-    ours, stock = (Worker(arguments.model, isa, arguments.threads) for isa in (None, "off"))
+    ours, stock = (Worker(arguments.model, isa, arguments.threads, arguments.position) for isa in (None, "off"))
     jobs = [("verify", width) for width in sorted({1, *arguments.widths})] + [("prefill", arguments.prefill)]
     times: dict[tuple[str, int], list[tuple[float, float]]] = {job: [] for job in jobs}
     for _ in range(arguments.rounds):
