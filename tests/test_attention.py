@@ -47,8 +47,8 @@ def example(
 
 
 def assert_close(actual: NDArray[np.float32], operands: tuple[NDArray[np.float32], Halves, Halves, Halves]) -> None:
-    """Sums round to multiples of B / 2^22, where B is at most twice the weights' sum times the largest value: by half of
-    that for each cell, and like random numbers on average. Beside it, scores are products of floats."""
+    """Sums round to multiples of B / 2^22, where B is at most twice the weights' sum times the largest value: by half
+    of that for each cell, and like random numbers on average. Beside it, scores are products of floats."""
     wanted = exact(*operands)
     cells, largest = len(operands[2]), float(np.abs(operands[2]).max())
     rounding = largest * 2.0**-22

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from typing import Any
@@ -164,3 +165,17 @@ def test_the_debug_variable_shows_the_traceback(
     err = capsys.readouterr().err
     assert err.startswith("medusa_cli.errors.MedusaError: what\n")
     assert err.endswith("error: what\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+)
+def test_waiting_threads_sleep_soon_unless_the_person_decides(given: dict[str, str], expected: str) -> None:
+    code = "import os, medusa_cli.native; print(os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | given)
+    assert result.stdout.strip() == expected

@@ -59,8 +59,8 @@ constexpr size_t attention_scratch(int64_t key_size, int64_t value_size, int64_t
 // Where a sum of weights x values starts so that its floats do not depend on the order of the cells: from 3B, where B
 // is a power of two above any part of the sum, every addition rounds to the same multiple, B / 2^22. Ties, which would
 // go to either side, cannot occur, as the last bit of every weight is set. The weights add up to `total`; `most` is the
-// largest magnitude among the values, as F16 bits.
-inline float sum_start(double total, uint16_t most) {
+// largest magnitude among the values, as F16 bits. Static, so that each file's copy keeps to its instruction set.
+static inline float sum_start(double total, uint16_t most) {
     // Denormals count as the smallest normal number; infinities and NaN come through anyway.
     const uint32_t clamped = most < 0x0400 ? 0x0400u : most > 0x7BFF ? 0x7BFFu : most;
     const float value = std::bit_cast<float>((clamped << 13) + (112u << 23));
