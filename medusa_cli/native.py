@@ -5,7 +5,6 @@ process. The other way round the process would hold two copies of libllama. The 
 native runs, because the engine relies on struct layouts of exactly that release.
 """
 
-import os
 from importlib import metadata
 
 from medusa_cli.errors import MedusaError
@@ -21,17 +20,6 @@ def installed_llama_cpp_python() -> str | None:
         return None
 
 
-def _wait_briefly() -> None:
-    """Lets threads that wait for each other give up their processor after half a millisecond.
-
-    GNU OpenMP's own limit is some 15 ms. A thread that another program keeps from running is then waited for all that
-    time, hundreds of times a step: on a busy machine, steps take several times as long (benchmarks/busy_machine.py).
-    The library reads it when it loads; what the person has set stays.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
 def _check_versions() -> None:
     found = installed_llama_cpp_python()
     if found != LLAMA_CPP_PYTHON_PIN:
@@ -42,7 +30,6 @@ def _check_versions() -> None:
 
 
 _check_versions()
-_wait_briefly()
 try:
     import llama_cpp  # noqa: F401
 except (ImportError, OSError, RuntimeError) as error:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,20 +164,3 @@ def test_the_debug_variable_shows_the_traceback(
     err = capsys.readouterr().err
     assert err.startswith("medusa_cli.errors.MedusaError: what\n")
     assert err.endswith("error: what\n")
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
-)
-def test_waiting_threads_sleep_soon_unless_the_person_decides(
-    tmp_path: Path, given: dict[str, str], expected: str
-) -> None:
-    # Not from the source folder, which has no compiled module.
-    code = "import os, medusa_cli.native; print(os.environ.get('GOMP_SPINCOUNT'))"
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    }
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | given, cwd=tmp_path)
-    assert result.stdout.strip() == expected
