@@ -39,6 +39,7 @@ class Collector {
             for (Slot& slot : slots_) {
                 if (!slot.busy && next_ < prompts_.size()) start(slot);
             }
+            close_gaps();
             rows_.clear();
             for (Slot& slot : slots_) {
                 if (!slot.busy) continue;
@@ -98,6 +99,22 @@ class Collector {
             decode();
         }
         if (params_.hidden) context_.set_hidden(true);
+    }
+
+    // Moves the last busy slots into idle ones before them: libllama computes only neighbouring sequences together, and
+    // would read the weights once more for each gap.
+    void close_gaps() {
+        auto idle = slots_.begin(), busy = slots_.end();
+        while (true) {
+            idle = std::find_if(idle, busy, [](const Slot& slot) { return !slot.busy; });
+            while (busy != idle && !busy[-1].busy) --busy;
+            if (busy == idle) return;
+            --busy;
+            context_.copy(busy->id, idle->id, -1, -1);
+            context_.remove(busy->id, -1, -1);
+            std::swap(*idle, *busy);
+            std::swap(idle->id, busy->id);
+        }
     }
 
     // Draws a token from the slot's row; hands the continuation over when it is complete.
