@@ -6,11 +6,23 @@
 namespace medusa {
 namespace {
 
+// How many tokens all prompts begin with, less than the shortest has: the chat template's opening and system prompt.
+int common_prefix(const std::vector<std::vector<Token>>& prompts) {
+    if (prompts.empty()) return 0;
+    const auto& first = prompts.front();
+    size_t shared = first.size() - 1;
+    for (const auto& prompt : prompts) {
+        const size_t most = std::min(shared, prompt.size() - 1);
+        shared = std::mismatch(first.begin(), first.begin() + most, prompt.begin()).first - first.begin();
+    }
+    return static_cast<int>(shared);
+}
+
 // A sequence of the context that works on one prompt after another.
 struct Slot {
     int id = 0;
     bool busy = false;
-    int position = 0;  // cells in use
+    int position = 0;  // cells in use, by the text before where idle
     int row = -1;      // output row of the newest decode
     Token next = 0;    // drawn, not decoded
     std::unique_ptr<Chain> chain;
@@ -25,6 +37,7 @@ class Collector {
           temperatures_(temperatures),
           params_(params),
           on_partial_(on_partial),
+          shared_(common_prefix(prompts)),
           context_(model, sized(prompts, params)) {
         context_.set_hidden(params.hidden);
         width_ = params.hidden ? model->embedding_size() : 0;
@@ -74,24 +87,27 @@ class Collector {
         if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate: lower --parallel");
     }
 
-    // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch.
+    // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch. What all prompts
+    // begin with is there from the text before, unless the model's memory cannot be cut.
     void start(Slot& slot) {
-        context_.remove(slot.id, -1, -1);
+        const bool kept = shared_ > 0 && slot.position > 0 && context_.remove(slot.id, shared_, -1);
+        if (!kept) context_.remove(slot.id, -1, -1);
         const size_t index = next_++;
         const auto& prompt = prompts_[index];
         slot.busy = true;
-        slot.position = 0;
+        slot.position = kept ? shared_ : 0;
         slot.work = {index, {}, {}};
         SamplingParams sampling;
         sampling.temperature = temperatures_[index];
         slot.chain = make_chain(sampling, vocab_size_, prompt);
         slot.next = prompt.back();
         const size_t last = prompt.size() - 1;
-        if (last == 0) return;
+        const size_t done = slot.position;
+        if (done == last) return;
         // Hidden states would make every row pay for the output matrix.
         if (params_.hidden) context_.set_hidden(false);
         const size_t batch = context_.batch_size();
-        for (size_t begin = 0; begin < last; begin += batch) {
+        for (size_t begin = done; begin < last; begin += batch) {
             rows_.clear();
             for (size_t i = begin; i < std::min<size_t>(last, begin + batch); ++i) {
                 rows_.push_back({prompt[i], slot.position++, {&slot.id, 1}, false});
@@ -145,6 +161,7 @@ class Collector {
     const std::vector<float>& temperatures_;
     CollectParams params_;
     const OnPartial& on_partial_;
+    const int shared_;  // tokens that every prompt begins with
     LlamaContext context_;
     std::vector<Slot> slots_;
     std::vector<BatchRow> rows_;

@@ -54,6 +54,15 @@ def test_a_small_model_with_prompts_that_share_a_cache_slot(tmp_path: Path) -> N
     assert any(len(tokens) > 40 for tokens, _ in texts.values())
 
 
+def test_prompts_that_begin_alike(tmp_path: Path) -> None:
+    """Their beginning stays in the cache from one prompt to the next, and a prompt may be that beginning alone."""
+    quantise(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
+    random = np.random.default_rng(1)
+    start = random.integers(3, 320, 21).tolist()
+    prompts = [start + random.integers(3, 320, length).tolist() for length in (1, 40, 7, 0, 90, 2, 13, 30, 5, 3)]
+    check(native.Model(str(tmp_path / "model.gguf")), prompts, max_tokens=60)
+
+
 @pytest.mark.model
 def test_the_demo_model(demo_model_path: Path) -> None:
     model = native.Model(str(demo_model_path))
