@@ -60,6 +60,21 @@ struct Tile {
         return end;
     }
 
+#if defined(__AVX2__)  // the instruction sets of x86 have this in common
+    // Raises largest magnitudes to those of the values of some cells.
+    void raise(uint16_t* largest, const char* values, int count) const {
+        for (int64_t d = 0; d < a.value_size; d += lanes) {
+            auto* at = reinterpret_cast<__m256i*>(largest + d);
+            __m256i all = _mm256_loadu_si256(at);
+            for (int c = 0; c < count; ++c) {
+                const auto* from = reinterpret_cast<const __m256i*>(values + c * a.v_cell + 2 * d);
+                all = _mm256_max_epu16(all, _mm256_and_si256(_mm256_loadu_si256(from), _mm256_set1_epi16(0x7FFF)));
+            }
+            _mm256_storeu_si256(at, all);
+        }
+    }
+#endif
+
     void start_sums(int r, double total) {
         const uint16_t *own = most + r * a.value_size, *shared = most + tile * a.value_size;
         for (int64_t d = 0; d < a.value_size; ++d) {
