@@ -125,7 +125,9 @@ class Data:
         self.taught = TextRows(self.states, embeddings, (FileRows([ids], CPU), FileRows([p], CPU)))
         self.source = TextRows(self.states, embeddings)
 
-    def plan(self, steps: int, *, rate: float = 1e-3, noise: float = 0.0, **changes: Any) -> fit.FitPlan:
+    def plan(
+        self, steps: int, *, rate: float = 1e-3, noise: float = 0.0, decay: float = 0.1, **changes: Any
+    ) -> fit.FitPlan:
         fields: dict[str, Any] = {
             "data": "d",
             "kind": "medusa",
@@ -135,7 +137,7 @@ class Data:
             "steps": steps,
             "batch": 64,
             "device": "cpu",
-            "recipe": Recipe(RECIPES[changes.get("kind", "medusa")].blocks, rate, noise, 64),
+            "recipe": Recipe(RECIPES[changes.get("kind", "medusa")].blocks, rate, noise, decay, 64),
         }
         return fit.FitPlan(**{**fields, **changes})
 
@@ -204,6 +206,18 @@ def test_interrupted_and_resumed_equals_uninterrupted(data: Data, tmp_path: Path
     with deterministic(1):
         assert data.run(again, evaluate=growth)
     assert same(again, whole)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_decay_towards_those_of_fresh_heads(data: Data, kind: str) -> None:
+    """At the highest rate, which the second of forty steps has, a decay of 1 / rate takes back all that was learned."""
+    plan = data.plan(40, kind=kind, rate=1e-3, decay=1e3)
+    trainer, fresh = fit.Fit(plan, HIDDEN, CPU), fit.Fit(plan, HIDDEN, CPU)
+    data.run(fresh, should_stop=lambda: True)
+    data.run(trainer, should_stop=lambda: trainer.step >= 1)
+    assert not same(trainer, fresh)
+    data.run(trainer, should_stop=lambda: trainer.step >= 2)
+    assert same(trainer, fresh)
 
 
 def test_the_best_weights_are_kept_and_training_ends_early(data: Data) -> None:

@@ -18,7 +18,7 @@ from medusa_cli.converters.atomic import atomic_path
 
 from .heads import HeadInputs, Heads, HeadShape
 from .loss import heads_loss
-from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, TEACHER_TOP, WARMUP_STEPS, WEIGHT_DECAY, Recipe
+from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, TEACHER_TOP, WARMUP_STEPS, Recipe
 from .rows import BatchOrder, Examples, FileRows, TextRows, TokenEmbeddings
 from .torch_setup import matmul_dtype
 
@@ -93,11 +93,11 @@ class Fit:
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
         self.plan, self.device, self.step = plan, device, 0
         self.best = Best()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(plan.seed)
-            self.heads = Heads(HeadShape(plan.kind, plan.heads, hidden, plan.recipe.blocks)).to(device)
+        self.shape = HeadShape(plan.kind, plan.heads, hidden, plan.recipe.blocks)
+        self.heads = self._fresh()
+        self.weights: list[Tensor] = list(self.heads.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.heads.parameters(), lr=plan.recipe.rate, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY, fused=True
+            self.weights, lr=plan.recipe.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
         )
 
     def run(
@@ -124,8 +124,10 @@ class Fit:
         rows = torch.from_numpy(examples.rows)
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         every = -(-self.plan.steps // EVALUATIONS)
-        if self.step == 0 and self.heads.prefix is not None:
-            self.heads.prefix.keep_scale(source.states.gather(rows[: self.plan.batch]))
+        fresh = self._fresh(source.states.gather(rows[: self.plan.batch]))
+        if self.step == 0:
+            self.heads.load_state_dict(fresh.state_dict())
+        start: list[Tensor] = list(fresh.parameters())
         value, pause, saved = math.nan, CHECKPOINT_SECONDS, time.monotonic()
         while not self.finished and not should_stop():
             picked = order.pick(self.step)
@@ -135,7 +137,7 @@ class Fit:
             z = self.heads(inputs, output.dtype)
             taught = source.taught(at, self.plan.heads)
             loss = heads_loss(z, wanted, output, block, taught)
-            self._update(loss)
+            self._update(loss, start)
             if self.step % 10 == 0 or self.step == self.plan.steps or self.step % every == 0:
                 value = float(loss.detach())
             if evaluate is not None and (self.step % every == 0 or self.step == self.plan.steps):
@@ -169,13 +171,25 @@ class Fit:
         states = inputs.states.float() + (noise * (alpha * hidden**-0.5)).to(self.device)
         return HeadInputs(states, inputs.embedded, inputs.lengths)
 
-    def _update(self, loss: Tensor) -> None:
+    def _fresh(self, states: Tensor | None = None) -> Heads:
+        """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.plan.seed)
+            heads = Heads(self.shape).to(self.device)
+        if heads.prefix is not None and states is not None:
+            heads.prefix.keep_scale(states)
+        return heads
+
+    def _update(self, loss: Tensor, start: list[Tensor]) -> None:
+        rate = learning_rate(self.step, self.plan.steps, self.plan.recipe.rate)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.plan.steps, self.plan.recipe.rate)
+            group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.heads.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
         self.optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(self.weights, start, rate * self.plan.recipe.decay)
         self.step += 1
 
     @property

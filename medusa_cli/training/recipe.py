@@ -13,23 +13,25 @@ DEFAULT_OBJECTIVE = "teacher"
 @dataclass(frozen=True)
 class Recipe:
     """blocks: residual blocks of each head. rate: highest learning rate. noise: Hydra's alpha; the hidden states get
-    uniform noise of up to alpha / sqrt(hidden size) in each place. batch: rows per step on a CPU."""
+    uniform noise of up to alpha / sqrt(hidden size) in each place. decay: each step takes the weights, by this
+    times the learning rate, back towards those of fresh heads, which pass the hidden state on. batch: rows per step
+    on a CPU."""
 
     blocks: int
     rate: float
     noise: float
+    decay: float
     batch: int
 
 
 RECIPES = {
-    "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, batch=512),
-    "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, batch=512),
-    "hydra++": Recipe(blocks=4, rate=5e-4, noise=0.0, batch=1024),
+    "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.01, batch=512),
+    "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, decay=0.5, batch=512),
+    "hydra++": Recipe(blocks=4, rate=5e-4, noise=0.0, decay=0.01, batch=1024),
 }
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""
 WARMUP_STEPS = 100
-WEIGHT_DECAY = 0.01
 EVALUATIONS = 16
 """How often a run measures held-out tokens per step, at even distances."""
 PATIENCE = 5
