@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -31,6 +31,7 @@ def test_a_text_of_zeros_is_told_by_its_length() -> None:
 
 
 @given(st.integers(0, 10**6))
+@example(391)
 def test_near_copies_are_found_and_other_texts_kept(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, other = rng.integers(0, 50_000, 300), rng.integers(0, 50_000, 300)
