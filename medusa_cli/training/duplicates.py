@@ -12,7 +12,7 @@ from .filters import GRAM
 
 SKETCH = 128
 """Hashes kept of a text: the smallest ones, so that equal texts keep equal ones. With a quarter as many, a text of 300
-tokens of which one differs was taken for another once in a thousand times."""
+tokens of which one differs was taken for another in 4 of 6000 tries."""
 SIMILAR = 0.8
 """Share of common 8-grams from which on two texts count as one."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
