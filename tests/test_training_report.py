@@ -224,6 +224,16 @@ def test_the_trade_off_follows_its_formula() -> None:
     assert second.tokens_per_second == pytest.approx(1000 * 1.75 / 12)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "best"), [((166.2, 165.9, 162.7), 20), ((150.0, 165.9, 162.7), 20), ((9, 8, 7), 10)]
+)
+def test_of_sizes_that_are_nearly_as_fast_the_largest_is_taken(speeds: tuple[float, ...], best: int) -> None:
+    rows = [
+        draft_vocab.SizeTradeOff(size, 0.9, 1.0, 1.8, speed) for size, speed in zip((10, 20, 30), speeds, strict=True)
+    ]
+    assert draft_vocab.best_size(rows) == best
+
+
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
 def test_the_choice_is_measured_once_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(draft_vocab, "SIZES", (20, 40, 80))
@@ -240,8 +250,7 @@ def test_the_choice_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
 
     choice = choose()
     assert [row.size for row in choice.rows] == [20, 40, 80]
-    best = max(choice.rows, key=lambda row: row.tokens_per_second)
-    assert choice.size == best.size
+    assert choice.size == draft_vocab.best_size(choice.rows)
     assert all(row.draft_ms > 0 for row in choice.rows)
     assert choice.verify_ms is not None
     assert [row.coverage for row in choice.rows] == sorted(row.coverage for row in choice.rows)
