@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
+from gguf import GGUFReader
+from gguf.quants import dequantize
 from medusa_cli.converters import single_file
 from typer.testing import CliRunner
 
@@ -198,22 +200,20 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, byte_level]}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
 
-    demo = native.read_gguf(str(MEDUSA_HEADS))
-    with MEDUSA_HEADS.open("rb") as file:
-        stored = {t.name: (file.seek(t.offset), file.read(t.nbytes))[1] for t in demo.tensors}
+    stored = {tensor.name: tensor for tensor in GGUFReader(MEDUSA_HEADS).tensors}
     tensors = {}
-    for k in range(demo.metadata["medusa.head_count"]):
-        weight = np.frombuffer(stored[f"medusa.{k}.block.0.weight"], np.float16).copy().reshape(576, 576)
-        tensors[f"{k}.0.linear.weight"] = torch.from_numpy(weight)
-        bias = np.frombuffer(stored[f"medusa.{k}.block.0.bias"], np.float32).copy()
-        tensors[f"{k}.0.linear.bias"] = torch.from_numpy(bias)
+    for k in range(4):
+        for part in ("weight", "bias"):
+            tensor = stored[f"medusa.{k}.block.0.{part}"]
+            values = dequantize(np.array(tensor.data), tensor.tensor_type)
+            tensors[f"{k}.0.linear.{part}"] = torch.from_numpy(values)
     heads = tmp_path / "heads"
     heads.mkdir()
     torch.save(tensors, heads / "medusa_lm_head.pt")
     (heads / "config.json").write_text(json.dumps({"version": "2", "base_model_name_or_path": str(folder)}))
 
     out = tmp_path / "out.gguf"
-    result = convert(heads, "-o", out, "--quant", "Q8_0", "--json")
+    result = convert(heads, "-o", out, "--quant", "Q8_0", "--blocks-quant", "Q8_0", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["heads"]["lm_head"] == "base"
@@ -231,7 +231,7 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
         max_tokens=96,
         on_sequence=lambda _, tokens, states: texts.append((tokens, states)),
     )
-    known = set(np.frombuffer(stored["medusa.d2t"], np.int32).tolist())
+    known = set(stored["medusa.d2t"].data.tolist())
     states = np.concatenate([states for _, states in texts])[::7].astype(np.float32)
 
     def of_draft_vocabulary(state: Any, ranks: int) -> list[list[int]]:

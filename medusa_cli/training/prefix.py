@@ -74,28 +74,24 @@ class PrefixLayer(nn.Module):
         return _normed(x, self.output_norm)
 
     def _attention(self, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]) -> Tensor:
-        """[B, h] each -> [B, h]; every row sees the rows of its own text up to itself."""
-        longest, rows, heads = max(lengths), len(query), self.shape.heads
+        """[B, h] each -> [B, h]; every row sees the rows of its own text up to itself.
+
+        Text by text, as their lengths differ too much for one padded product; written out, because the fused ones do
+        not add up in the same order twice on a GPU.
+        """
+        heads = self.shape.heads
         size = self.shape.hidden // heads
-        device = query.device
-        sizes = torch.tensor(lengths)
-        text = torch.repeat_interleave(torch.arange(len(lengths)), sizes)
-        place = torch.arange(rows) - torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
-        at = (text * longest + place).to(device)
-
-        def padded(part: Tensor) -> Tensor:
-            """[texts, heads, longest, size]"""
-            blank = part.new_zeros(len(lengths) * longest, heads * size)
-            full = blank.index_copy(0, at, part).view(len(lengths), longest, heads, size)
-            return full.transpose(1, 2)
-
-        cos, sin = _rotary(longest, size, device)
-        query, key = (_turned(padded(part), cos, sin) for part in (query, key))
-        scores = (query @ key.transpose(2, 3)).float() * size**-0.5
-        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-        weights = torch.softmax(scores.masked_fill(~causal, float("-inf")), dim=-1).to(value.dtype)
-        mixed = (weights @ padded(value)).transpose(1, 2).reshape(len(lengths) * longest, heads * size)
-        return mixed.index_select(0, at)
+        cos, sin = _rotary(max(lengths), size, query.device)
+        mixed = []
+        for parts in zip(*(part.split(list(lengths)) for part in (query, key, value)), strict=True):
+            rows = len(parts[0])
+            q, k, v = (part.view(rows, heads, size).transpose(0, 1) for part in parts)
+            q, k = (_turned(part, cos[:rows], sin[:rows]) for part in (q, k))
+            scores = (q @ k.transpose(1, 2)).float() * size**-0.5
+            later = torch.ones(rows, rows, dtype=torch.bool, device=query.device).triu(1)
+            weights = torch.softmax(scores.masked_fill(later, float("-inf")), dim=-1).to(v.dtype)
+            mixed.append((weights @ v).transpose(0, 1).reshape(rows, heads * size))
+        return torch.cat(mixed)
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
