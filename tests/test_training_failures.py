@@ -167,14 +167,14 @@ def test_fewer_tokens_than_one_batch_still_train(base: Path, tmp_path: Path) -> 
 # --- full disk -------------------------------------------------------------------------------------
 
 
-def disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> None:
-    """np.save of the states of shard `name` fails."""
+def disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str, *error: object) -> None:
+    """np.save of the states of shard `name` raises OSError(*error)."""
     real = np.save
 
     def save(file: Any, array: Any) -> None:
         if name in str(file.name):
             file.write(b"half")
-            raise error
+            raise OSError(*error)
         real(file, array)
 
     monkeypatch.setattr(np, "save", save)
@@ -183,17 +183,17 @@ def disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str, error: OSError) -> 
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "no space left"),
-        (OSError("3200 requested and 1 written"), "is the device full"),
+        ((errno.ENOSPC, os.strerror(errno.ENOSPC)), "no space left"),
+        (("3200 requested and 1 written",), "is the device full"),
     ],
 )
 def test_a_full_disk_while_text_is_written(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, message: str
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: tuple[object, ...], message: str
 ) -> None:
     monkeypatch.setattr(corpus, "SHARD_SECONDS", -1.0)
     given = options(base, tmp_path, console=quiet())
     with monkeypatch.context() as context:
-        disk_full_at(context, "shard-00006.states", error)
+        disk_full_at(context, "shard-00006.states", *error)
         with pytest.raises(MedusaError, match=message) as caught:
             train.run(given)
     assert "shard-00006.states.npy" in str(caught.value)
