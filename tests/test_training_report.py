@@ -196,6 +196,12 @@ def test_what_would_be_overwritten_is_refused(tmp_path: Path) -> None:
     assert "is a file" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--kind", "--objective", "--heads", "--draft-vocab"])
+def test_values_that_no_run_can_use_are_usage_errors(tmp_path: Path, option: str) -> None:
+    arguments = ["train", "model.gguf", "-o", str(tmp_path / "o.gguf"), option, "0"]
+    assert CliRunner().invoke(cli.app, arguments).exit_code == 2
+
+
 # --- draft vocabulary ------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from medusa_cli.options import MAX_SEED
-from medusa_cli.training.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE
+from medusa_cli.training.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
 
 
 def train(
@@ -18,10 +18,11 @@ def train(
     ],
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++.")
+        Kind,
+        typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
     ] = DEFAULT_KIND,
     objective: Annotated[
-        str,
+        Objective,
         typer.Option(
             "--objective", metavar="WHAT", help="teacher: the model's own probabilities; truth: the text's tokens."
         ),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-KINDS = ("medusa", "hydra", "hydra++")
-OBJECTIVES = ("truth", "teacher")
-DEFAULT_KIND = "hydra"
-DEFAULT_OBJECTIVE = "teacher"
+Kind = Literal["medusa", "hydra", "hydra++"]
+Objective = Literal["truth", "teacher"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+DEFAULT_KIND: Kind = "hydra"
+DEFAULT_OBJECTIVE: Objective = "teacher"
 
 
 @dataclass(frozen=True)
