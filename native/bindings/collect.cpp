@@ -1,7 +1,7 @@
-#include "collect.h"
+#include "probes/collect.h"
 
 #include "bindings/bindings.h"
-#include "ndarray.h"
+#include "bindings/ndarray.h"
 
 namespace medusa {
 namespace {

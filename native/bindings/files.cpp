@@ -1,7 +1,7 @@
+#include "base/gguf_file.h"
 #include "bindings/bindings.h"
 #include "ggml-backend.h"
-#include "gguf_file.h"
-#include "llama_api.h"
+#include "llama/model.h"
 
 namespace medusa {
 namespace {

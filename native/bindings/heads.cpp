@@ -1,9 +1,9 @@
+#include "base/platform.h"
 #include "bindings/bindings.h"
-#include "heads_drafter.h"
-#include "heads_levels.h"
-#include "ndarray.h"
-#include "platform.h"
-#include "prefix_layer.h"
+#include "bindings/ndarray.h"
+#include "drafting/heads_drafter.h"
+#include "heads/levels.h"
+#include "heads/prefix_layer.h"
 
 namespace medusa {
 namespace {

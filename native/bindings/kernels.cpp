@@ -1,12 +1,12 @@
 #include <cstring>
 
+#include "base/common.h"
+#include "base/quantize.h"
 #include "bindings/bindings.h"
-#include "common.h"
+#include "bindings/ndarray.h"
 #include "kernels/attention.h"
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
-#include "ndarray.h"
-#include "quantize.h"
 
 namespace medusa {
 namespace {

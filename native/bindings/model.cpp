@@ -1,7 +1,7 @@
+#include "llama/model.h"
+#include "base/platform.h"
 #include "bindings/bindings.h"
-#include "llama_api.h"
-#include "placement.h"
-#include "platform.h"
+#include "probes/placement.h"
 
 namespace medusa {
 namespace {

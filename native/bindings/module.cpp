@@ -1,6 +1,6 @@
+#include "base/common.h"
 #include "bindings/bindings.h"
-#include "common.h"
-#include "llama_api.h"
+#include "llama/model.h"
 
 NB_MODULE(_native, m) {
     medusa::initialise_backend();

@@ -1,4 +1,4 @@
-#include "placement.h"
+#include "probes/placement.h"
 
 #include "bindings/bindings.h"
 #include "kernels/buffer_type.h"

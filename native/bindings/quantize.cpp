@@ -1,7 +1,7 @@
-#include "quantize.h"
+#include "base/quantize.h"
 
 #include "bindings/bindings.h"
-#include "ndarray.h"
+#include "bindings/ndarray.h"
 
 namespace medusa {
 namespace {

@@ -1,4 +1,4 @@
-#include "scoring.h"
+#include "probes/scoring.h"
 
 #include "bindings/bindings.h"
 

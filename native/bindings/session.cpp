@@ -1,13 +1,14 @@
-#include "session.h"
+#include "decoding/session.h"
 
+#include "base/platform.h"
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
-#include "growth_drafter.h"
-#include "heads_drafter.h"
-#include "heads_levels.h"
-#include "llama_target.h"
-#include "lookup_drafter.h"
-#include "platform.h"
+#include "drafting/growth_drafter.h"
+#include "drafting/heads_drafter.h"
+#include "drafting/lookup_drafter.h"
+#include "drafting/watchdog.h"
+#include "heads/levels.h"
+#include "llama/target.h"
 
 namespace medusa {
 namespace {
@@ -126,8 +127,9 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);
     };
-    return std::make_unique<SessionBinding>(
-        std::make_unique<Session>(std::move(target), std::move(drafter), model, chain, tree), growth);
+    return std::make_unique<SessionBinding>(std::make_unique<Session>(std::move(target), std::move(drafter), model,
+                                                                      chain, tree, std::make_unique<Watchdog>()),
+                                            growth);
 }
 
 void bind_params(nb::module_& m) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "growth_drafter.h"
-#include "session.h"
+#include "decoding/session.h"
+#include "drafting/growth_drafter.h"
 
 namespace medusa {
 

@@ -1,4 +1,4 @@
-#include "teacher_forcing.h"
+#include "probes/teacher_forcing.h"
 
 #include "bindings/bindings.h"
 

@@ -1,8 +1,9 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
-#include "growth_drafter.h"
-#include "llama_api.h"
-#include "lookup_drafter.h"
+#include "drafting/growth_drafter.h"
+#include "drafting/lookup_drafter.h"
+#include "drafting/watchdog.h"
+#include "llama/model.h"
 #include "testing/fake_target.h"
 
 namespace medusa {
@@ -57,7 +58,7 @@ class FakeSession : public SessionBinding {
             return make_chain(sampling, vocab_size, prompt);
         };
         return std::make_unique<Session>(std::move(target), std::move(drafter), std::make_shared<FakeVocabulary>(),
-                                         chain, tree);
+                                         chain, tree, std::make_unique<Watchdog>());
     }
 };
 

@@ -1,7 +1,7 @@
 #include <map>
 
 #include "bindings/bindings.h"
-#include "growth.h"
+#include "drafting/growth.h"
 
 namespace medusa {
 namespace {

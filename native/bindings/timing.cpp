@@ -1,12 +1,12 @@
-#include "timing.h"
+#include "probes/verify_timing.h"
 
 #include <cstring>
 #include <exception>
 
-#include "bench/limits.h"
 #include "bindings/bindings.h"
 #include "kernels/buffer_type.h"
-#include "product_timing.h"
+#include "kernels/limits.h"
+#include "probes/product_timing.h"
 
 namespace medusa {
 namespace {

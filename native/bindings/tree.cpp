@@ -1,4 +1,4 @@
-#include "tree.h"
+#include "decoding/tree.h"
 
 #include "bindings/bindings.h"
 

@@ -10,14 +10,14 @@
 #include <cstring>
 #include <vector>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "dispatch.inl"
+#include "kernels/dispatch.inl"
 
-#include "avx512.inl"
+#include "kernels/avx512.inl"
 
 constexpr int most_columns = 16;  // of a tile
 // Up to this many columns fill half a tile: a product then takes two units of the weights at once, the first one for

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "attention.h"
-#include "format.h"
+#include "kernels/attention.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {

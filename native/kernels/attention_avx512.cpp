@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "attention.h"
-#include "format.h"
+#include "kernels/attention.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "attention.inl"
+#include "kernels/attention.inl"
 
 constexpr int together = 4;  // keys that are multiplied with a row at a time
 

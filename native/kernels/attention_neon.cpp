@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "attention.h"
-#include "format.h"
+#include "kernels/attention.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "attention.inl"
+#include "kernels/attention.inl"
 
 constexpr int together = 4;  // cells whose products with a row are summed together
 constexpr int parts = 4;     // registers that 16 lanes fill

@@ -6,14 +6,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "dispatch.inl"
+#include "kernels/dispatch.inl"
 
-#include "avx512.inl"
+#include "kernels/avx512.inl"
 
 constexpr int tile_columns = 8;
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "dispatch.inl"
+#include "kernels/dispatch.inl"
 
 constexpr int words = 8;  // a cell is 8 registers of 8 rows x 4 columns
 
@@ -28,7 +28,7 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
     return dot;
 }
 
-#include "avx2.inl"
+#include "kernels/avx2.inl"
 
 }  // namespace
 

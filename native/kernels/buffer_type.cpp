@@ -1,4 +1,4 @@
-#include "buffer_type.h"
+#include "kernels/buffer_type.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "attention.h"
-#include "format.h"
-#include "ggml_internals.h"
-#include "platform.h"
+#include "base/platform.h"
+#include "kernels/attention.h"
+#include "kernels/format.h"
+#include "kernels/ggml_internals.h"
 
 namespace medusa::kernels {
 

@@ -1,4 +1,4 @@
-#include "format.h"
+#include "kernels/format.h"
 
 #include <cstring>
 

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <utility>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "dispatch.inl"
-#include "neon.inl"
+#include "kernels/dispatch.inl"
+#include "kernels/neon.inl"
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {

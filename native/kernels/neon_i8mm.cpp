@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {
 
-#include "dispatch.inl"
-#include "neon.inl"
+#include "kernels/dispatch.inl"
+#include "kernels/neon.inl"
 
 // Sums of two columns for one cell, in the lanes of a product: first row with both columns, then second row.
 struct PairSums {

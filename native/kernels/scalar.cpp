@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "format.h"
+#include "kernels/format.h"
 
 namespace medusa::kernels {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "format.h"
+#include "kernels/format.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
 #if defined(_MSC_VER)

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "sampler.h"
+#include "decoding/sampler.h"
 
 namespace medusa::testing {
 namespace {

@@ -4,9 +4,9 @@
 #include <set>
 #include <vector>
 
-#include "level_source.h"
-#include "target.h"
-#include "tree_cache.h"
+#include "decoding/target.h"
+#include "decoding/tree_cache.h"
+#include "drafting/level_source.h"
 
 namespace medusa::testing {
 

@@ -1,0 +1,137 @@
+#include "base/gguf_file.h"
+
+#include <cstring>
+#include <filesystem>
+
+namespace medusa {
+namespace {
+
+int dimensions(const int64_t* ne) {
+    int n = GGML_MAX_DIMS;
+    while (n > 1 && ne[n - 1] == 1) --n;
+    return n;
+}
+
+}  // namespace
+
+File open_file(const std::string& path) {
+    const std::filesystem::path native(std::u8string(path.begin(), path.end()));
+    std::error_code ignored;
+    if (std::filesystem::is_directory(native, ignored)) {
+        throw Error(path + " is a directory: name the .gguf file inside it");
+    }
+    if (!std::filesystem::exists(native, ignored)) throw Error(path + " does not exist: check the path");
+#ifdef _WIN32
+    File file(_wfopen(native.c_str(), L"rb"));
+#else
+    File file(std::fopen(native.c_str(), "rb"));
+#endif
+    if (!file) throw Error("cannot open " + path + " (" + std::strerror(errno) + "): check its permissions");
+    return file;
+}
+
+void seek_file(std::FILE* file, uint64_t offset, const std::string& path) {
+#ifdef _WIN32
+    const int failed = _fseeki64(file, static_cast<int64_t>(offset), SEEK_SET);
+#else
+    const int failed = fseeko(file, static_cast<off_t>(offset), SEEK_SET);
+#endif
+    if (failed) throw Error("cannot seek in " + path);
+}
+
+GgufFile::GgufFile(const std::string& path) : path_(path), file_(open_file(path)) {
+    file_size_ = std::filesystem::file_size(std::filesystem::path(std::u8string(path.begin(), path.end())));
+    char magic[4] = {};
+    if (std::fread(magic, 1, 4, file_.get()) != 4 || std::memcmp(magic, GGUF_MAGIC, 4) != 0) {
+        throw Error(path + " is not a GGUF file: give a model in GGUF format");
+    }
+    std::rewind(file_.get());
+    header_.reset(gguf_init_from_file_ptr(file_.get(), {/*no_alloc=*/true, /*ctx=*/nullptr}));
+    if (!header_) throw Error(path + " has a damaged or truncated GGUF header: fetch it again");
+    const uint64_t data_offset = gguf_get_data_offset(header_.get());
+    for (int64_t i = 0; i < gguf_get_n_tensors(header_.get()); ++i) {
+        TensorInfo info{};
+        info.name = gguf_get_tensor_name(header_.get(), i);
+        info.type = gguf_get_tensor_type(header_.get(), i);
+        std::memcpy(info.ne, gguf_get_tensor_ne(header_.get(), i), sizeof(info.ne));
+        info.n_dims = dimensions(info.ne);
+        info.offset = data_offset + gguf_get_tensor_offset(header_.get(), i);
+        info.size = gguf_get_tensor_size(header_.get(), i);
+        if (info.offset < data_offset || info.offset > file_size_ || info.size > file_size_ - info.offset) {
+            throw Error(path + " is truncated: tensor " + info.name + " ends beyond the file's " +
+                        std::to_string(file_size_) + " bytes: fetch it again");
+        }
+        tensors_.push_back(std::move(info));
+    }
+}
+
+const TensorInfo* GgufFile::find(const std::string& name) const {
+    for (const TensorInfo& info : tensors_) {
+        if (info.name == name) return &info;
+    }
+    return nullptr;
+}
+
+const TensorInfo* GgufFile::base_header() const {
+    if (tensors_.empty() || tensors_.front().name != base_header_tensor) return nullptr;
+    if (tensors_.front().type != GGML_TYPE_I8) throw Error(path_ + ": medusa.base_header is not I8: convert it again");
+    return &tensors_.front();
+}
+
+int64_t GgufFile::find_key(const char* key, gguf_type type) const {
+    const int64_t id = gguf_find_key(header_.get(), key);
+    if (id >= 0 && gguf_get_kv_type(header_.get(), id) != type) {
+        throw Error(path_ + ": metadata " + key + " has type " + gguf_type_name(gguf_get_kv_type(header_.get(), id)) +
+                    ", not " + gguf_type_name(type) + ": convert the heads again");
+    }
+    return id;
+}
+
+std::optional<std::string> GgufFile::get_string(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_STRING);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_str(header_.get(), id);
+}
+
+std::optional<uint32_t> GgufFile::get_u32(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_UINT32);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_u32(header_.get(), id);
+}
+
+std::optional<bool> GgufFile::get_bool(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_BOOL);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_bool(header_.get(), id);
+}
+
+std::optional<float> GgufFile::get_f32(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_FLOAT32);
+    if (id < 0) return std::nullopt;
+    return gguf_get_val_f32(header_.get(), id);
+}
+
+std::vector<float> GgufFile::get_f32_array(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
+    if (id < 0) return {};
+    if (gguf_get_arr_type(header_.get(), id) != GGUF_TYPE_FLOAT32) throw Error(path_ + ": " + key + " is not f32[]");
+    const auto* data = static_cast<const float*>(gguf_get_arr_data(header_.get(), id));
+    return {data, data + gguf_get_arr_n(header_.get(), id)};
+}
+
+std::vector<int32_t> GgufFile::get_i32_array(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
+    if (id < 0) return {};
+    if (gguf_get_arr_type(header_.get(), id) != GGUF_TYPE_INT32) throw Error(path_ + ": " + key + " is not i32[]");
+    const auto* data = static_cast<const int32_t*>(gguf_get_arr_data(header_.get(), id));
+    return {data, data + gguf_get_arr_n(header_.get(), id)};
+}
+
+void GgufFile::read(const TensorInfo& tensor, uint64_t begin, uint64_t size, void* out) const {
+    if (begin > tensor.size || size > tensor.size - begin) throw Error(path_ + ": read beyond tensor " + tensor.name);
+    seek_file(file_.get(), tensor.offset + begin, path_);
+    if (std::fread(out, 1, size, file_.get()) != size)
+        throw Error("cannot read tensor " + tensor.name + " of " + path_);
+}
+
+}  // namespace medusa

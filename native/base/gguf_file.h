@@ -1,0 +1,78 @@
+// GGUF headers, read with ggml's own reader and checked against the file's size.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/common.h"
+#include "ggml.h"
+#include "gguf.h"
+
+namespace medusa {
+
+// First tensor of a single file: the base model's own complete GGUF header (DESIGN 7).
+inline constexpr const char* base_header_tensor = "medusa.base_header";
+
+struct FileCloser {
+    void operator()(std::FILE* file) const {
+        if (file) std::fclose(file);
+    }
+};
+using File = std::unique_ptr<std::FILE, FileCloser>;
+
+// Opens for reading in binary; the path is UTF-8. Throws Error when it cannot.
+File open_file(const std::string& path);
+// 64-bit seek; throws Error when it fails.
+void seek_file(std::FILE* file, uint64_t offset, const std::string& path);
+
+struct TensorInfo {
+    std::string name;
+    ggml_type type;
+    int64_t ne[GGML_MAX_DIMS];
+    int n_dims;
+    uint64_t offset;  // absolute, in the file
+    uint64_t size;    // bytes
+};
+
+class GgufFile {
+  public:
+    // Throws Error for a missing file, a directory, something else than GGUF, or tensors outside the file.
+    explicit GgufFile(const std::string& path);
+
+    const std::string& path() const { return path_; }
+    uint64_t file_size() const { return file_size_; }
+    const gguf_context* header() const { return header_.get(); }
+    const std::vector<TensorInfo>& tensors() const { return tensors_; }
+    const TensorInfo* find(const std::string& name) const;
+    // The blob to open the base model at; nullptr when this is no single file.
+    const TensorInfo* base_header() const;
+
+    // Metadata of the expected type; nullopt when the key is absent, Error when it has another type.
+    std::optional<std::string> get_string(const char* key) const;
+    std::optional<uint32_t> get_u32(const char* key) const;
+    std::optional<bool> get_bool(const char* key) const;
+    std::optional<float> get_f32(const char* key) const;
+    std::vector<float> get_f32_array(const char* key) const;
+    std::vector<int32_t> get_i32_array(const char* key) const;
+
+    // Reads bytes [begin, begin + size) of a tensor's data.
+    void read(const TensorInfo& tensor, uint64_t begin, uint64_t size, void* out) const;
+
+  private:
+    struct HeaderFree {
+        void operator()(gguf_context* context) const { gguf_free(context); }
+    };
+    int64_t find_key(const char* key, gguf_type type) const;
+
+    std::string path_;
+    uint64_t file_size_ = 0;
+    File file_;
+    std::unique_ptr<gguf_context, HeaderFree> header_;
+    std::vector<TensorInfo> tensors_;
+};
+
+}  // namespace medusa

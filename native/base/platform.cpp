@@ -1,0 +1,103 @@
+#include "base/platform.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
+#include <sys/resource.h>
+#include <sys/sysctl.h>
+#elif defined(_WIN32)
+#define NOMINMAX
+#include <windows.h>
+// after windows.h
+#include <psapi.h>
+#endif
+
+namespace medusa {
+
+int physical_cores() {
+    const int logical = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+#if defined(__linux__)
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return logical;
+    std::set<std::string> cores;  // hyper-threads of one core share this list
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+        if (!CPU_ISSET(cpu, &allowed)) continue;
+        std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+        std::string siblings;
+        cores.insert(std::getline(file, siblings) ? siblings : std::to_string(cpu));
+    }
+    return std::max(1, static_cast<int>(cores.size()));
+#elif defined(__APPLE__)
+    int count = 0;
+    size_t size = sizeof(count);
+    // Performance cores only: a straggling efficiency core would hold up every operator.
+    if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
+    if (sysctlbyname("hw.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
+    return logical;
+#else
+    return std::max(1, logical / 2);
+#endif
+}
+
+uint64_t peak_rss_bytes() {
+#if defined(_WIN32)
+    PROCESS_MEMORY_COUNTERS counters;
+    if (!K32GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof(counters))) return 0;
+    return counters.PeakWorkingSetSize;
+#else
+    rusage usage{};
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+#if defined(__APPLE__)
+    return static_cast<uint64_t>(usage.ru_maxrss);
+#else
+    return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+#endif
+#endif
+}
+
+#if defined(__linux__)
+namespace {
+
+// Whether one read-only mapping of a file covers [begin, end), by the kernel's list of mappings.
+bool is_read_only_file(uintptr_t begin, uintptr_t end) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long from = 0, to = 0, offset = 0, inode = 0;
+        unsigned major = 0, minor = 0;
+        char mode[5] = {};
+        if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx %x:%x %lu", &from, &to, mode, &offset, &major, &minor, &inode) !=
+            7) {
+            continue;
+        }
+        if (from <= begin && begin < to) return end <= to && inode != 0 && mode[0] == 'r' && mode[1] == '-';
+    }
+    return false;
+}
+
+}  // namespace
+
+bool release_file_pages(const void* data, size_t size) {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+    const auto end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+    return begin < end && is_read_only_file(begin, end) &&
+           madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) == 0;
+}
+#else
+bool release_file_pages(const void*, size_t) {
+    return false;
+}
+#endif
+
+}  // namespace medusa

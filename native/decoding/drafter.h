@@ -1,0 +1,47 @@
+// What proposes tokens. Medusa heads are the first; Hydra, prompt lookup and others come through the same door.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "decoding/tree.h"
+
+namespace medusa {
+
+// What a drafter reads besides token ids.
+struct DrafterNeeds {
+    bool hidden = false;      // post-norm hidden states: of the last accepted node in draft(), of all in committed()
+    bool all_states = false;  // committed() for the tokens of the prompt, too, and not for its last one alone
+};
+
+struct DraftInput {
+    std::span<const Token> context;  // committed tokens, then the root
+    std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
+    int room;                        // most nodes, with root, that the context has cells for
+};
+
+// tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
+struct Draft {
+    const Tree* tree = nullptr;
+    std::vector<Token> tokens;
+    std::vector<float> q;
+};
+
+class Drafter {
+  public:
+    virtual ~Drafter() = default;
+    virtual DrafterNeeds needs() const = 0;
+    // A generation starts: the contexts of its drafts extend `prompt`.
+    virtual void begin(std::span<const Token> prompt) {}
+    // The state of a committed token, in the order of the positions. Only where hidden states are needed.
+    virtual void committed(int position, std::span<const float> state) {}
+    // Tokens from `position` on are no longer part of the text.
+    virtual void rolled_back(int position) {}
+    // Fills a draft: `shape`, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
+    // tokens. draft.tree stays valid until the next call.
+    virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;
+    // A draft with this tree took the target `ms` to verify.
+    virtual void verified(const Tree& tree, double ms) {}
+};
+
+}  // namespace medusa

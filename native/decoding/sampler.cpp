@@ -1,0 +1,82 @@
+#include "decoding/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace medusa {
+
+namespace {
+
+// Maximum of a block in eight lanes, a loop that compilers turn into vector instructions.
+float block_max(const float* values, size_t count) {
+    float lanes[8];
+    std::fill(std::begin(lanes), std::end(lanes), -std::numeric_limits<float>::infinity());
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        for (size_t lane = 0; lane < 8; ++lane) lanes[lane] = std::max(lanes[lane], values[i + lane]);
+    }
+    for (; i < count; ++i) lanes[0] = std::max(lanes[0], values[i]);
+    return *std::max_element(std::begin(lanes), std::end(lanes));
+}
+
+constexpr size_t block_size = 256;
+
+}  // namespace
+
+Token argmax(std::span<const float> logits) {
+    float best = -std::numeric_limits<float>::infinity();
+    size_t best_block = 0;
+    for (size_t start = 0; start < logits.size(); start += block_size) {
+        const float top = block_max(&logits[start], std::min(block_size, logits.size() - start));
+        if (top > best) {
+            best = top;
+            best_block = start;
+        }
+    }
+    const size_t end = std::min(logits.size(), best_block + block_size);
+    for (size_t i = best_block; i < end; ++i) {
+        if (logits[i] == best) return static_cast<Token>(i);
+    }
+    return 0;  // no number at all in the logits
+}
+
+void top_indices(std::span<const float> values, int k, std::vector<int>& out) {
+    out.clear();
+    // A short sorted list; blocks without a value above its end are skipped whole.
+    float lowest = -std::numeric_limits<float>::infinity();
+    const auto full = [&] { return out.size() == static_cast<size_t>(k); };
+    for (size_t start = 0; start < values.size(); start += block_size) {
+        const size_t end = std::min(values.size(), start + block_size);
+        if (full() && !(block_max(&values[start], end - start) > lowest)) continue;
+        for (size_t i = start; i < end; ++i) {
+            if (full() ? !(values[i] > lowest) : values[i] != values[i]) continue;
+            if (full()) out.pop_back();
+            const auto place = std::upper_bound(out.begin(), out.end(), values[i],
+                                                [&](float value, int other) { return value > values[other]; });
+            out.insert(place, static_cast<int>(i));
+            if (full()) lowest = values[out.back()];
+        }
+    }
+}
+
+double uniform(uint64_t seed, uint64_t index) {
+    // SplitMix64's finaliser over a Weyl sequence: stateless, and adjacent indices are uncorrelated.
+    uint64_t x = seed * 0xD1342543DE82EF95ull + (index + 1) * 0x9E3779B97F4A7C15ull;
+    for (int round = 0; round < 2; ++round) {
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+        x ^= x >> 31;
+    }
+    return static_cast<double>(x >> 11) * 0x1.0p-53;
+}
+
+Token draw(std::span<const Candidate> distribution, double u) {
+    double cumulative = 0.0;
+    for (const Candidate& candidate : distribution) {
+        cumulative += candidate.p;
+        if (u < cumulative) return candidate.token;
+    }
+    return distribution.back().token;  // rounding left the sum just below u
+}
+
+}  // namespace medusa

@@ -1,0 +1,57 @@
+// What a token is drawn from: logits through the sampler chain, and the one random number per emitted token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/common.h"
+
+namespace medusa {
+
+struct SamplingParams {
+    float temperature = 0.0f;  // <= 0: argmax
+    int top_k = 40;            // <= 0: off
+    float top_p = 0.95f;       // >= 1: off
+    float min_p = 0.05f;       // <= 0: off
+    float repeat_penalty = 1.0f;
+    int repeat_last_n = 64;
+    std::vector<std::pair<Token, float>> logit_bias;
+    uint64_t seed = 0;
+};
+
+struct Candidate {
+    Token token;
+    float p;
+};
+
+// The state of a sampler chain along one path of tokens. Later members of the chain (grammar) need nothing more than
+// these three verbs: apply, accept, clone.
+class Chain {
+  public:
+    virtual ~Chain() = default;
+    // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1.
+    // At temperature 0 one candidate, the argmax (ties: the lowest token).
+    virtual void apply(std::span<const float> logits, std::vector<Candidate>& out) = 0;
+    // Moves the state past `token`.
+    virtual void accept(Token token) = 0;
+    virtual std::unique_ptr<Chain> clone() const = 0;
+};
+
+// Index of the largest value, the lowest of equals.
+Token argmax(std::span<const float> logits);
+
+// Indices of the k largest values, largest first (ties: the lowest index). Fewer when there are fewer numbers.
+void top_indices(std::span<const float> values, int k, std::vector<int>& out);
+
+// Uniform in [0, 1): a pure function of (seed, index), so that the n-th emitted token uses the n-th number whether or
+// not it was drafted.
+double uniform(uint64_t seed, uint64_t index);
+
+// Inverse of the cumulative distribution in token order, for u in [0, 1). In token order a tiny change of the
+// probabilities moves the result only when u lies next to a boundary.
+Token draw(std::span<const Candidate> distribution, double u);
+
+}  // namespace medusa

@@ -1,0 +1,247 @@
+#include "decoding/session.h"
+
+#include <algorithm>
+
+namespace medusa {
+
+struct Session::Run {
+    const GenerateParams& params;
+    const OnStep& on_step;
+    const StopPoll& poll;
+    Generation& out;
+    std::unique_ptr<Chain> chain;
+    TextStream text;
+    StopPoll stop{};       // cancel flag or poll
+    Token root = 0;        // emitted, not decoded yet
+    int hidden_row = 0;    // row of the newest decode that the root was drawn from
+    uint64_t emitted = 0;  // tokens drawn, the index of the next random number
+    Stopwatch since_start{};
+};
+
+const char* stop_reason_name(StopReason reason) {
+    switch (reason) {
+        case StopReason::eos:
+            return "eos";
+        case StopReason::stop:
+            return "stop";
+        case StopReason::length:
+            return "length";
+        case StopReason::context_full:
+            return "context_full";
+        case StopReason::cancelled:
+            return "cancelled";
+        case StopReason::none:
+            break;
+    }
+    return "none";
+}
+
+Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
+                 std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree,
+                 std::unique_ptr<StepPolicy> policy)
+    : target_(std::move(target)),
+      drafter_(std::move(drafter)),
+      vocabulary_(std::move(vocabulary)),
+      make_chain_(std::move(make_chain)),
+      tree_(drafter_ ? std::move(tree) : Tree()),
+      policy_(std::move(policy)) {}
+
+void Session::reset() {
+    target_->truncate(0);
+    keep_committed();
+}
+
+// After a failed or cancelled decode the cache may hold less than was asked for.
+void Session::keep_committed() {
+    cached_.resize(target_->position());
+    if (drafter_) drafter_->rolled_back(target_->position());
+}
+
+const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
+                                    const StopPoll& user_poll) {
+    if (prompt.empty()) throw Error("the prompt is empty: give some text");
+    if (static_cast<int>(prompt.size()) >= context_size()) {
+        throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
+                    std::to_string(context_size()) + ": shorten it or raise --ctx-size");
+    }
+    for (const Token token : prompt) {
+        if (token < 0 || token >= target_->vocab_size()) {
+            throw Error("prompt token " + std::to_string(token) + " is not in the vocabulary");
+        }
+    }
+    cancelled_ = false;
+    last_.emplace();
+    Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
+    run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
+    run.out.prompt_tokens = static_cast<int>(prompt.size());
+    run.out.accept = params.accept.kind;
+    run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
+    if (params.watchdog) policy_->begin_generation();
+    if (params.max_tokens == 0) {
+        run.out.stop_reason = StopReason::length;
+        return *last_;
+    }
+    try {
+        if (prefill(prompt, run)) {
+            while (run.out.stop_reason == StopReason::none) step(run);
+        }
+    } catch (...) {
+        target_->discard();
+        keep_committed();
+        run.out.stop_reason = StopReason::cancelled;
+        run.out.text += run.text.finish();
+        throw;
+    }
+    // Text that was held back because it might have become a stop string or a whole character.
+    const std::string rest = run.text.finish();
+    if (!rest.empty()) {
+        run.out.text += rest;
+        if (on_step) on_step({{no_token, rest, false}});
+    }
+    return *last_;
+}
+
+bool Session::prefill(std::span<const Token> prompt, Run& run) {
+    const auto mismatch = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end() - 1).first;
+    const int reused = target_->truncate(static_cast<int>(mismatch - cached_.begin()));
+    if (drafter_) drafter_->rolled_back(reused);
+    cached_.assign(prompt.begin(), prompt.end());
+    run.out.reused_tokens = reused;
+    DecodeStatus status;
+    try {
+        OnState on_state;
+        if (drafter_ && drafter_->needs().all_states) {
+            on_state = [&](int position, std::span<const float> state) { drafter_->committed(position, state); };
+        }
+        status = target_->prefill(prompt.subspan(reused), run.stop, on_state);
+    } catch (...) {
+        keep_committed();
+        throw;
+    }
+    keep_committed();
+    run.out.counters.prompt_ms = run.since_start.elapsed_ms();
+    if (status != DecodeStatus::ok) {
+        run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
+        return false;
+    }
+    if (drafter_) drafter_->begin(prompt);
+    if (drafter_ && drafter_->needs().hidden && !drafter_->needs().all_states) {
+        drafter_->committed(target_->position() - 1, target_->hidden(0));
+    }
+    const AcceptParams& accept = run.params.accept;
+    run.root = pick(*target_, 0, *run.chain, accept, run.params.sampling.seed, run.emitted);
+    run.out.counters.first_token_ms = run.since_start.elapsed_ms();
+    emit(run, {&run.root, 1});
+    return true;
+}
+
+const Tree& Session::tree_for_step(bool speculate, int room) {
+    if (!speculate) return root_only_;
+    if (tree_.size() <= room) return tree_;
+    fitted_ = tree_.clipped(tree_.depth(), tree_.max_rank() + 1, std::max(room, 1));
+    return fitted_;
+}
+
+void Session::make_draft(const Tree& tree, Token root) {
+    draft_.tree = &tree;
+    draft_.tokens.assign(1, root);
+    draft_.q.assign(1, 1.0f);
+}
+
+void Session::step(Run& run) {
+    Counters& counters = run.out.counters;
+    if (run.stop()) {
+        run.out.stop_reason = StopReason::cancelled;
+        return;
+    }
+    if (target_->position() >= context_size()) {
+        run.out.stop_reason = StopReason::context_full;
+        return;
+    }
+    Stopwatch watch;
+    const Stopwatch since_begin;
+    // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
+    const bool watched = run.params.watchdog && drafter_ && tree_.size() > 1;
+    const bool speculate = !watched || policy_->speculate();
+    const int room = context_size() - target_->position();
+    const Tree& shape = tree_for_step(speculate, room);
+    make_draft(shape, run.root);
+    if (drafter_ && room > 1) {
+        cached_.push_back(run.root);
+        const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
+        drafter_->draft({cached_, hidden, room}, shape, draft_);
+        cached_.pop_back();
+    }
+    counters.draft_ms += watch.lap();
+
+    const DecodeStatus status = target_->verify(*draft_.tree, draft_.tokens, run.stop);
+    const double verify_ms = watch.lap();
+    counters.verify_ms += verify_ms;
+    if (status != DecodeStatus::ok) {
+        keep_committed();
+        run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
+        return;
+    }
+    if (drafter_) drafter_->verified(*draft_.tree, verify_ms);
+    const Accepted accepted =
+        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
+    counters.accept_ms += watch.lap();
+
+    target_->commit(*draft_.tree, accepted.path);
+    std::vector<Token> emitted;
+    const bool hidden = drafter_ && drafter_->needs().hidden;
+    for (const int node : accepted.path) {
+        if (hidden) drafter_->committed(static_cast<int>(cached_.size()), target_->hidden(node));
+        cached_.push_back(draft_.tokens[node]);
+        if (node != 0) emitted.push_back(draft_.tokens[node]);
+    }
+    emitted.push_back(accepted.next_root);
+    counters.commit_ms += watch.lap();
+
+    const bool drafted = draft_.tree->size() > 1;
+    ++counters.steps;
+    if (speculate || drafted) {
+        counters.committed += static_cast<int64_t>(accepted.path.size());
+    } else {
+        ++counters.plain_steps;
+    }
+    // A lookup in a plain step tells nothing of either kind.
+    if (watched && (speculate || !drafted)) {
+        policy_->report(speculate, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
+    }
+    counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
+    const size_t drafted_depth = draft_.tree->depth();
+    if (counters.accepted_at_depth.size() < drafted_depth) counters.accepted_at_depth.resize(drafted_depth, 0);
+    for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
+    run.hidden_row = accepted.path.back();
+    run.out.parents.push_back(draft_.tree->parents());
+    run.out.paths.push_back(accepted.path);
+    run.root = accepted.next_root;
+    emit(run, emitted);
+    counters.other_ms += watch.lap();
+}
+
+void Session::emit(Run& run, std::span<const Token> tokens) {
+    run.emitted += tokens.size();
+    Generation& out = run.out;
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < tokens.size() && out.stop_reason == StopReason::none; ++i) {
+        const Token token = tokens[i];
+        if (vocabulary_->is_end_of_generation(token) && !run.params.ignore_eos) {
+            out.stop_reason = StopReason::eos;
+            break;
+        }
+        const bool drafted = i + 1 < tokens.size();  // the last one is the new root
+        pieces.push_back({token, run.text.push(vocabulary_->piece(token)), drafted});
+        out.tokens.push_back(token);
+        if (run.text.stopped()) {
+            out.stop_reason = StopReason::stop;
+        } else if (run.params.max_tokens > 0 && static_cast<int>(out.tokens.size()) >= run.params.max_tokens) {
+            out.stop_reason = StopReason::length;
+        }
+    }
+    for (const Piece& piece : pieces) out.text += piece.text;
+    if (run.on_step && !pieces.empty()) run.on_step(pieces);
+}
+
+}  // namespace medusa

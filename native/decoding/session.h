@@ -1,0 +1,117 @@
+// One conversation: draft -> verify -> accept -> commit until something says stop.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decoding/accept.h"
+#include "decoding/drafter.h"
+#include "decoding/step_policy.h"
+#include "decoding/target.h"
+#include "decoding/text_stream.h"
+
+namespace medusa {
+
+struct GenerateParams {
+    int max_tokens = -1;  // < 0: until the context is full
+    SamplingParams sampling;
+    AcceptParams accept;
+    std::vector<std::string> stop;
+    bool ignore_eos = false;
+    bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
+};
+
+enum class StopReason { none, eos, stop, length, context_full, cancelled };
+const char* stop_reason_name(StopReason reason);
+
+inline constexpr Token no_token = -1;
+
+// One emitted token and the text that became printable with it. The last piece of a generation may carry only text
+// that had been held back, and no_token.
+struct Piece {
+    Token token;
+    std::string text;
+    bool drafted;  // an accepted draft; false: drawn as the next root
+};
+
+// Counts and times of one generation. A step commits its root and the accepted nodes below it.
+struct Counters {
+    int64_t steps = 0;
+    int64_t plain_steps = 0;                 // of them, those the watchdog kept from drafting
+    int64_t committed = 0;                   // by the other steps, before any clipping at a stop
+    std::vector<int64_t> accepted_at_depth;  // [d]: steps that accepted a node of depth d + 1
+    int tree_nodes = 0;                      // with root, maximum over steps
+    double draft_ms = 0, verify_ms = 0, accept_ms = 0, commit_ms = 0, other_ms = 0;
+    double prompt_ms = 0, first_token_ms = 0;
+};
+
+struct Generation {
+    std::vector<Token> tokens;  // emitted, without an end-of-generation token
+    // Of each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
+    std::vector<std::vector<int>> parents, paths;
+    std::string text;
+    StopReason stop_reason = StopReason::none;
+    int prompt_tokens = 0;
+    int reused_tokens = 0;  // of the prompt, already in the cache
+    AcceptKind accept = AcceptKind::greedy;
+    Counters counters;
+};
+
+using MakeChain = std::function<std::unique_ptr<Chain>(const SamplingParams&, std::span<const Token> prompt)>;
+// Gets the pieces of each step. What it throws ends the generation and is passed on.
+using OnStep = std::function<void(const std::vector<Piece>&)>;
+
+class Session {
+  public:
+    // drafter may be null: plain decoding. `tree` must fit the drafter; it is what a step starts from. `policy` decides
+    // whether a step drafts, where a generation asks for a watchdog.
+    Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
+            std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree,
+            std::unique_ptr<StepPolicy> policy);
+
+    // Decodes after `prompt`, whose longest cached prefix is reused. `poll` is asked at least once per step and per
+    // prompt chunk; true cancels. The returned record is also kept in last(), when OnStep throws, too.
+    const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
+                               const StopPoll& poll);
+    // From any thread: ends a running generate() within one step.
+    void cancel() { cancelled_ = true; }
+    void reset();
+    // In place of the policy it was made with.
+    void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
+
+    const Tree& tree() const { return tree_; }
+    int context_size() const { return target_->context_size(); }
+    const std::vector<Token>& cached_tokens() const { return cached_; }
+    const Generation* last() const { return last_ ? &*last_ : nullptr; }
+    Target& target() { return *target_; }
+
+  private:
+    struct Run;  // what one generate() call carries from step to step
+
+    bool prefill(std::span<const Token> prompt, Run& run);
+    void step(Run& run);
+    const Tree& tree_for_step(bool speculate, int room);
+    void make_draft(const Tree& tree, Token root);
+    void emit(Run& run, std::span<const Token> tokens);
+    void keep_committed();
+
+    std::unique_ptr<Target> target_;
+    std::unique_ptr<Drafter> drafter_;
+    std::shared_ptr<const Vocabulary> vocabulary_;
+    MakeChain make_chain_;
+    Tree tree_;
+    const Tree root_only_;
+    Tree fitted_;                // tree_ cut to the last free cells of the context
+    std::vector<Token> cached_;  // the tokens in the target's cache, in order
+    Draft draft_;
+    std::unique_ptr<StepPolicy> policy_;
+    std::optional<Generation> last_;
+    std::atomic<bool> cancelled_ = false;
+};
+
+}  // namespace medusa

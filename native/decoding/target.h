@@ -1,0 +1,60 @@
+// The model being decoded, as the engine sees it.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decoding/tree.h"
+
+namespace medusa {
+
+enum class DecodeStatus { ok, context_full, cancelled };
+
+// Polled between pieces of work; true ends the decode at the next safe point.
+using StopPoll = std::function<bool()>;
+
+// The hidden state of a committed token.
+using OnState = std::function<void(int position, std::span<const float> state)>;
+
+// A language model with a KV cache, batch 1. Rows are the outputs of the newest decode: row i belongs to node i of a
+// tree; a prefill leaves one row, its last token.
+class Target {
+  public:
+    virtual ~Target() = default;
+
+    virtual int vocab_size() const = 0;
+    virtual int context_size() const = 0;
+    // Committed tokens in the cache.
+    virtual int position() const = 0;
+    // Keeps the first `count` committed tokens, or, where the cache cannot be cut, fewer. Returns what is left.
+    virtual int truncate(int count) = 0;
+
+    // Decodes and commits `tokens` (at least one) after position(); on_state, if given, gets the hidden state of each.
+    // Not ok: position() tells what is committed.
+    virtual DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,
+                                 const OnState& on_state = nullptr) = 0;
+    // Decodes a tree at position(); tokens[i] belongs to node i. Not ok: nothing of the tree
+    // stays, position() tells what does.
+    virtual DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) = 0;
+    // Keeps the nodes of `path` (from the root downwards) of the tree just verified.
+    virtual void commit(const Tree& tree, const std::vector<int>& path) = 0;
+    // Drops a verified tree that will not be committed.
+    virtual void discard() = 0;
+
+    virtual std::span<const float> logits(int row) = 0;
+    // State after the final norm; only when hidden states were asked for at construction.
+    virtual std::span<const float> hidden(int row) = 0;
+};
+
+// Token ids to text.
+class Vocabulary {
+  public:
+    virtual ~Vocabulary() = default;
+    // The token's bytes, empty for control tokens. May be part of a UTF-8 character.
+    virtual std::string piece(Token token) const = 0;
+    virtual bool is_end_of_generation(Token token) const = 0;
+};
+
+}  // namespace medusa

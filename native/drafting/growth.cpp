@@ -1,0 +1,136 @@
+#include "drafting/growth.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+namespace medusa {
+namespace {
+
+constexpr int root_index = -1;
+constexpr double share_weight = 0.05;
+
+}  // namespace
+
+Growth::Growth(int depth, const GrowthParams& params) : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
+
+void Growth::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, GrowthCost& cost,
+                  Draft& out) {
+    pool_.clear();
+    for (int depth = 1; depth <= depth_; ++depth) {
+        if (!choose_frontier(depth, cost)) break;
+        const Stopwatch watch;
+        expand(source, depth, root, calibration);
+        cost.record_level(depth, watch.elapsed_ms());
+    }
+    build(choose_size(room, cost), root, out);
+}
+
+// Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
+// that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
+bool Growth::choose_frontier(int depth, const GrowthCost& cost) {
+    frontier_.clear();
+    if (depth == 1) {
+        frontier_.push_back(root_index);
+        return true;
+    }
+    const double node_worth = cost.rate() * cost.node_ms();
+    double gain = 0;
+    for (int i = 0; i < static_cast<int>(pool_.size()); ++i) {
+        const Candidate& candidate = pool_[i];
+        if (candidate.depth != depth - 1 || candidate.p <= node_worth) continue;
+        frontier_.push_back(i);
+        gain += std::max(candidate.p * best_share_[depth] - node_worth, 0.0);
+    }
+    std::stable_sort(frontier_.begin(), frontier_.end(), [&](int a, int b) { return pool_[a].p > pool_[b].p; });
+    if (frontier_.size() > static_cast<size_t>(params_.width)) frontier_.resize(params_.width);
+    return gain > cost.rate() * cost.level_ms(depth);
+}
+
+void Growth::expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration) {
+    paths_.assign(frontier_.size() * depth, root);
+    for (size_t row = 0; row < frontier_.size(); ++row) {
+        int at = frontier_[row];
+        for (int i = depth - 1; i > 0; --i, at = pool_[at].parent) paths_[row * depth + i] = pool_[at].token;
+    }
+    source.level(depth, paths_, params_.ranks, drafts_);
+    for (size_t row = 0; row < frontier_.size(); ++row) {
+        const int parent = frontier_[row];
+        const double reached = parent == root_index ? 1.0 : pool_[parent].p;
+        if (parent != root_index) pool_[parent].first_child = static_cast<int>(pool_.size());
+        double best = 0;
+        for (int rank = 0; rank < drafts_.ranks; ++rank) {
+            const size_t i = row * drafts_.ranks + rank;
+            const double share = calibration.probability(depth, drafts_.q[i]);
+            best = std::max(best, share);
+            pool_.push_back({drafts_.tokens[i], parent, depth, drafts_.q[i], reached * share, -1, 0});
+        }
+        best_share_[depth] += share_weight * (best - best_share_[depth]);
+    }
+}
+
+// How many nodes, root included, bring the most: expected tokens less what their time is worth.
+int Growth::choose_size(int room, const GrowthCost& cost) {
+    order_.resize(pool_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    // A child is less likely than its parent, so any number of the likeliest candidates form a tree.
+    std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return pool_[a].p > pool_[b].p; });
+    const int most = std::min({static_cast<int>(pool_.size()) + 1, room, params_.max_nodes});
+    TreeSize size;
+    double tokens = 1, best_worth = tokens - cost.rate() * cost.verify_ms(size);
+    int best = 1;
+    std::vector<bool> has_child(pool_.size() + 1, false);
+    for (const int wanted : growth_sizes) {
+        if (wanted > most) break;
+        for (; size.nodes < wanted; ++size.nodes) {
+            const Candidate& candidate = pool_[order_[size.nodes - 1]];
+            tokens += candidate.p;
+            const size_t parent = static_cast<size_t>(candidate.parent + 1);
+            // The first child takes the leaf of its parent over.
+            if (has_child[parent]) ++size.leaves;
+            has_child[parent] = true;
+        }
+        const double worth = tokens - cost.rate() * cost.verify_ms(size);
+        if (worth <= best_worth) continue;
+        best_worth = worth;
+        best = size.nodes;
+    }
+    return best;
+}
+
+void Growth::build(int size, Token root, Draft& out) {
+    out.tokens.assign(1, root);
+    out.q.assign(1, 1.0f);
+    out.tree = &root_only_;
+    if (size == 1) return;
+    order_.resize(size - 1);
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int a, int b) { return std::pair(pool_[a].depth, a) < std::pair(pool_[b].depth, b); });
+    parents_.assign(1, -1);
+    for (const int i : order_) {
+        Candidate& candidate = pool_[i];
+        candidate.node = static_cast<int>(parents_.size());
+        parents_.push_back(candidate.parent == root_index ? 0 : pool_[candidate.parent].node);
+        out.tokens.push_back(candidate.token);
+        out.q.push_back(candidate.q);
+    }
+    tree_ = Tree::from_parents(parents_);
+    out.tree = &tree_;
+}
+
+void Growth::learn(std::span<const Token> came, HeadCalibration& calibration) {
+    int child = pool_.empty() ? -1 : 0;
+    for (const Token token : came) {
+        if (child < 0) break;
+        const int parent = pool_[child].parent;
+        int right = -1;
+        for (; child < static_cast<int>(pool_.size()) && pool_[child].parent == parent; ++child) {
+            calibration.record(pool_[child].depth, pool_[child].q, pool_[child].token == token);
+            if (pool_[child].token == token) right = child;
+        }
+        child = right < 0 ? -1 : pool_[right].first_child;
+    }
+    pool_.clear();
+}
+
+}  // namespace medusa

@@ -1,0 +1,63 @@
+// Trees that are grown anew in each step, by what the heads say of this very position.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "drafting/growth_cost.h"
+#include "drafting/head_calibration.h"
+#include "drafting/level_source.h"
+
+namespace medusa {
+
+struct GrowthParams {
+    int max_nodes = 32;  // root included
+    int ranks = 8;       // children that a node is given at most
+    int width = 8;       // nodes of a level that are given children
+};
+
+// Best-first over the product of calibrated probabilities along each path, one level of the source at a time; the tree
+// holds the likeliest nodes, as many as bring the most expected tokens over what they cost.
+class Growth {
+  public:
+    Growth(int depth, const GrowthParams& params);
+
+    // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
+    // out.tree stays valid until the next call. `cost` is told what the levels took.
+    void grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, GrowthCost& cost,
+              Draft& out);
+    // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
+    // they were drafted or not.
+    void learn(std::span<const Token> came, HeadCalibration& calibration);
+    // Nothing is known of what follows the newest tree.
+    void forget() { pool_.clear(); }
+
+  private:
+    struct Candidate {
+        Token token;
+        int parent;  // index in the pool, -1: the root
+        int depth;
+        float q;          // as the head says
+        double p;         // that the whole path is right
+        int first_child;  // its children follow one another; -1: none
+        int node;         // in the tree
+    };
+    bool choose_frontier(int depth, const GrowthCost& cost);
+    void expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration);
+    int choose_size(int room, const GrowthCost& cost);
+    void build(int size, Token root, Draft& out);
+
+    int depth_;
+    GrowthParams params_;
+    std::vector<Candidate> pool_;
+    std::vector<int> frontier_;       // candidates of the newest level that get children, the likeliest first
+    std::vector<int> order_;          // the pool by probability
+    std::vector<double> best_share_;  // by depth: what the likeliest child of a node was worth, on average
+    std::vector<Token> paths_;
+    LevelDrafts drafts_;
+    std::vector<int> parents_;
+    Tree tree_;
+    const Tree root_only_;
+};
+
+}  // namespace medusa

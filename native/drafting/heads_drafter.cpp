@@ -1,0 +1,46 @@
+#include "drafting/heads_drafter.h"
+
+#include <algorithm>
+
+namespace medusa {
+
+void HeadsDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
+    out.tree = &shape;
+    if (shape.size() == 1) return;
+    out.tokens.resize(shape.size());
+    out.q.resize(shape.size());
+    out.tokens[0] = input.context.back();
+    out.q[0] = 1.0f;
+    row_of_.assign(shape.size(), -1);
+    source_->begin(input);
+    // Nodes of a tree are sorted by depth.
+    for (int first = 1, last; first < shape.size(); first = last) {
+        for (last = first + 1; last < shape.size() && shape.depth_of(last) == shape.depth_of(first);) ++last;
+        fill_level(shape, first, last, out);
+    }
+}
+
+// Nodes first..last-1: all of one depth.
+void HeadsDrafter::fill_level(const Tree& shape, int first, int last, Draft& out) {
+    const int depth = shape.depth_of(first);
+    int ranks = 0, rows = 0;
+    paths_.clear();
+    for (int node = first; node < last; ++node) {
+        ranks = std::max(ranks, shape.rank(node) + 1);
+        const int parent = shape.parent(node);
+        if (row_of_[parent] >= 0) continue;
+        row_of_[parent] = rows++;
+        paths_.resize(static_cast<size_t>(rows * depth));
+        for (int i = depth - 1, at = parent; i >= 0; --i, at = shape.parent(at)) {
+            paths_[static_cast<size_t>((rows - 1) * depth + i)] = out.tokens[at];
+        }
+    }
+    source_->level(depth, paths_, ranks, drafts_);
+    for (int node = first; node < last; ++node) {
+        const auto at = static_cast<size_t>(row_of_[shape.parent(node)] * ranks + shape.rank(node));
+        out.tokens[node] = drafts_.tokens[at];
+        out.q[node] = drafts_.q[at];
+    }
+}
+
+}  // namespace medusa

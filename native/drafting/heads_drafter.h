@@ -1,0 +1,30 @@
+// Draft heads as a drafter: fills the shape of a tree, level by level.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "drafting/level_source.h"
+
+namespace medusa {
+
+class HeadsDrafter final : public Drafter {
+  public:
+    explicit HeadsDrafter(std::unique_ptr<LevelSource> source) : source_(std::move(source)) {}
+
+    DrafterNeeds needs() const override { return source_->needs(); }
+    void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
+    void rolled_back(int position) override { source_->rolled_back(position); }
+    // The shape must not be deeper than the source.
+    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+
+  private:
+    void fill_level(const Tree& shape, int first, int last, Draft& out);
+
+    std::unique_ptr<LevelSource> source_;
+    LevelDrafts drafts_;
+    std::vector<Token> paths_;
+    std::vector<int> row_of_;  // of a node with children: its row among the paths of its level
+};
+
+}  // namespace medusa

@@ -1,0 +1,34 @@
+// Where the tokens of draft heads come from, one level of the tree at a time.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "decoding/drafter.h"
+
+namespace medusa {
+
+// The `ranks` most probable tokens below each of n nodes, most probable first: [n][ranks].
+struct LevelDrafts {
+    int ranks = 0;
+    std::vector<Token> tokens;
+    std::vector<float> q;  // probability of the token given the path to it
+};
+
+class LevelSource {
+  public:
+    virtual ~LevelSource() = default;
+    virtual DrafterNeeds needs() const = 0;
+    // Levels it can fill.
+    virtual int depth() const = 0;
+    // As in Drafter.
+    virtual void committed(int position, std::span<const float> state) {}
+    virtual void rolled_back(int position) {}
+    // A step starts. The root is the last token of input.context.
+    virtual void begin(const DraftInput& input) = 0;
+    // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.
+    // Siblings are distinct. Of one step, levels are asked for in order.
+    virtual void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) = 0;
+};
+
+}  // namespace medusa

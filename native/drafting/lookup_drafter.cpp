@@ -1,0 +1,144 @@
+#include "drafting/lookup_drafter.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace medusa {
+namespace {
+
+constexpr double keep_rate = 0.95;  // a step fades to one half after 14 later ones
+
+}  // namespace
+
+LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params)
+    : inner_(std::move(inner)),
+      params_(params),
+      index_(params.min_length, params.max_length),
+      accuracy_(params.min_length, params.max_length),
+      cost_(params.node_cost) {
+    std::vector<Choice> choices;
+    chains_.emplace_back();
+    for (int n = 1; n <= params_.max_nodes; ++n) {
+        choices.push_back(Choice(n, 0));
+        chains_.emplace_back(choices);
+    }
+}
+
+TreeBounds LookupDrafter::bounds(const TreeBounds& inner, const LookupParams& params) {
+    return {std::min(inner.leaves + 1, Tree::max_size), std::min(inner.nodes + params.max_nodes, Tree::max_size)};
+}
+
+void LookupDrafter::begin(std::span<const Token> prompt) {
+    inner_only_ = false;
+    if (inner_) inner_->begin(prompt);
+    const auto known = index_.tokens();
+    if (known.size() > prompt.size() || !std::equal(known.begin(), known.end(), prompt.begin())) index_.clear();
+    for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
+}
+
+void LookupDrafter::verified(const Tree& tree, double ms) {
+    if (inner_) inner_->verified(tree, ms);
+    step_ms_ = draft_ms_ + ms;
+    if (params_.measures_cost) cost_.record(tree.size(), ms);
+}
+
+// The newest step brought so many tokens.
+void LookupDrafter::learn_rate(size_t tokens) {
+    if (!inner_only_) return;
+    inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
+    inner_step_ms_ = keep_rate * inner_step_ms_ + step_ms_;
+}
+
+bool LookupDrafter::chain_beats_inner(int room) const {
+    if (!params_.measures_cost || inner_step_ms_ <= 0) return false;
+    const Plan plan = plan_chain(1, room);
+    return plan.length > 0 && plan.rate * inner_step_ms_ >= inner_tokens_ * cost_.root_ms();
+}
+
+void LookupDrafter::append(Token token, bool learn) {
+    const LookupMatch match = index_.match();
+    if (learn && match.length > 0) accuracy_.record(match.length, index_.tokens()[match.next] == token);
+    index_.append(token);
+}
+
+// The number of nodes with the most expected tokens per cost. Each accepted node makes the match one token longer.
+LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
+    const int length = index_.match().length;
+    if (length == 0) return {};
+    const int most = std::min({params_.max_nodes, room - inner_size, Tree::max_size - inner_size});
+    double reached = 1.0, tokens = 1.0, node_cost = cost_.per_node(), cost = 1.0 + node_cost * (inner_size - 1);
+    Plan best{0, tokens / cost};
+    for (int n = 1; n <= most; ++n) {
+        reached *= accuracy_.probability(length + n - 1);
+        tokens += reached;
+        cost += node_cost;
+        if (tokens / cost > best.rate) best = {n, tokens / cost};
+    }
+    return best;
+}
+
+void LookupDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
+    const Stopwatch watch;
+    const auto came = input.context.subspan(index_.tokens().size());
+    learn_rate(came.size());
+    for (const Token token : came) append(token, true);
+    out.tree = &chains_[0];
+    out.tokens.assign(1, input.context.back());
+    out.q.assign(1, 1.0f);
+    // A shape of the root alone tells the inner drafter of a step that it has no part in.
+    if (inner_) inner_->draft(input, chain_beats_inner(input.room) ? chains_[0] : shape, out);
+    inner_only_ = out.tree->size() > 1;
+    index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
+    if (!chain_.empty()) {
+        graft(out);
+        inner_only_ = false;
+    }
+    draft_ms_ = watch.elapsed_ms();
+}
+
+// Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.
+void LookupDrafter::graft(Draft& out) {
+    const Tree& base = *out.tree;
+    int node = 0;
+    size_t shared = 0;
+    for (; shared < chain_.size(); ++shared) {
+        const auto& children = base.children(node);
+        const auto same =
+            std::find_if(children.begin(), children.end(), [&](int c) { return out.tokens[c] == chain_[shared]; });
+        if (same == children.end()) break;
+        node = *same;
+    }
+    if (shared == chain_.size()) return;
+    std::vector<Choice> choices = base.choices();
+    Choice choice = node > 0 ? choices[node - 1] : Choice{};
+    const auto& siblings = base.children(node);
+    int rank =
+        siblings.empty() ? 0 : 1 + base.rank(*std::max_element(siblings.begin(), siblings.end(), [&](int a, int b) {
+            return base.rank(a) < base.rank(b);
+        }));
+    for (size_t i = shared; i < chain_.size(); ++i, rank = 0) {
+        choice.push_back(rank);
+        choices.push_back(choice);
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(accuracy_.probability(index_.match().length + static_cast<int>(i)));
+    }
+    if (base.size() == 1) {
+        out.tree = &chains_[chain_.size()];
+        return;
+    }
+    // A tree sorts its choices stably by depth: tokens and probabilities go along.
+    std::vector<int> order(choices.size());
+    std::iota(order.begin(), order.end(), 1);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return choices[a - 1].size() < choices[b - 1].size(); });
+    const std::vector<Token> tokens = out.tokens;
+    const std::vector<float> q = out.q;
+    for (size_t i = 0; i < order.size(); ++i) {
+        out.tokens[i + 1] = tokens[order[i]];
+        out.q[i + 1] = q[order[i]];
+    }
+    joined_ = Tree(std::move(choices));
+    out.tree = &joined_;
+}
+
+}  // namespace medusa

@@ -1,0 +1,69 @@
+// Prompt lookup as a drafter, alone or on top of another one.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "decoding/drafter.h"
+#include "drafting/lookup.h"
+#include "drafting/step_cost.h"
+
+namespace medusa {
+
+struct LookupParams {
+    int min_length = 2;
+    int max_length = 8;
+    int max_nodes = 15;         // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool measures_cost = true;  // false: node_cost holds throughout
+    double node_cost = 0.15;    // of one more node, in plain steps, before any was measured
+};
+
+// Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
+// chain become one tree, in which equal tokens are one node. Where the chain alone promises more tokens per time than
+// the inner drafter has brought, that one is not asked. It learns from every token whether the match before it was
+// right, drafted or not.
+class LookupDrafter final : public Drafter {
+  public:
+    // inner: may be null.
+    LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params);
+
+    // The tree that verifies the largest draft on top of an inner one's stays within this.
+    static TreeBounds bounds(const TreeBounds& inner, const LookupParams& params);
+
+    DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
+    void begin(std::span<const Token> prompt) override;
+    void committed(int position, std::span<const float> state) override {
+        if (inner_) inner_->committed(position, state);
+    }
+    void rolled_back(int position) override {
+        if (inner_) inner_->rolled_back(position);
+    }
+    void verified(const Tree& tree, double ms) override;
+    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+
+  private:
+    void append(Token token, bool learn);
+    // How many nodes of a chain pay, and with them the expected tokens of the step per time of a plain one.
+    struct Plan {
+        int length = 0;
+        double rate = 1;
+    };
+    Plan plan_chain(int inner_size, int room) const;
+    bool chain_beats_inner(int room) const;
+    void learn_rate(size_t tokens);
+    void graft(Draft& out);
+
+    std::unique_ptr<Drafter> inner_;
+    LookupParams params_;
+    LookupIndex index_;
+    LookupAccuracy accuracy_;
+    StepCost cost_;
+    double draft_ms_ = 0, step_ms_ = 0;            // of the newest step
+    bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
+    double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
+    std::vector<Token> chain_;
+    std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
+    Tree joined_;
+};
+
+}  // namespace medusa

@@ -1,0 +1,66 @@
+#include "heads/graph.h"
+
+namespace medusa {
+
+ggml_backend_ptr start_backend(const Heads& heads, int threads) {
+    ggml_backend_ptr backend(ggml_backend_dev_init(heads.device(), nullptr));
+    if (!backend) throw Error(std::string("cannot start the device ") + ggml_backend_dev_name(heads.device()));
+    const auto registry = ggml_backend_dev_backend_reg(heads.device());
+    if (const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
+            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
+        set_threads(backend.get(), threads);
+    }
+    return backend;
+}
+
+HeadsGraph::HeadsGraph(ggml_backend_t backend, size_t most_tensors) : backend_(backend) {
+    const size_t size = most_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(most_tensors, false);
+    context_.reset(ggml_init({size, nullptr, /*no_alloc=*/true}));
+    graph_ = ggml_new_graph_custom(context(), most_tensors, false);
+}
+
+ggml_tensor* HeadsGraph::new_input(int64_t columns, int64_t rows) {
+    ggml_tensor* input = ggml_new_tensor_2d(context(), GGML_TYPE_F32, columns, rows);
+    ggml_set_input(input);
+    return input;
+}
+
+void HeadsGraph::finish(ggml_tensor* output) {
+    output_ = output;
+    ggml_set_output(output);
+    ggml_build_forward_expand(graph_, output);
+    for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {
+        if (!ggml_backend_supports_op(backend_, ggml_graph_node(graph_, i))) {
+            throw Error(std::string("the heads' tensor types are not supported by ") + ggml_backend_name(backend_) +
+                        ": convert them to f16 or q8_0");
+        }
+    }
+    allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_)));
+    if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) throw Error("no memory to evaluate the heads");
+}
+
+void HeadsGraph::set(ggml_tensor* input, std::span<const float> values) {
+    ggml_backend_tensor_set(input, values.data(), 0, values.size_bytes());
+}
+
+std::span<const float> HeadsGraph::compute() {
+    if (ggml_backend_graph_compute(backend_, graph_) != GGML_STATUS_SUCCESS) {
+        throw Error("evaluating the heads failed: run with --no-spec");
+    }
+    const auto count = static_cast<size_t>(ggml_nelements(output_));
+    if (ggml_backend_buffer_is_host(output_->buffer)) return {static_cast<const float*>(output_->data), count};
+    copy_.resize(count);
+    ggml_backend_tensor_get(output_, copy_.data(), 0, copy_.size() * sizeof(float));
+    return copy_;
+}
+
+ggml_tensor* linear(ggml_context* c, const Linear& layer, ggml_tensor* x) {
+    ggml_tensor* y = ggml_mul_mat(c, layer.weight, x);
+    return layer.bias ? ggml_add(c, y, layer.bias) : y;
+}
+
+ggml_tensor* residual_block(ggml_context* c, const Linear& layer, ggml_tensor* x) {
+    return ggml_add(c, ggml_silu(c, linear(c, layer, x)), x);
+}
+
+}  // namespace medusa

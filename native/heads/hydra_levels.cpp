@@ -1,0 +1,74 @@
+#include "heads/hydra_levels.h"
+
+#include <algorithm>
+
+namespace medusa {
+
+HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, int threads)
+    : HeadsLevels(std::move(heads), depth),
+      backend_(start_backend(*heads_, threads)),
+      embeddings_(heads_->model(), heads_->metadata().embedding_scale) {
+    if (heads_->metadata().kind == HeadsKind::hydra_plus) {
+        prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
+    }
+}
+
+DrafterNeeds HydraLevels::needs() const {
+    return {.hidden = true, .all_states = prefix_ && !heads_->metadata().prefix.from_answer};
+}
+
+void HydraLevels::committed(int position, std::span<const float> state) {
+    if (prefix_) prefix_->append(position, state);
+}
+
+void HydraLevels::rolled_back(int position) {
+    if (prefix_) prefix_->roll_back(position);
+}
+
+// Trees of changing shape ask for many widths: beyond the smallest, graphs are shared by a few of them.
+HydraLevels::Level& HydraLevels::level_for(int depth, size_t nodes) {
+    constexpr size_t exact = 8, step = 8;
+    const size_t width = nodes <= exact ? nodes : (nodes + step - 1) / step * step;
+    auto& level = levels_[{depth, width}];
+    if (!level) level = build(depth, width);
+    return *level;
+}
+
+std::unique_ptr<HydraLevels::Level> HydraLevels::build(int depth, size_t nodes) {
+    const size_t tensors = 24 + 4 * static_cast<size_t>(heads_->block_count());
+    auto level = std::make_unique<Level>(Level{HeadsGraph(backend_.get(), tensors), nullptr});
+    ggml_context* c = level->graph.context();
+    const int head = depth - 1;
+    const int64_t h = heads_->model().embedding_size(), n = static_cast<int64_t>(nodes);
+    level->input = level->graph.new_input(h * (depth + 1), n);
+    // SiLU(Wx + b) + (Rx + b_R): W and R in one product, R's rows below W's.
+    ggml_tensor* y = linear(c, heads_->first_block(head), level->input);
+    ggml_tensor* gate = ggml_view_2d(c, y, h, n, y->nb[1], 0);
+    ggml_tensor* kept = ggml_view_2d(c, y, h, n, y->nb[1], static_cast<size_t>(h) * sizeof(float));
+    ggml_tensor* x = ggml_add(c, ggml_silu(c, gate), kept);
+    for (int block = 1; block < heads_->block_count(); ++block) x = residual_block(c, heads_->block(head, block), x);
+    level->graph.finish(ggml_soft_max(c, linear(c, heads_->output(head), x)));
+    return level;
+}
+
+void HydraLevels::begin(const DraftInput& input) {
+    const auto state = prefix_ ? prefix_->newest() : input.hidden;
+    hidden_.assign(state.begin(), state.end());
+}
+
+std::span<const float> HydraLevels::probabilities(int depth, std::span<const Token> paths) {
+    const size_t h = hidden_.size(), length = static_cast<size_t>(depth), nodes = paths.size() / length;
+    Level& level = level_for(depth, nodes);
+    values_.resize(static_cast<size_t>(ggml_nelements(level.input)));
+    const auto part = [&](size_t node, size_t i) {
+        return std::span(values_).subspan((node * (length + 1) + i) * h, h);
+    };
+    for (size_t node = 0; node < nodes; ++node) {
+        std::copy(hidden_.begin(), hidden_.end(), part(node, 0).begin());
+        for (size_t i = 0; i < length; ++i) embeddings_.row(paths[node * length + i], part(node, i + 1));
+    }
+    HeadsGraph::set(level.input, values_);
+    return level.graph.compute().first(nodes * static_cast<size_t>(heads_->output_rows()));
+}
+
+}  // namespace medusa

@@ -1,0 +1,44 @@
+// Hydra heads (Hydra 3): a head reads the hidden state and the tokens drafted so far, so levels are evaluated in turn.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "heads/graph.h"
+#include "heads/levels.h"
+#include "heads/prefix_layer.h"
+#include "heads/token_embeddings.h"
+
+namespace medusa {
+
+// Evaluates a head at the nodes that are expanded, all of a level with one read of its weights and of the lm_head.
+// Graphs are kept by depth and number of nodes.
+class HydraLevels final : public HeadsLevels {
+  public:
+    HydraLevels(std::shared_ptr<Heads> heads, int depth, int threads);
+
+    DrafterNeeds needs() const override;
+    void committed(int position, std::span<const float> state) override;
+    void rolled_back(int position) override;
+    void begin(const DraftInput& input) override;
+    std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
+
+  private:
+    struct Level {
+        HeadsGraph graph;
+        ggml_tensor* input;  // [h * (depth + 1), nodes]
+    };
+    Level& level_for(int depth, size_t nodes);
+    std::unique_ptr<Level> build(int depth, size_t nodes);
+
+    ggml_backend_ptr backend_;
+    TokenEmbeddings embeddings_;
+    std::unique_ptr<PrefixLayer> prefix_;  // of Hydra++
+    std::vector<float> hidden_;
+    std::vector<float> values_;  // inputs of a level, node by node: cat(h, emb(root), emb(node 1), ..)
+    std::map<std::pair<int, size_t>, std::unique_ptr<Level>> levels_;
+};
+
+}  // namespace medusa

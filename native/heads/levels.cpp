@@ -1,0 +1,40 @@
+#include "heads/levels.h"
+
+#include <algorithm>
+
+#include "decoding/sampler.h"
+#include "heads/hydra_levels.h"
+#include "heads/medusa_levels.h"
+
+namespace medusa {
+
+void top_rows(std::span<const float> p, int ranks, std::vector<int>& rows) {
+    top_indices(p, ranks, rows);
+    // Heads full of NaN rank nothing: any distinct rows will do, they are verified like all others.
+    for (int row = 0; rows.size() < static_cast<size_t>(ranks); ++row) {
+        if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
+    }
+}
+
+void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    const auto width = static_cast<size_t>(heads_->output_rows());
+    const auto p = probabilities(depth, paths);
+    out.ranks = ranks;
+    out.tokens.clear();
+    out.q.clear();
+    for (size_t node = 0; node < paths.size() / static_cast<size_t>(depth); ++node) {
+        const auto row_p = p.subspan(node * width < p.size() ? node * width : 0, width);
+        if (node * width < p.size()) top_rows(row_p, ranks, rows_);
+        for (const int row : rows_) {
+            out.tokens.push_back(heads_->token(row));
+            out.q.push_back(row_p[static_cast<size_t>(row)]);
+        }
+    }
+}
+
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, int threads) {
+    if (heads->metadata().reads_path()) return std::make_unique<HydraLevels>(std::move(heads), depth, threads);
+    return std::make_unique<MedusaLevels>(std::move(heads), depth, threads);
+}
+
+}  // namespace medusa

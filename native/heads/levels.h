@@ -1,0 +1,40 @@
+// Levels of a tree from the probabilities that draft heads give.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "drafting/level_source.h"
+#include "heads/weights.h"
+
+namespace medusa {
+
+class HeadsLevels : public LevelSource {
+  public:
+    DrafterNeeds needs() const override { return {.hidden = true}; }
+    int depth() const override { return depth_; }
+    void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
+
+    // Of head depth - 1, [n][output_rows] below each of the paths [n][depth] of the begun step, or one row that holds
+    // below all of them. Valid until the next call.
+    virtual std::span<const float> probabilities(int depth, std::span<const Token> paths) = 0;
+
+  protected:
+    // The first `depth` heads.
+    HeadsLevels(std::shared_ptr<Heads> heads, int depth) : heads_(std::move(heads)), depth_(depth) {}
+
+    const std::shared_ptr<Heads> heads_;
+    const int depth_;
+
+  private:
+    std::vector<int> rows_;
+};
+
+// The `ranks` most probable rows of a head, most probable first.
+void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
+
+// What the kind of the heads calls for.
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, int threads);
+
+}  // namespace medusa

@@ -1,0 +1,202 @@
+#include "heads/metadata.h"
+
+#include <cmath>
+#include <set>
+
+namespace medusa {
+namespace {
+
+constexpr int max_heads = 32;
+constexpr int max_blocks = 16;
+constexpr int max_attention_heads = 1024;
+
+class Reader {
+  public:
+    Reader(const GgufFile& file, int vocab_size) : file_(file), path_(file.path()), vocab_size_(vocab_size) {}
+
+    HeadsMetadata read() {
+        read_kind();
+        out_.head_count = count("medusa.head_count", 1, max_heads);
+        // The first block of a Hydra head is what reads the path.
+        out_.block_count = count("medusa.block_count", out_.reads_path() ? 1 : 0, max_blocks);
+        read_lm_head();
+        read_input();
+        read_accuracy();
+        read_tree();
+        if (out_.kind == HeadsKind::hydra_plus) read_prefix();
+        check_tensor_names();
+        return std::move(out_);
+    }
+
+  private:
+    void read_kind() {
+        const auto version = file_.get_u32("medusa.version");
+        if (!version) throw Error(path_ + " holds no draft heads: train or convert some, or run with --no-spec");
+        if (*version != 1) {
+            throw Error(path_ + ": heads of format version " + std::to_string(*version) +
+                        ", 1 is known: update medusa");
+        }
+        const std::string kind = file_.get_string("medusa.kind").value_or("");
+        for (const HeadsKind known : {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus}) {
+            if (kind == heads_kind_name(known)) {
+                out_.kind = known;
+                return;
+            }
+        }
+        throw Error(path_ + ": heads of kind '" + kind +
+                    "' cannot run, medusa, hydra and hydra++ can: run with --no-spec");
+    }
+
+    int count(const char* key, int lowest, int highest) const {
+        const uint32_t value = file_.get_u32(key).value_or(0);
+        if (value < static_cast<uint32_t>(lowest) || value > static_cast<uint32_t>(highest)) {
+            throw Error(path_ + ": " + key + " is " + std::to_string(value) + ", not within " + std::to_string(lowest) +
+                        ".." + std::to_string(highest) + ": convert the heads again");
+        }
+        return static_cast<int>(value);
+    }
+
+    void read_lm_head() {
+        const std::string lm_head = file_.get_string("medusa.lm_head").value_or("own");
+        out_.output_rows = vocab_size_;
+        if (lm_head == "own") {
+            out_.lm_head = LmHead::own;
+        } else if (lm_head == "base") {
+            out_.lm_head = LmHead::base;
+        } else if (lm_head == "draft_vocab") {
+            out_.lm_head = LmHead::draft_vocab;
+            read_draft_vocabulary();
+        } else {
+            throw Error(path_ + ": medusa.lm_head is '" + lm_head + "', not own, base or draft_vocab");
+        }
+    }
+
+    void read_draft_vocabulary() {
+        const TensorInfo* map = file_.find("medusa.d2t");
+        if (!map) throw Error(path_ + ": tensor medusa.d2t is missing: convert the heads again");
+        if (map->type != GGML_TYPE_I32 || map->n_dims != 1 || map->ne[0] < 1 || map->ne[0] > vocab_size_) {
+            throw Error(path_ + ": medusa.d2t has " + std::to_string(map->ne[0]) + " entries of type " +
+                        ggml_type_name(map->type) + ", the base's vocabulary has " + std::to_string(vocab_size_) +
+                        ": these heads are for another base");
+        }
+        out_.d2t.resize(map->ne[0]);
+        file_.read(*map, 0, map->size, out_.d2t.data());
+        std::vector<bool> seen(vocab_size_, false);
+        for (const Token token : out_.d2t) {
+            if (token < 0 || token >= vocab_size_ || seen[token]) {
+                throw Error(path_ + ": medusa.d2t names token " + std::to_string(token) +
+                            " twice or outside the base's vocabulary of " + std::to_string(vocab_size_) +
+                            ": these heads are for another base");
+            }
+            seen[token] = true;
+        }
+        out_.output_rows = static_cast<int>(out_.d2t.size());
+    }
+
+    void read_input() {
+        if (file_.get_string("medusa.input").value_or("post_norm") != "post_norm" ||
+            file_.get_u32("medusa.input_layer_offset").value_or(0) != 0) {
+            throw Error(path_ +
+                        ": these heads read another hidden state than the last one after the norm: not supported");
+        }
+        out_.embedding_scale = positive("medusa.embedding_scale", 1.0f);
+    }
+
+    float positive(const char* key, std::optional<float> otherwise) const {
+        const float value = file_.get_f32(key).value_or(otherwise.value_or(0.0f));
+        if (std::isfinite(value) && value > 0.0f) return value;
+        throw Error(path_ + ": " + key + " is " + std::to_string(value) +
+                    ", not a positive number: convert the heads again");
+    }
+
+    void read_prefix() {
+        PrefixParams& prefix = out_.prefix;
+        prefix.head_count = count("medusa.prefix.head_count", 1, max_attention_heads);
+        prefix.head_count_kv = count("medusa.prefix.head_count_kv", 1, prefix.head_count);
+        if (prefix.head_count % prefix.head_count_kv != 0) {
+            throw Error(path_ + ": medusa.prefix.head_count_kv does not divide medusa.prefix.head_count: convert the " +
+                        "heads again");
+        }
+        prefix.rope_freq_base = positive("medusa.prefix.rope_freq_base", std::nullopt);
+        prefix.norm_eps = positive("medusa.prefix.norm_eps", std::nullopt);
+        prefix.from_answer = file_.get_bool("medusa.prefix.from_answer").value_or(false);
+    }
+
+    void read_accuracy() {
+        const auto accuracy = file_.get_f32_array("medusa.accuracy");
+        const size_t ranks = file_.get_u32("medusa.accuracy_ranks").value_or(0);
+        if (accuracy.empty()) return;
+        if (accuracy.size() != ranks * out_.head_count) {
+            throw Error(path_ + ": medusa.accuracy is not head_count x ranks long");
+        }
+        for (int head = 0; head < out_.head_count; ++head) {
+            out_.accuracy.emplace_back(accuracy.begin() + head * ranks, accuracy.begin() + (head + 1) * ranks);
+        }
+    }
+
+    void read_tree() {
+        const auto flat = file_.get_i32_array("medusa.tree");
+        for (size_t i = 0; i < flat.size();) {
+            const int32_t length = flat[i++];
+            if (length < 1 || static_cast<size_t>(length) > flat.size() - i) {
+                throw Error(path_ + ": medusa.tree is damaged: convert the heads again");
+            }
+            out_.tree.emplace_back(flat.begin() + i, flat.begin() + i + length);
+            i += length;
+        }
+        Tree checked(out_.tree);
+    }
+
+    std::set<std::string> known_tensors() const {
+        std::set<std::string> names{base_header_tensor, "medusa.d2t", "medusa.output.weight"};
+        for (int head = 0; head < out_.head_count; ++head) {
+            const auto add = [&](const std::string& matrix) {
+                names.insert(head_tensor(head, matrix + ".weight"));
+                names.insert(head_tensor(head, matrix + ".bias"));
+            };
+            for (int block = 0; block < out_.block_count; ++block) add("block." + std::to_string(block));
+            if (out_.reads_path()) add("block.0.residual");
+            if (out_.lm_head != LmHead::base) add("output");
+        }
+        if (out_.kind == HeadsKind::hydra_plus) {
+            for (const char* part : prefix_tensors) names.insert(prefix_tensor(part));
+        }
+        return names;
+    }
+
+    // A tensor that nothing reads would mean heads that compute something else than their source.
+    void check_tensor_names() const {
+        const auto known = known_tensors();
+        for (const TensorInfo& info : file_.tensors()) {
+            if (!info.name.starts_with("medusa.") || known.contains(info.name)) continue;
+            throw Error(path_ + ": tensor " + info.name + " is unknown for " + std::to_string(out_.head_count) + " " +
+                        heads_kind_name(out_.kind) + " heads of " + std::to_string(out_.block_count) +
+                        " blocks: convert the heads again");
+        }
+    }
+
+    const GgufFile& file_;
+    const std::string& path_;
+    int vocab_size_;
+    HeadsMetadata out_;
+};
+
+}  // namespace
+
+const char* heads_kind_name(HeadsKind kind) {
+    return kind == HeadsKind::medusa ? "medusa" : kind == HeadsKind::hydra ? "hydra" : "hydra++";
+}
+
+std::string head_tensor(int head, const std::string& rest) {
+    return "medusa." + std::to_string(head) + "." + rest;
+}
+
+std::string prefix_tensor(const std::string& part) {
+    return "medusa.prefix." + part + ".weight";
+}
+
+HeadsMetadata read_heads_metadata(const GgufFile& file, int vocab_size) {
+    return Reader(file, vocab_size).read();
+}
+
+}  // namespace medusa

@@ -1,0 +1,176 @@
+#include "heads/prefix_layer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace medusa {
+namespace {
+
+constexpr int64_t cell_step = 256;  // graphs attend to a multiple of this many cells, some of them masked
+constexpr int64_t most_rows = 64;   // states computed at a time
+
+// As few sizes as will do, so that few graphs are kept: small ones as they are, above them powers of two.
+size_t rows_of_next_chunk(size_t rows) {
+    constexpr size_t exact = 8;
+    return rows <= exact ? rows : std::min<size_t>(std::bit_floor(rows), most_rows);
+}
+
+}  // namespace
+
+PrefixLayer::PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend)
+    : heads_(std::move(heads)),
+      params_(heads_->metadata().prefix),
+      backend_(backend),
+      h_(heads_->model().embedding_size()),
+      head_size_(heads_->prefix().query.weight->ne[1] / params_.head_count) {}
+
+void PrefixLayer::append(int position, std::span<const float> state) {
+    roll_back(position);
+    const auto known = count_ + static_cast<int64_t>(pending_.size()) / h_;
+    if (position != start_ + known) {
+        pending_.clear();
+        count_ = 0;
+        start_ = position;
+    }
+    pending_.insert(pending_.end(), state.begin(), state.end());
+    is_computed_ = false;
+}
+
+void PrefixLayer::roll_back(int position) {
+    const int64_t kept = std::max<int64_t>(position - start_, 0);
+    const auto known = count_ + static_cast<int64_t>(pending_.size()) / h_;
+    if (kept >= known) return;
+    pending_.resize(static_cast<size_t>(std::max<int64_t>(kept - count_, 0) * h_));
+    count_ = std::min(count_, kept);
+    is_computed_ = false;
+}
+
+std::span<const float> PrefixLayer::newest() {
+    while (!pending_.empty()) run(rows_of_next_chunk(pending_.size() / static_cast<size_t>(h_)));
+    if (!is_computed_) throw Error("the prefix layer has no state of the last token: this is an error of medusa");
+    return output_;
+}
+
+// The next `rows` pending states.
+void PrefixLayer::run(size_t rows) {
+    const auto n = static_cast<int64_t>(rows), end = count_ + n;
+    reserve(end);
+    const int64_t cells = (end + cell_step - 1) / cell_step * cell_step;
+    Chunk& chunk = chunk_for(n, cells);
+    std::vector<int32_t> positions(rows);
+    std::vector<int64_t> indices(rows);
+    for (size_t i = 0; i < rows; ++i) {
+        indices[i] = count_ + static_cast<int64_t>(i);
+        positions[i] = static_cast<int32_t>(indices[i]);
+    }
+    std::vector<ggml_fp16_t> mask(static_cast<size_t>(cells), ggml_fp32_to_fp16(-INFINITY));
+    std::fill(mask.begin(), mask.begin() + end, ggml_fp32_to_fp16(0.0f));
+    HeadsGraph::set(chunk.states, std::span(pending_).first(rows * static_cast<size_t>(h_)));
+    ggml_backend_tensor_set(chunk.positions, positions.data(), 0, rows * sizeof(int32_t));
+    ggml_backend_tensor_set(chunk.last_position, &positions.back(), 0, sizeof(int32_t));
+    ggml_backend_tensor_set(chunk.cells, indices.data(), 0, rows * sizeof(int64_t));
+    ggml_backend_tensor_set(chunk.mask, mask.data(), 0, mask.size() * sizeof(ggml_fp16_t));
+    const auto out = chunk.graph.compute();
+    output_.assign(out.begin(), out.end());
+    pending_.erase(pending_.begin(), pending_.begin() + n * h_);
+    count_ = end;
+    is_computed_ = pending_.empty();
+}
+
+// A larger cache keeps what the smaller one holds.
+void PrefixLayer::reserve(int64_t cells) {
+    if (cells <= capacity_) return;
+    const int64_t wanted = std::max((cells + cell_step - 1) / cell_step * cell_step, 2 * capacity_);
+    ggml_context_ptr context(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    const int64_t width = head_size_ * params_.head_count_kv;
+    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
+    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
+    if (!buffer) throw Error("no memory for the cache of the heads' prefix layer: lower --ctx-size");
+    // Masked cells count nothing, unless they happen to hold NaN.
+    ggml_backend_buffer_clear(buffer.get(), 0);
+    std::vector<char> held(static_cast<size_t>(count_) * ggml_row_size(GGML_TYPE_F16, width));
+    for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
+        if (held.empty()) break;
+        ggml_backend_tensor_get(from, held.data(), 0, held.size());
+        ggml_backend_tensor_set(to, held.data(), 0, held.size());
+    }
+    chunks_.clear();
+    cache_buffer_ = std::move(buffer);
+    cache_context_ = std::move(context);
+    keys_ = keys, values_ = values, capacity_ = wanted;
+}
+
+PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
+    auto& chunk = chunks_[{rows, cells}];
+    if (!chunk) chunk = build(rows, cells);
+    return *chunk;
+}
+
+ggml_tensor* PrefixLayer::normed(ggml_context* c, ggml_tensor* x, ggml_tensor* weight) const {
+    return ggml_mul(c, ggml_rms_norm(c, x, params_.norm_eps), weight);
+}
+
+// [heads * size, n] -> [size, heads, n], with rotary embedding over halves.
+ggml_tensor* PrefixLayer::turned(ggml_context* c, ggml_tensor* x, int64_t heads, ggml_tensor* positions) const {
+    ggml_tensor* split =
+        ggml_view_3d(c, x, head_size_, heads, x->ne[1], static_cast<size_t>(head_size_) * sizeof(float), x->nb[1], 0);
+    return ggml_rope_ext(c, split, positions, nullptr, static_cast<int>(head_size_), GGML_ROPE_TYPE_NEOX, 0,
+                         params_.rope_freq_base, 1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+}
+
+// Keys and values of all states go into their cells; the last state attends to all of them. [heads * size, 1]
+ggml_tensor* PrefixLayer::attention(Chunk& chunk, ggml_tensor* states, ggml_tensor* last, int64_t cells) {
+    const PrefixWeights& weights = heads_->prefix();
+    ggml_context* c = chunk.graph.context();
+    const int64_t kv_heads = params_.head_count_kv, width = head_size_ * kv_heads, n = states->ne[1];
+    ggml_tensor* key_value = linear(c, weights.key_value, states);  // [2 * width, n]
+    ggml_tensor* key = ggml_view_2d(c, key_value, width, n, key_value->nb[1], 0);
+    ggml_tensor* value =
+        ggml_view_2d(c, key_value, width, n, key_value->nb[1], static_cast<size_t>(width) * sizeof(float));
+    key = ggml_reshape_2d(c, turned(c, key, kv_heads, chunk.positions), width, n);
+    // Views of what was written: the order of operations follows from them.
+    const auto cells_of = [&](ggml_tensor* cache, ggml_tensor* rows) {
+        ggml_tensor* written = ggml_set_rows(c, cache, rows, chunk.cells);
+        return ggml_view_3d(c, written, head_size_, cells, kv_heads, written->nb[1],
+                            ggml_row_size(GGML_TYPE_F16, head_size_), 0);
+    };
+    ggml_tensor* query = turned(c, linear(c, weights.query, last), params_.head_count, chunk.last_position);
+    query = ggml_permute(c, query, 0, 2, 1, 3);  // [size, 1, heads]
+    ggml_tensor* out = ggml_flash_attn_ext(c, query, cells_of(keys_, key), cells_of(values_, value), chunk.mask,
+                                           1.0f / std::sqrt(static_cast<float>(head_size_)), 0.0f, 0.0f);
+    return ggml_reshape_2d(c, out, head_size_ * params_.head_count, 1);
+}
+
+std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cells) {
+    auto chunk = std::make_unique<Chunk>(Chunk{HeadsGraph(backend_, 64), {}, {}, {}, {}, {}});
+    ggml_context* c = chunk->graph.context();
+    const PrefixWeights& weights = heads_->prefix();
+    chunk->states = chunk->graph.new_input(h_, rows);
+    const auto input = [&](ggml_type type, int64_t length) {
+        ggml_tensor* tensor = ggml_new_tensor_1d(c, type, length);
+        ggml_set_input(tensor);
+        return tensor;
+    };
+    chunk->positions = input(GGML_TYPE_I32, rows);
+    chunk->last_position = input(GGML_TYPE_I32, 1);
+    chunk->cells = input(GGML_TYPE_I64, rows);
+    chunk->mask = input(GGML_TYPE_F16, cells);
+
+    ggml_tensor* all = normed(c, chunk->states, weights.attention_norm);
+    const auto last_of = [&](ggml_tensor* t) {
+        return ggml_view_2d(c, t, h_, 1, t->nb[1], static_cast<size_t>(rows - 1) * t->nb[1]);
+    };
+    ggml_tensor* attended = linear(c, weights.output, attention(*chunk, all, last_of(all), cells));
+    ggml_tensor* x = ggml_add(c, attended, last_of(chunk->states));
+    ggml_tensor* gate_up = linear(c, weights.gate_up, normed(c, x, weights.feed_forward_norm));
+    const int64_t inner = gate_up->ne[0] / 2;
+    ggml_tensor* gate = ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], 0);
+    ggml_tensor* up = ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], static_cast<size_t>(inner) * sizeof(float));
+    x = ggml_add(c, x, linear(c, weights.down, ggml_mul(c, ggml_silu(c, gate), up)));
+    chunk->graph.finish(normed(c, x, weights.output_norm));
+    return chunk;
+}
+
+}  // namespace medusa

@@ -1,0 +1,237 @@
+#include "heads/weights.h"
+
+#include <algorithm>
+
+#include "kernels/buffer_type.h"
+
+namespace medusa {
+namespace {
+
+std::string shape_text(const int64_t* ne, size_t dims) {
+    std::string out = "[";
+    for (size_t i = 0; i < dims; ++i) out += (i ? ", " : "") + std::to_string(ne[i]);
+    return out + "]";
+}
+
+bool is_packed(const ggml_tensor* tensor) {
+    return ggml_backend_buffer_get_type(tensor->buffer) == kernels::buffer_type();
+}
+
+// The data of `parts`, one behind the other. Read in pieces; packed weights are written in one piece, all others as
+// they come, so that a large lm_head is never held twice.
+void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target) {
+    constexpr uint64_t piece = 16u << 20;
+    const bool whole = is_packed(target);
+    std::vector<char> bytes(whole ? ggml_nbytes(target) : 0);
+    uint64_t at = 0;
+    for (const TensorInfo* part : parts) {
+        if (!whole) bytes.resize(std::min(piece, part->size));
+        for (uint64_t done = 0; done < part->size;) {
+            const uint64_t n = std::min(piece, part->size - done);
+            file.read(*part, done, n, whole ? &bytes[at] : bytes.data());
+            if (!whole) ggml_backend_tensor_set(target, bytes.data(), at, n);
+            done += n, at += n;
+        }
+    }
+    if (whole) ggml_backend_tensor_set(target, bytes.data(), 0, bytes.size());
+}
+
+}  // namespace
+
+Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
+    : model_(std::move(model)),
+      file_(path),
+      metadata_(read_heads_metadata(file_, model_->vocab_size())),
+      device_(model_->output_device()) {
+    const size_t tensors = 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
+                           std::size(prefix_tensors);
+    context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    packed_context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    blocks_.resize(head_count());
+    declare_blocks();
+    declare_outputs();
+    if (metadata_.kind == HeadsKind::hydra_plus) declare_prefix();
+    allocate();
+    upload();
+}
+
+void Heads::allocate() {
+    const auto place = [&](ggml_context* context, ggml_backend_buffer_type_t type) {
+        if (!ggml_get_first_tensor(context)) return ggml_backend_buffer_ptr();
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
+        if (!buffer) {
+            throw Error("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_) +
+                        ": lower -ngl");
+        }
+        return buffer;
+    };
+    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
+    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
+}
+
+const TensorInfo& Heads::expect(const std::string& name, const std::vector<int64_t>& shape) const {
+    const TensorInfo* info = file_.find(name);
+    if (!info) throw Error(file_.path() + ": tensor " + name + " is missing: convert the heads again");
+    std::vector<int64_t> wanted = shape;
+    wanted.resize(GGML_MAX_DIMS, 1);
+    if (!std::equal(wanted.begin(), wanted.end(), info->ne)) {
+        throw Error(file_.path() + ": tensor " + name + " has shape " +
+                    shape_text(info->ne, std::max<size_t>(shape.size(), info->n_dims)) + ", this base needs " +
+                    shape_text(wanted.data(), shape.size()) + ": these heads are for another base");
+    }
+    const ggml_type type = info->type;
+    const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+    const bool is_vector = shape.size() == 1;
+    if (is_vector ? type != GGML_TYPE_F32 : !is_float && !ggml_is_quantized(type)) {
+        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
+                    (is_vector ? "f32" : "a float or quantised type") + ": convert the heads again");
+    }
+    return *info;
+}
+
+std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string>& names,
+                                                   const std::vector<int64_t>& shape) const {
+    std::vector<const TensorInfo*> out;
+    for (const std::string& name : names) {
+        out.push_back(&expect(name, shape));
+        if (out.back()->type != out.front()->type) {
+            throw Error(file_.path() + ": tensor " + name + " differs in type from " + names.front() +
+                        ": convert the heads again");
+        }
+    }
+    return out;
+}
+
+ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows) {
+    const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool packed = on_cpu && model_->repacks() && kernels::serves(type, columns, rows);
+    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
+    ggml_set_name(tensor, name.c_str());
+    return tensor;
+}
+
+// Vectors of `length` numbers each, one behind the other.
+ggml_tensor* Heads::declare_vector(const std::vector<std::string>& names, int64_t length) {
+    const auto count = static_cast<int64_t>(names.size());
+    ggml_tensor* tensor = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, length * count);
+    stacks_.push_back({tensor, expect_alike(names, {length})});
+    return tensor;
+}
+
+// Matrices `names` of [columns, rows] each, in one below the other; their biases, when they have any.
+Linear Heads::declare(const std::vector<std::string>& names, int64_t columns, int64_t rows) {
+    std::vector<std::string> weights, biases;
+    for (const std::string& name : names) {
+        weights.push_back(name + ".weight");
+        biases.push_back(name + ".bias");
+    }
+    const auto count = static_cast<int64_t>(names.size());
+    const auto parts = expect_alike(weights, {columns, rows});
+    Linear out;
+    out.weight = declare_weight(weights.front(), parts.front()->type, columns, rows * count);
+    stacks_.push_back({out.weight, parts});
+    if (std::any_of(biases.begin(), biases.end(), [&](const std::string& name) { return file_.find(name); })) {
+        out.bias = declare_vector(biases, rows);
+    }
+    return out;
+}
+
+void Heads::declare_blocks() {
+    const int64_t h = model_->embedding_size();
+    const bool reads_path = metadata_.reads_path();
+    std::vector<std::string> first;
+    for (int head = 0; head < head_count(); ++head) {
+        for (int block = 0; block < block_count(); ++block) {
+            const std::string name = head_tensor(head, "block." + std::to_string(block));
+            if (block > 0) {
+                blocks_[head].push_back(declare({name}, h, h));
+            } else if (reads_path) {
+                first_.push_back(declare({name, name + ".residual"}, h * (head + 2), h));
+            } else {
+                first.push_back(name);
+            }
+        }
+    }
+    if (!first.empty()) first_.push_back(declare(first, h, h));
+}
+
+int64_t Heads::rows_of(const std::string& name) const {
+    const TensorInfo* info = file_.find(name + ".weight");
+    if (!info) throw Error(file_.path() + ": tensor " + name + ".weight is missing: convert the heads again");
+    return info->ne[1];
+}
+
+void Heads::declare_prefix() {
+    const auto name = [](const char* part) { return "medusa.prefix." + std::string(part); };
+    const int64_t h = model_->embedding_size(), inner = rows_of(name("ffn_gate"));
+    const int64_t q = rows_of(name("attn_q")), size = q / metadata_.prefix.head_count;
+    const int64_t kv = size * metadata_.prefix.head_count_kv;
+    if (size < 2 || size % 2 != 0 || q % metadata_.prefix.head_count != 0) {
+        throw Error(file_.path() + ": tensor " + name("attn_q") + ".weight has " + std::to_string(q) + " rows, which " +
+                    "do not make " + std::to_string(metadata_.prefix.head_count) +
+                    " attention heads of even size: convert the heads again");
+    }
+    prefix_.attention_norm = declare_vector({prefix_tensor("attn_norm")}, h);
+    prefix_.feed_forward_norm = declare_vector({prefix_tensor("ffn_norm")}, h);
+    prefix_.output_norm = declare_vector({prefix_tensor("output_norm")}, h);
+    prefix_.query = declare({name("attn_q")}, h, q);
+    prefix_.key_value = declare({name("attn_k"), name("attn_v")}, h, kv);
+    prefix_.output = declare({name("attn_output")}, q, h);
+    prefix_.gate_up = declare({name("ffn_gate"), name("ffn_up")}, h, inner);
+    prefix_.down = declare({name("ffn_down")}, inner, h);
+}
+
+const TensorInfo& Heads::base_output_info() const {
+    const TensorInfo* info = model_->file().find("output.weight");
+    if (!info) info = model_->file().find("token_embd.weight");
+    if (!info || info->n_dims != 2 || info->ne[0] != model_->embedding_size() || info->ne[1] != model_->vocab_size()) {
+        throw Error(model_->path() + ": no output matrix of the usual shape in this file (split models: join them)");
+    }
+    return *info;
+}
+
+void Heads::declare_outputs() {
+    const int64_t h = model_->embedding_size(), rows = output_rows();
+    own_outputs_ = metadata_.lm_head == LmHead::own || file_.find(head_tensor(0, "output.weight"));
+    if (own_outputs_) {
+        for (int head = 0; head < head_count(); ++head) {
+            outputs_.push_back(declare({head_tensor(head, "output")}, h, rows));
+        }
+        return;
+    }
+    Linear shared;
+    if (file_.find("medusa.output.weight")) {
+        const auto parts = expect_alike({"medusa.output.weight"}, {h, rows});
+        shared.weight = declare_weight("medusa.output.weight", parts.front()->type, h, rows);
+        stacks_.push_back({shared.weight, parts});
+    } else {
+        // The base's own matrix, where it lies and can be reached.
+        if (metadata_.lm_head == LmHead::base) shared.weight = model_->output_tensor();
+        if (!shared.weight) {
+            shared.weight = rows_of_base_ = declare_weight("medusa.output.weight", base_output_info().type, h, rows);
+        }
+    }
+    outputs_.push_back(shared);
+}
+
+void Heads::upload() {
+    for (const auto& [tensor, parts] : stacks_) copy_to_backend(file_, parts, tensor);
+    if (rows_of_base_) upload_rows_of_base();
+}
+
+void Heads::upload_rows_of_base() {
+    const TensorInfo& source = base_output_info();
+    const size_t row_size = ggml_row_size(source.type, source.ne[0]);
+    std::vector<char> rows(row_size * output_rows());
+    for (int row = 0; row < output_rows(); ++row) {
+        model_->file().read(source, row_size * static_cast<uint64_t>(token(row)), row_size, &rows[row * row_size]);
+    }
+    ggml_backend_tensor_set(rows_of_base_, rows.data(), 0, rows.size());
+}
+
+uint64_t Heads::size_bytes() const {
+    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
+    return size(buffer_) + size(packed_buffer_);
+}
+
+}  // namespace medusa

@@ -1,0 +1,94 @@
+// The weights of draft heads, checked against the base model and on its backend.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ggml-cpp.h"
+#include "heads/metadata.h"
+#include "llama/model.h"
+
+namespace medusa {
+
+// weight [columns, rows] in ggml's order; bias [rows] or nullptr.
+struct Linear {
+    ggml_tensor* weight = nullptr;
+    ggml_tensor* bias = nullptr;
+};
+
+// Hydra++'s attention layer: norms [h], matrices over q = head size * heads rows for queries, kv for keys.
+struct PrefixWeights {
+    ggml_tensor *attention_norm = nullptr, *feed_forward_norm = nullptr, *output_norm = nullptr;
+    Linear query, key_value, output;  // [h, q]; keys, values below: [h, 2 * kv]; [q, h]
+    Linear gate_up, down;             // gates, the rest below: [h, 2 * inner]; [inner, h]
+};
+
+// Weights of K heads of L residual blocks each, validated against the base model (h: its hidden size). All are
+// matrices of their own, as the kernels want them; what reads the same input is stacked by rows into one product.
+class Heads {
+  public:
+    // A sidecar or a single file. Throws Error for anything that does not fit the base model.
+    Heads(std::shared_ptr<LlamaModel> model, const std::string& path);
+
+    const LlamaModel& model() const { return *model_; }
+    const HeadsMetadata& metadata() const { return metadata_; }
+    int head_count() const { return metadata_.head_count; }
+    int block_count() const { return metadata_.block_count; }
+    int output_rows() const { return metadata_.output_rows; }
+    uint64_t size_bytes() const;
+    ggml_backend_dev_t device() const { return device_; }
+    // Base token of an lm_head row.
+    Token token(int row) const { return metadata_.d2t.empty() ? row : metadata_.d2t[row]; }
+
+    // Medusa: the first blocks of all heads, whose input is the same: [h, h * K].
+    const Linear& first_blocks() const { return first_.front(); }
+    // Hydra: the first block of a head, its linear residual below it: [h * (head + 2), 2 * h].
+    const Linear& first_block(int head) const { return first_[head]; }
+    // Blocks from 1: [h, h].
+    const Linear& block(int head, int block) const { return blocks_[head][block - 1]; }
+    // [h, output_rows]; the same one for all heads unless has_own_outputs().
+    const Linear& output(int head) const { return outputs_[has_own_outputs() ? head : 0]; }
+    const PrefixWeights& prefix() const { return prefix_; }
+    bool has_own_outputs() const { return own_outputs_; }
+
+  private:
+    // A tensor whose rows are those of several tensors of the file, one below the other.
+    struct Stack {
+        ggml_tensor* tensor;
+        std::vector<const TensorInfo*> parts;
+    };
+
+    void declare_blocks();
+    void declare_outputs();
+    void declare_prefix();
+    int64_t rows_of(const std::string& name) const;
+    ggml_tensor* declare_vector(const std::vector<std::string>& names, int64_t length);
+    Linear declare(const std::vector<std::string>& names, int64_t columns, int64_t rows);
+    ggml_tensor* declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows);
+    void allocate();
+    void upload();
+    void upload_rows_of_base();
+    // A tensor of the file, checked against the wanted shape.
+    const TensorInfo& expect(const std::string& name, const std::vector<int64_t>& shape) const;
+    // Several of one type.
+    std::vector<const TensorInfo*> expect_alike(const std::vector<std::string>& names,
+                                                const std::vector<int64_t>& shape) const;
+    const TensorInfo& base_output_info() const;
+
+    std::shared_ptr<LlamaModel> model_;
+    GgufFile file_;
+    HeadsMetadata metadata_;
+    ggml_backend_dev_t device_;
+    // Matrices that the kernels serve lie in their buffer type, apart from the rest.
+    ggml_context_ptr context_, packed_context_;
+    ggml_backend_buffer_ptr buffer_, packed_buffer_;
+    std::vector<Linear> first_, outputs_;
+    std::vector<std::vector<Linear>> blocks_;
+    PrefixWeights prefix_;
+    bool own_outputs_ = false;
+    ggml_tensor* rows_of_base_ = nullptr;  // the rows d2t of the base's output matrix, gathered at load time
+    std::vector<Stack> stacks_;
+};
+
+}  // namespace medusa

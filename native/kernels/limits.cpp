@@ -1,0 +1,99 @@
+#include "kernels/limits.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "kernels/peak.h"
+
+namespace medusa::lab {
+namespace {
+
+using kernels::Kernels;
+
+constexpr std::align_val_t alignment{2 << 20};
+
+volatile uint64_t sink;
+
+void read_all(const uint8_t* data, size_t size) {
+    constexpr size_t at_once = 16;
+    uint64_t sum[at_once] = {};
+    for (size_t i = 0; i + sizeof(sum) <= size; i += sizeof(sum)) {
+        for (size_t j = 0; j < at_once; ++j) {
+            uint64_t word;
+            std::memcpy(&word, data + i + j * sizeof(word), sizeof(word));
+            sum[j] += word;
+        }
+    }
+    for (uint64_t part : sum) sink = part;
+}
+
+// Slice `index` of `parts` equal ones, in bytes of whole cache lines.
+std::pair<size_t, size_t> slice(size_t size, int index, int parts) {
+    const auto at = [&](int i) { return size / 64 * static_cast<size_t>(i) / static_cast<size_t>(parts) * 64; };
+    return {at(index), at(index + 1)};
+}
+
+const Peak* peak_of(const Kernels& one) {
+#if defined(__x86_64__) || defined(_M_X64)
+    const Peak* all[] = {
+        &peak_avx2,
+        &peak_avxvnni,
+        &peak_avx512vnni,
+#if MEDUSA_HAS_AMX
+        &peak_amx_int8,
+#endif
+    };
+#elif defined(__aarch64__) || defined(_M_ARM64)
+    const Peak* all[] = {&peak_neon_dotprod, &peak_neon_i8mm};
+#else
+    return nullptr;
+#endif
+    for (const Peak* peak : all) {
+        if (std::strcmp(peak->name, one.name) == 0) return peak;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+Memory::Memory(size_t bytes) : size(bytes), data(static_cast<uint8_t*>(::operator new(bytes, alignment))) {
+#if defined(__linux__)
+    madvise(data, size, MADV_HUGEPAGE);
+#endif
+}
+
+Memory::~Memory() {
+    ::operator delete(data, alignment);
+}
+
+double bandwidth(Team& team, const Memory& memory, int rounds) {
+    double best = 0;
+    for (int round = 0; round < rounds; ++round) {
+        const double seconds = team.run([&](int thread) {
+            const auto [begin, end] = slice(memory.size, thread, team.size());
+            read_all(memory.data + begin, end - begin);
+        });
+        best = std::max(best, static_cast<double>(memory.size) / seconds);
+    }
+    return best;
+}
+
+double peak(Team& team, const Kernels& one, int rounds) {
+    const Peak* known = peak_of(one);
+    if (!known) return 0;
+    constexpr int64_t loop = 200000;
+    double best = 0;
+    for (int round = 0; round < rounds; ++round) {
+        const double seconds = team.run([&](int) { known->run(loop); });
+        best = std::max(best, static_cast<double>(loop * known->per_round * team.size()) / seconds);
+    }
+    return best;
+}
+
+}  // namespace medusa::lab

@@ -1,0 +1,92 @@
+#include "probes/placement.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace medusa {
+namespace {
+
+constexpr const char* embedding_name = "token_embd.weight";
+
+const char* buffer_name(const ggml_tensor* tensor) {
+    return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
+}
+
+template <typename Tensors>
+bool embedding_is_only_looked_up(const Tensors& tensors) {
+    const auto named = [&](const char* wanted) {
+        return std::count_if(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == wanted; });
+    };
+    return named("output.weight") > 0 || named(embedding_name) > 1;
+}
+
+// An embedding matrix that is also the output matrix stays one tensor, or becomes two of the same name: rows are looked
+// up in the copy that the processor can read, and the other one is multiplied with.
+Role role_of(const std::string& name, const ggml_tensor* tensor, bool looked_up) {
+    if (name == embedding_name) {
+        const bool readable = tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);
+        return looked_up && readable ? Role::embedding : Role::matrix;
+    }
+    if (!name.ends_with(".weight") || ggml_n_dims(tensor) < 2) return Role::other;
+    return ggml_n_dims(tensor) == 2 ? Role::matrix : Role::experts;
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+    switch (role) {
+        case Role::matrix:
+            return "matrix";
+        case Role::experts:
+            return "experts";
+        case Role::embedding:
+            return "embedding";
+        case Role::other:
+            return "other";
+    }
+    return "";
+}
+
+std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type) {
+    const auto tensors = model.tensors();
+    const bool looked_up = embedding_is_only_looked_up(tensors);
+    std::vector<ggml_tensor*> out;
+    for (const auto& [name, tensor] : tensors) {
+        if (type != ggml_type_name(tensor->type) || role_of(name, tensor, looked_up) != Role::matrix) continue;
+        if (!tensor->buffer) continue;
+        const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+        if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) out.push_back(tensor);
+    }
+    return out;
+}
+
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model) {
+    LlamaContext context(std::move(model), ContextParams());
+    constexpr int sequence[] = {0};
+    const BatchRow row{0, 0, sequence, true};
+    kernels::take_attention_use();
+    if (context.decode({&row, 1}, nullptr) != DecodeStatus::ok) throw Error("one token could not be decoded");
+    return kernels::take_attention_use();
+}
+
+std::vector<Placement> placement_of(const LlamaModel& model) {
+    const auto tensors = model.tensors();
+    const bool looked_up = embedding_is_only_looked_up(tensors);
+    std::map<std::tuple<Role, std::string, std::string>, Placement> groups;
+    for (const auto& [name, tensor] : tensors) {
+        const Role role = role_of(name, tensor, looked_up);
+        const std::string type = ggml_type_name(tensor->type), buffer = buffer_name(tensor);
+        Placement& group = groups.try_emplace({role, type, buffer}, Placement{role, type, buffer}).first->second;
+        ++group.tensors;
+        group.bytes += ggml_nbytes(tensor);
+    }
+    std::vector<Placement> out;
+    for (auto& [key, group] : groups) out.push_back(std::move(group));
+    std::stable_sort(out.begin(), out.end(), [](const Placement& a, const Placement& b) {
+        return a.role != b.role ? a.role < b.role : a.bytes > b.bytes;
+    });
+    return out;
+}
+
+}  // namespace medusa

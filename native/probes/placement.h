@@ -1,0 +1,41 @@
+// Where the weights of a loaded model lie, which decides the kernels that multiply with them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/buffer_type.h"
+#include "llama/model.h"
+
+namespace medusa {
+
+// What becomes of a weight in a forward pass.
+enum class Role {
+    matrix,     // multiplied with
+    experts,    // a stack of matrices, some of which are multiplied with
+    embedding,  // rows are looked up
+    other,      // norms, biases
+};
+const char* role_name(Role role);
+
+// Weights of one role and type in buffers of one kind.
+struct Placement {
+    Role role;
+    std::string type;    // ggml's name: "q4_K"
+    std::string buffer;  // the buffer type's name: "CPU", "CPU_Mapped", "CUDA0", kernels::buffer_name
+    int tensors = 0;
+    uint64_t bytes = 0;  // in the type's own layout
+};
+
+// Largest first within a role. Empty where the platform does not tell.
+std::vector<Placement> placement_of(const LlamaModel& model);
+
+// Whose fused attention a forward pass over one token runs on the CPU, tried out.
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
+
+// The matrices of a type that are multiplied with and lie in main memory.
+std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type);
+
+}  // namespace medusa
