@@ -12,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from medusa_cli import models, native, template
-from medusa_cli.training.seed_passages import PASSAGES
+from medusa_cli import native
+from medusa_cli.decoding import template
+from medusa_cli.models import references
+from medusa_cli.prompts.seeds.passages import PASSAGES
 
 OURS, STOCK = "ours", "stock"
 
@@ -49,7 +51,7 @@ class Bench:
     """`nodes`: the heads' own static tree is cut to this size, root included."""
 
     def __init__(self, model: str, heads: Path | None, nodes: int, n_ctx: int = 0) -> None:
-        reference = models.resolve(model, Console(stderr=True))
+        reference = references.resolve(model, Console(stderr=True))
         self.model = native.Model(str(reference.path))
         self.heads = native.Heads(self.model, str(heads or reference.heads or reference.path))
         self.tree = native.Tree(self.heads.tree).clipped(self.heads.head_count, self.heads.output_rows, nodes)

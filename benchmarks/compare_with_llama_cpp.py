@@ -28,8 +28,8 @@ from typing import Any
 
 from medusa_cli.converters.base import write_base
 from medusa_cli.converters.base.pretokenizers import KNOWN
-from medusa_cli.converters.checkpoint import open_checkpoint
-from medusa_cli.converters.gguf_header import Header, read_header
+from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
+from medusa_cli.converters.gguf.header import Header, read_header
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data" / "hf"
 COMPARED_GENERAL = ("general.architecture", "general.type", "general.file_type", "general.quantization_version")

@@ -13,8 +13,10 @@ import sys
 
 from rich.console import Console
 
-from medusa_cli.bench import document, methods, prompts, report
+from medusa_cli.bench import document, methods, report
 from medusa_cli.bench.measure import Measurements, Plan, measure
+from medusa_cli.prompts import bench_set
+from medusa_cli.support import tables
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     parser.add_argument("--floor", type=float, default=2.5)
     arguments = parser.parse_args()
     kinds = arguments.kinds.split(",")
-    chosen = [prompt for prompt in prompts.built_in() if prompt.category in kinds]
+    chosen = [prompt for prompt in bench_set.built_in() if prompt.category in kinds]
     if not chosen:
         sys.exit(f"no built-in prompts of the kind {arguments.kinds}")
     wanted = methods.parse(arguments.methods)
@@ -46,7 +48,7 @@ def main() -> None:
     for method in wanted:
         speedup = built["methods"][method.name]["total"]["speedup_vs_stock"]
         if speedup is None or speedup < arguments.floor:
-            below.append(f"{method.name}: {report.number(speedup)} times stock, not {arguments.floor:g}")
+            below.append(f"{method.name}: {tables.number(speedup)} times stock, not {arguments.floor:g}")
     if below:
         sys.exit("; ".join(below))
 

@@ -15,7 +15,7 @@ from common import Bench, read_prompts
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli import lossless
+from medusa_cli.decoding import lossless
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from common import OURS, STOCK, fixed_text, in_worker
-from medusa_cli.converters.file_types import FILE_TYPES
+from medusa_cli.converters.gguf.file_types import FILE_TYPES
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli import models, native
+from medusa_cli import native
+from medusa_cli.models import references
 
 AS_IS = "as-is"
 TYPES = (AS_IS, "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K_S", "Q5_K_S", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
@@ -115,7 +116,7 @@ def main() -> None:
         print(json.dumps(score(arguments.model, arguments.tokens, arguments.narrow, arguments.text)))
         return
 
-    source = models.resolve(arguments.model, Console(stderr=True)).path
+    source = references.resolve(arguments.model, Console(stderr=True)).path
     columns = ["file type", "matrices on kernels", "width", "stock", "ours", "difference", "standard error", "verdict"]
     if arguments.reference:
         columns += ["reference", "stock off by", "ours off by"]

@@ -59,9 +59,10 @@ def main() -> None:
     parser.add_argument("--require", type=float)
     arguments = parser.parse_args()
     os.environ["MEDUSA_ISA"] = "off"
-    from medusa_cli import models, native
+    from medusa_cli import native
+    from medusa_cli.models import references
 
-    path = str(models.resolve(arguments.model, Console(stderr=True)).path)
+    path = str(references.resolve(arguments.model, Console(stderr=True)).path)
     import llama_cpp
 
     def load_theirs() -> Any:

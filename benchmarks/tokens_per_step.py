@@ -21,7 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.training.evaluate import grow_tree
+from medusa_cli.decoding.tree_search import grow_tree
 
 RULES = ("greedy", "exact", "typical")
 

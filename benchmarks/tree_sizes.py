@@ -24,12 +24,13 @@ from common import read_prompts
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli import progress
 from medusa_cli.bench import summary
-from medusa_cli.options import EngineOptions
-from medusa_cli.training.evaluate import Choice, grow_tree
-from medusa_cli.training.rendering import prompt_tokens
-from medusa_cli.tuning import decode, profile, run
+from medusa_cli.decoding import profile
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.prompts import prompt_tokens
+from medusa_cli.decoding.tree_search import Choice, grow_tree
+from medusa_cli.support import progress
+from medusa_cli.tuning import decode, run
 from medusa_cli.tuning.choose import DYNAMIC, PLAIN, SIZES, Candidate
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")

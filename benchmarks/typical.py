@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.training.evaluate import grow_tree
+from medusa_cli.decoding.tree_search import grow_tree
 
 
 def repetition(tokens: list[int], n: int = 4) -> tuple[int, int]:

@@ -52,9 +52,10 @@ class Worker:
 def work(model_path: str, threads: int, position: int) -> None:
     from rich.console import Console as Stderr
 
-    from medusa_cli import models, native
+    from medusa_cli import native
+    from medusa_cli.models import references
 
-    model = native.Model(str(models.resolve(model_path, Stderr(stderr=True)).path))
+    model = native.Model(str(references.resolve(model_path, Stderr(stderr=True)).path))
     measure: dict[str, Any] = {
         "verify": functools.partial(native.time_verify, position=position),
         "prefill": native.time_prefill,

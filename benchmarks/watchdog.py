@@ -23,7 +23,8 @@ from common import Bench, read_prompts
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli import models, native
+from medusa_cli import native
+from medusa_cli.models import demo
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 PLAIN = "plain"
@@ -63,7 +64,7 @@ def main() -> None:
     bench = Bench(arguments.model, arguments.heads, arguments.nodes)
     with tempfile.TemporaryDirectory() as folder:
         useless_file = Path(folder) / "heads.gguf"
-        shuffle_heads(arguments.heads or models.DEMO_HEADS, useless_file)
+        shuffle_heads(arguments.heads or demo.DEMO_HEADS, useless_file)
         useless = native.Heads(bench.model, str(useless_file))
         sessions = {
             PLAIN: (bench.plain, False),

@@ -18,7 +18,8 @@ from common import OURS, STOCK, fixed_text, in_worker
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli import models, native
+from medusa_cli import native
+from medusa_cli.models import references
 
 
 def compare(path: str, widths: list[int], tokens: int) -> dict[int, list[float]]:
@@ -45,7 +46,7 @@ def main() -> None:
         print(json.dumps(compare(arguments.model, arguments.widths, arguments.tokens)))
         return
 
-    path = str(models.resolve(arguments.model, Console(stderr=True)).path)
+    path = str(references.resolve(arguments.model, Console(stderr=True)).path)
     sizes = ["--tokens", str(arguments.tokens), "--widths", *map(str, arguments.widths)]
     runs: dict[str, Any] = {kind: in_worker(kind, __file__, path, "--worker", *sizes) for kind in (OURS, STOCK)}
     table = Table(

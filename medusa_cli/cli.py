@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from medusa_cli import __version__
 from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train, tune
-from medusa_cli.errors import report
+from medusa_cli.support.errors import report
 
 # The argument parser's own control flow and usage errors, which it prints itself (exit 2 for usage).
 _USAGE_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")

@@ -7,7 +7,7 @@ native runs, because the engine relies on struct layouts of exactly that release
 
 from importlib import metadata
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
 LLAMA_CPP_PYTHON_PIN = "0.3.36"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from medusa_cli import models
+from medusa_cli.models import demo
 
 # A job in the background of a shell starts with Ctrl-C ignored, and so would all programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def demo_model_path() -> Path:
     """The demo base model, fetched into the user's cache the first time (or named by MEDUSA_DEMO_MODEL)."""
-    return models.demo_base(Console(stderr=True))
+    return demo.demo_base(Console(stderr=True))
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
 from .architecture import Architecture
 from .rope import read_rope

@@ -8,7 +8,7 @@ from typing import Any
 
 from gguf import TokenType
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
 from .byte_level import read_entries
 from .tokenizer_files import TOKENIZER, TokenizerFiles

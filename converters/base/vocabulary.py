@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import gguf
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from .byte_level import is_byte_level, read_byte_level
 from .config import Config
 from .sentencepiece import MODEL_FILE, read_byte_fallback, read_sentencepiece

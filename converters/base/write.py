@@ -14,10 +14,10 @@ import numpy as np
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.atomic import explain_os_error
+from medusa_cli.support.errors import MedusaError
 
-from ..atomic import explain_os_error
-from ..checkpoint import Checkpoint
+from ..checkpoints.checkpoint import Checkpoint
 from .architecture import Architecture
 from .phi import Phi3
 from .registry import find_architecture

@@ -12,8 +12,8 @@ import tempfile
 from typing import Any
 
 from medusa_cli.bench.methods import Method
-from medusa_cli.bench.worker import Order, Ready, Spec
-from medusa_cli.errors import MedusaError
+from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.support.errors import MedusaError
 
 # Not `-m`, which looks for the package in the current folder first: a checkout of this project has no compiled module.
 ISA_VARIABLE = "MEDUSA_ISA"

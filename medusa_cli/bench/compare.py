@@ -8,8 +8,9 @@ from typing import Any
 
 from medusa_cli.bench import report, summary
 from medusa_cli.bench.methods import BASELINES
-from medusa_cli.bench.report import MISSING, Table, number, speed
-from medusa_cli.errors import MedusaError
+from medusa_cli.bench.report import speed
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.tables import MISSING, Table, number
 
 UNIMPORTANT = ("heads", "tree", "draft_model", "repeat", "seed")
 """Settings whose change is what a comparison is about, or does not bear on it."""

@@ -7,13 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from medusa_cli import __version__, diagnosis
+from medusa_cli import __version__
 from medusa_cli.bench import summary
 from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
 from medusa_cli.bench.outcome import Outcome
-from medusa_cli.errors import MedusaError
-from medusa_cli.lossless import first_difference
+from medusa_cli.decoding.lossless import first_difference
+from medusa_cli.diagnosis import report
+from medusa_cli.support import machine
+from medusa_cli.support.errors import MedusaError
 
 FORMAT = 1
 
@@ -32,12 +34,12 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         "bench_format": FORMAT,
         "complete": found.complete,
         "medusa": __version__,
-        "llama_cpp_python": diagnosis.installed_version(diagnosis.ENGINE_LIBRARY),
+        "llama_cpp_python": report.installed_version(report.ENGINE_LIBRARY),
         "model": {"name": plan.model, "description": description},
         "machine": {
-            "cpu": diagnosis.cpu_name(),
-            "cores_physical": diagnosis.physical_cores(),
-            "memory_total": diagnosis.memory()[0],
+            "cpu": machine.cpu_name(),
+            "cores_physical": machine.physical_cores(),
+            "memory_total": machine.memory()[0],
         },
         "settings": {
             "data": data,

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from medusa_cli.bench import report
 from medusa_cli.bench.client import ISA_VARIABLE, child
-from medusa_cli.errors import MedusaError
+from medusa_cli.support import tables
+from medusa_cli.support.errors import MedusaError
 
 REPEATS = 3
 """Passes of one question, after one that warms up; the fastest counts."""
@@ -125,7 +125,7 @@ def measure(
     return rows
 
 
-def table(rows: Sequence[Row], model: str) -> report.Table:
+def table(rows: Sequence[Row], model: str) -> tables.Table:
     headers = (
         "type",
         "size",
@@ -143,10 +143,10 @@ def table(rows: Sequence[Row], model: str) -> report.Table:
     for row in rows:
         what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")
         speeds = f"{row.ms:.2f}", f"{row.gb_per_second:.1f}", f"{row.gmac_per_second:.0f}"
-        shares = f"{row.of_bandwidth:.0%}", report.MISSING if row.of_peak is None else f"{row.of_peak:.0%}"
+        shares = f"{row.of_bandwidth:.0%}", tables.MISSING if row.of_peak is None else f"{row.of_peak:.0%}"
         ratios = (f"{value:.2f}" for value in (row.ratio, row.stock_ms, row.speedup))
         lines.append((*what, str(row.columns), *speeds, *shares, *ratios))
-    return report.Table(f"{model}: all matrices of a type, one after the other", headers, lines)
+    return tables.Table(f"{model}: all matrices of a type, one after the other", headers, lines)
 
 
 def as_json(rows: Sequence[Row]) -> str:

@@ -15,12 +15,15 @@ import numpy as np
 from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecoding
 from numpy.typing import NDArray
 
-from medusa_cli import diagnosis, models, native, template
-from medusa_cli.bench.worker import Order, Ready, Spec
-from medusa_cli.console import messages
-from medusa_cli.errors import MedusaError
-from medusa_cli.options import EngineOptions
-from medusa_cli.settings import Settings
+from medusa_cli import native
+from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.decoding import template
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.settings import Settings
+from medusa_cli.models import references
+from medusa_cli.support import machine
+from medusa_cli.support.console import messages
+from medusa_cli.support.errors import MedusaError
 
 DEFAULT_CONTEXT = 4096
 DRAFT_MAX_CPU, DRAFT_MAX_GPU = 2, 10
@@ -92,7 +95,7 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
 def physical_cores() -> int:
     """Cores that this process may use, without their hardware threads where the system tells."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, diagnosis.physical_cores() or usable)
+    return min(usable, machine.physical_cores() or usable)
 
 
 class LlamaCppDriver:
@@ -108,7 +111,7 @@ class LlamaCppDriver:
             self._small = load(spec.draft_model, spec.engine)
             drafter = ModelDrafter(self._small, count)
         self._drafter = TimedDrafter(drafter)
-        path = str(models.resolve(spec.model, messages()).path)
+        path = str(references.resolve(spec.model, messages()).path)
         self._llama = load(path, spec.engine, self._drafter)
         if self._small is not None and self._small.n_vocab() != self._llama.n_vocab():
             raise MedusaError(

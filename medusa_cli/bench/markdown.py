@@ -7,7 +7,9 @@ from typing import Any
 
 from medusa_cli.bench import report
 from medusa_cli.bench.methods import PLAIN, STOCK
-from medusa_cli.report import PHASES, size
+from medusa_cli.decoding.figures import PHASES
+from medusa_cli.support import tables
+from medusa_cli.support.units import size
 
 _HEADERS = (
     "method", "tokens/s", "x stock", "x stock, total", "x plain", "x plain, total", "tokens per step",
@@ -52,15 +54,15 @@ def _row(name: str, figures: report.Figures) -> Sequence[str]:
         name,
         report.speed(figures["tokens_per_second"]),
         report.speedup(name, figures, STOCK),
-        report.number(figures[f"speedup_vs_{STOCK}_total"]),
+        tables.number(figures[f"speedup_vs_{STOCK}_total"]),
         report.speedup(name, figures, PLAIN),
-        report.number(figures[f"speedup_vs_{PLAIN}_total"]),
-        report.number(figures["tokens_per_step"]),
+        tables.number(figures[f"speedup_vs_{PLAIN}_total"]),
+        tables.number(figures["tokens_per_step"]),
         report.percent(figures["acceptance_per_depth"]),
-        report.number(figures["overhead"]),
+        tables.number(figures["overhead"]),
         report.milliseconds(figures["ttft_ms"]),
         report.speed(figures["prompt_tokens_per_second"]),
-        report.MISSING if memory is None else size(memory),
+        tables.MISSING if memory is None else size(memory),
         report.same_text(figures),
     )
 

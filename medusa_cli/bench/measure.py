@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from medusa_cli import progress
 from medusa_cli.bench.client import Worker
 from medusa_cli.bench.methods import Method
 from medusa_cli.bench.outcome import Outcome
-from medusa_cli.bench.prompts import Prompt
-from medusa_cli.bench.worker import Order, Ready, Spec
-from medusa_cli.errors import MedusaError
-from medusa_cli.options import DraftOptions, EngineOptions
+from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.prompts.bench_set import Prompt
+from medusa_cli.support import progress
+from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from medusa_cli.errors import MedusaError
-from medusa_cli.options import DraftOptions
+from medusa_cli.decoding.options import DraftOptions
+from medusa_cli.support.errors import MedusaError
 
 STOCK, PLAIN, MEDUSA, LOOKUP, DRAFT_MODEL = "stock", "plain", "medusa", "lookup", "draft-model"
 BASELINES = (STOCK, PLAIN)

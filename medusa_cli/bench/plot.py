@@ -7,7 +7,7 @@ from typing import Any
 
 from medusa_cli.bench import report
 from medusa_cli.bench.methods import BASELINES
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -27,7 +27,7 @@ def write(document: dict[str, Any], path: Path) -> None:
     # A figure of its own, not pyplot: no window system, no state beside it.
     from matplotlib.figure import Figure
 
-    from medusa_cli.converters.atomic import atomic_path
+    from medusa_cli.support.atomic import atomic_path
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))

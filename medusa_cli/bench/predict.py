@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from medusa_cli import trees
+from medusa_cli.decoding import trees
 
 if TYPE_CHECKING:
-    from medusa_cli.runtime import Engine
+    from medusa_cli.decoding.runtime import Engine
 
 ROUNDS = 5
 

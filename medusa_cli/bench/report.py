@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench.methods import PLAIN, STOCK
-from medusa_cli.report import PHASES, size
+from medusa_cli.decoding.figures import PHASES
+from medusa_cli.support.tables import MISSING, Table, number, print_table
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MISSING = "-"
 NOTABLE_ERROR = 0.15
 """From this relative error on, a prediction is flagged."""
 NOTABLE_SPREAD = 2.0
 """From this ratio of fast to slow answers on, by one method of plain decoding, the machine counts as busy."""
 
 Figures = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Texts; the first column is aligned left, the others right."""
-
-    title: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A figure, or "-" where there is none."""
-    return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def speed(value: float | None) -> str:
@@ -249,19 +236,3 @@ def show(document: dict[str, Any], out: Console) -> None:
     if busy := busy_line(document):
         out.print(busy, style="yellow", markup=False)
     out.print("x: mean over prompts, ± its 95% interval; same: texts equal to plain's", style="dim", markup=False)
-
-
-def print_table(table: Table, out: Console) -> None:
-    """Aligned columns; plain lines where there is no terminal."""
-    from rich import box
-    from rich.table import Table as RichTable
-
-    made = RichTable(
-        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if out.is_terminal else None,
-        pad_edge=False, padding=(0, 2, 0, 0), show_edge=False,
-    )  # fmt: skip
-    for at, header in enumerate(table.headers):
-        made.add_column(header, justify="right" if at else "left", no_wrap=True)
-    for row in table.rows:
-        made.add_row(*row)
-    out.print(made)

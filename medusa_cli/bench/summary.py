@@ -10,9 +10,9 @@ from typing import Any
 
 from medusa_cli.bench.methods import BASELINES, METHODS, PLAIN
 from medusa_cli.bench.outcome import Outcome
-from medusa_cli.lossless import first_difference
-from medusa_cli.report import PHASES
-from medusa_cli.settings import SYNTHETIC
+from medusa_cli.decoding.figures import PHASES
+from medusa_cli.decoding.lossless import first_difference
+from medusa_cli.decoding.settings import SYNTHETIC
 
 Round = tuple[str, float, int]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli import report, settings
 from medusa_cli.chat.conversation import Conversation
-from medusa_cli.errors import MedusaError
+from medusa_cli.decoding import figures, settings
+from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
     from medusa_cli.chat.repl import Repl
@@ -94,7 +94,7 @@ def _set(repl: Repl, argument: str) -> bool:
 def _stats(repl: Repl, _: str) -> bool:
     if repl.generation is None:
         raise MedusaError("there is no answer to show figures of yet")
-    rows = report.stats_rows(repl.generation, repl.seed, repl.engine.n_ctx)
+    rows = figures.stats_rows(repl.generation, repl.seed, repl.engine.n_ctx)
     repl.screen.show("\n".join(f"{label:<17} {value}" for label, value in rows))
     return False
 

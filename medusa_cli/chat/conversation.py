@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medusa_cli.errors import MedusaError
-from medusa_cli.template import Message
+from medusa_cli.decoding.template import Message
+from medusa_cli.support.errors import MedusaError
 
 FORMAT = "medusa-transcript"
 VERSION = 1
@@ -42,7 +42,7 @@ class Conversation:
 
     def save(self, path: Path, model: str) -> None:
         """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure."""
-        from medusa_cli.converters.atomic import atomic_file
+        from medusa_cli.support.atomic import atomic_file
 
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is no transcript of medusa: give another name")

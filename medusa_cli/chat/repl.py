@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from medusa_cli import report
 from medusa_cli.chat.commands import COMMANDS, FENCE, Leave, find_command
 from medusa_cli.chat.conversation import Conversation
-from medusa_cli.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
-from medusa_cli.options import MAX_SEED
-from medusa_cli.settings import Settings
-from medusa_cli.template import Message
+from medusa_cli.decoding import figures
+from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.template import Message
+from medusa_cli.support.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -185,7 +185,7 @@ class Repl:
     def _finish(self, text: str, interrupted: bool) -> None:
         """Closes the answer's line and keeps the answer."""
         generation = self.generation
-        self.screen.end_answer(None if generation is None else report.stats_line(generation.stats))
+        self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not interrupted:
             self.conversation.add_answer(text)
         if generation is not None and generation.stop_reason == "context_full":

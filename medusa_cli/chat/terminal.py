@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from medusa_cli import console, paths
-from medusa_cli.errors import print_error
+from medusa_cli.support import console, paths
+from medusa_cli.support.errors import print_error
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli.bench.methods import METHODS
-from medusa_cli.options import (
+from medusa_cli.decoding.options import (
     DRAFT_PANEL,
     MAX_SEED,
     AcceptKind,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from medusa_cli.bench.measure import Measurements, Plan
     from medusa_cli.bench.methods import Method
-    from medusa_cli.bench.prompts import Prompt
+    from medusa_cli.prompts.bench_set import Prompt
 
 DEFAULT_COMMAND = "run"
 OUTPUT_PANEL = "Output"
@@ -138,14 +138,14 @@ def run(
     ] = None,
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
-    from medusa_cli import console
     from medusa_cli.bench import plot as plots
     from medusa_cli.bench.measure import Measurements, Plan
-    from medusa_cli.files import check_writable
+    from medusa_cli.support import console
+    from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
     messages = console.messages()
-    prompts = _prompts(data, limit)
+    bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
         check_writable(path)
     if plot is not None:
@@ -153,7 +153,7 @@ def run(
     plan = Plan(
         model,
         _methods(methods, model, heads, draft_model, synth_accept is not None, messages),
-        prompts,
+        bench_set,
         max_tokens,
         repeat,
         temperatures,
@@ -173,15 +173,15 @@ def compare(
     b: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
 ) -> None:
     """Compare two results: speeds, speedups, tokens per step."""
-    from medusa_cli import console
     from medusa_cli.bench import compare as comparing
-    from medusa_cli.bench import document, report
+    from medusa_cli.bench import document
+    from medusa_cli.support import console, tables
 
     one, two = document.read(a), document.read(b)
     table = comparing.table(one, two)
     for line in comparing.differences(one, two):
         console.messages().print(line, markup=False, soft_wrap=True)
-    report.print_table(table, console.data())
+    tables.print_table(table, console.data())
 
 
 @app.command("kernels")
@@ -195,19 +195,19 @@ def kernels(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time a model's matrix products alone, with our kernels and with llama.cpp's, by type and width."""
-    from medusa_cli import console, models, progress
     from medusa_cli.bench import kernels as measuring
-    from medusa_cli.bench import report
+    from medusa_cli.models import references
+    from medusa_cli.support import console, progress, tables
 
     messages = console.messages()
-    path = models.resolve(model, messages).path
+    path = references.resolve(model, messages).path
     columns = _widths(widths)
     with progress.phase(messages, "Measuring", "rounds") as bar:
         rows = measuring.measure(path, threads, columns, rounds, bar.update)
     if as_json:
         print(measuring.as_json(rows))
     else:
-        report.print_table(measuring.table(rows, model), console.data())
+        tables.print_table(measuring.table(rows, model), console.data())
 
 
 def _widths(text: str) -> list[int]:
@@ -230,23 +230,23 @@ def _temperatures(text: str) -> list[float]:
 
 
 def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
-    from medusa_cli.bench import prompts
+    from medusa_cli.prompts import bench_set
 
-    return prompts.spread(prompts.built_in() if data is None else prompts.read(data), limit)
+    return bench_set.spread(bench_set.built_in() if data is None else bench_set.read(data), limit)
 
 
 def _methods(
     names: str | None, model: str, heads: Path | None, draft_model: Path | None, synthetic: bool, messages: Console
 ) -> list[Method]:
     """The methods that are asked for, or all that the model allows. The model is fetched where that is needed."""
-    from medusa_cli import models
     from medusa_cli.bench import methods
+    from medusa_cli.models import gguf_files, references
 
     wanted = None if names is None else methods.parse(names)
     for path in filter(None, (heads, draft_model)):
-        models.check_is_file(path)
-    ref = models.resolve(model, messages)
-    has_heads = bool(heads or ref.heads or "medusa.kind" in models.read_header(ref.path).metadata)
+        gguf_files.check_is_file(path)
+    ref = references.resolve(model, messages)
+    has_heads = bool(heads or ref.heads or "medusa.kind" in gguf_files.read_header(ref.path).metadata)
     wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
     methods.check(wanted, ref.name, has_heads, draft_model is not None, synthetic)
     _check_memory(ref.path, len(wanted), messages)
@@ -255,10 +255,10 @@ def _methods(
 
 def _check_memory(model: Path, copies: int, messages: Console) -> None:
     """A remark when the methods, each with a process and a model of its own, will hardly fit into memory."""
-    from medusa_cli import diagnosis
-    from medusa_cli.report import size
+    from medusa_cli.support import machine
+    from medusa_cli.support.units import size
 
-    needed, (_, available) = copies * model.stat().st_size, diagnosis.memory()
+    needed, (_, available) = copies * model.stat().st_size, machine.memory()
     if available is not None and needed > available:
         messages.print(
             f"note: {copies} copies of the model need {size(needed)}, {size(available)} of memory are available: "
@@ -276,7 +276,7 @@ def _measure(
 ) -> None:
     """Measures and reports; what there is so far, too, when Ctrl-C or an error ends the run early."""
     from medusa_cli.bench.measure import measure
-    from medusa_cli.errors import MedusaError
+    from medusa_cli.support.errors import MedusaError
 
     early: BaseException | None = None
     try:
@@ -292,10 +292,10 @@ def _measure(
 def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, md: bool, plot: Path | None) -> None:
     import json
 
-    from medusa_cli import console
     from medusa_cli.bench import document, markdown, report
     from medusa_cli.bench import plot as plots
-    from medusa_cli.converters.atomic import atomic_file
+    from medusa_cli.support import console
+    from medusa_cli.support.atomic import atomic_file
 
     built = document.build(plan, found, data)
     if md:

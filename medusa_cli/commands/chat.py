@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medusa_cli.options import DraftOptions, EngineOptions, ModelArgument, SamplingOptions, SystemOption, grouped
+from medusa_cli.decoding.options import (
+    DraftOptions,
+    EngineOptions,
+    ModelArgument,
+    SamplingOptions,
+    SystemOption,
+    grouped,
+)
 
 if TYPE_CHECKING:
-    from medusa_cli.runtime import Engine
-    from medusa_cli.settings import Settings
+    from medusa_cli.decoding.runtime import Engine
+    from medusa_cli.decoding.settings import Settings
 
 DEFAULT_TEMPERATURE = 0.7
 
@@ -26,14 +33,15 @@ def chat(
     color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
 ) -> None:
     """Chat with a model. Piped input: one message a line, only the answers on stdout."""
-    from medusa_cli import console, settings
+    from medusa_cli.decoding import settings
+    from medusa_cli.support import console
 
     chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
     from medusa_cli.chat.commands import COMMANDS
     from medusa_cli.chat.repl import Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
-    from medusa_cli.files import valid_text
-    from medusa_cli.runtime import open_engine
+    from medusa_cli.decoding.runtime import open_engine
+    from medusa_cli.support.files import valid_text
 
     opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
     # Said before the first message is typed, not after.
@@ -50,7 +58,7 @@ def chat(
 def first_screen(engine: Engine, settings: Settings) -> list[str]:
     """What a newcomer sees first: what is loaded, what drafts, and the few keys that matter."""
     from medusa_cli import __version__
-    from medusa_cli.report import size
+    from medusa_cli.support.units import size
 
     model, heads = engine.model, engine.heads
     where = "GPU" if model.gpu else "CPU"

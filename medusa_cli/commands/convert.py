@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.report import size
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,9 +51,9 @@ def convert(
     threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
 ) -> None:
     """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar)."""
-    from medusa_cli import console
-    from medusa_cli.conversion import Conversion, ConvertOptions
-    from medusa_cli.errors import MedusaError
+    from medusa_cli.conversion.pipeline import Conversion, ConvertOptions
+    from medusa_cli.support import console
+    from medusa_cli.support.errors import MedusaError
 
     if output.exists() and not force and not dry_run:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.report import size
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,11 +20,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show versions, devices, CPU features, kernels and memory. Exit code 1 when something is wrong."""
-    from medusa_cli import console, diagnosis
+    from medusa_cli.diagnosis import report
+    from medusa_cli.support import console
 
-    found = diagnosis.diagnose()
+    found = report.diagnose()
     if model is not None and found["libllama"] is not None:
-        found["model"] = diagnosis.diagnose_model(model, console.messages())
+        found["model"] = report.diagnose_model(model, console.messages())
     if as_json:
         print(json.dumps(found))
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medusa_cli.options import (
+from medusa_cli.decoding.options import (
     DraftOptions,
     EngineOptions,
     ModelArgument,
@@ -20,8 +20,8 @@ from medusa_cli.options import (
 
 if TYPE_CHECKING:
     from medusa_cli import native
-    from medusa_cli.runtime import Engine
-    from medusa_cli.settings import Settings
+    from medusa_cli.decoding.runtime import Engine
+    from medusa_cli.decoding.settings import Settings
 
 DEFAULT_TEMPERATURE = 0.0
 
@@ -41,14 +41,15 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming.")] = False,
 ) -> None:
     """Generate text after one prompt: -p TEXT, -f FILE, or standard input."""
-    from medusa_cli import console, settings
-    from medusa_cli.files import valid_text
+    from medusa_cli.decoding import settings
+    from medusa_cli.support import console
+    from medusa_cli.support.files import valid_text
 
     text = _read_prompt(prompt, file)
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
     chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
-    from medusa_cli.runtime import open_engine
+    from medusa_cli.decoding.runtime import open_engine
 
     opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
     if raw:
@@ -62,8 +63,8 @@ def generate(
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    from medusa_cli.errors import MedusaError
-    from medusa_cli.files import read_text, valid_text
+    from medusa_cli.support.errors import MedusaError
+    from medusa_cli.support.files import read_text, valid_text
 
     if prompt is not None and file is not None:
         raise typer.BadParameter("give either -p or -f, not both", param_hint="--prompt")
@@ -80,7 +81,8 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
     """Generates and prints. Ctrl-C keeps what there is (as text or JSON) and goes on as KeyboardInterrupt."""
-    from medusa_cli import console, report
+    from medusa_cli.decoding import figures
+    from medusa_cli.support import console
 
     seed = settings.pick_seed()
     ended_line = True
@@ -103,7 +105,7 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
     except KeyboardInterrupt as error:
         interrupt, generation = error, engine.last if begun else None
     if generation is not None and as_json:
-        print(json.dumps(report.as_json(generation, seed), ensure_ascii=False), flush=True)
+        print(json.dumps(figures.as_json(generation, seed), ensure_ascii=False), flush=True)
     elif not as_json:
         if not ended_line:
             print(flush=True)
@@ -114,7 +116,8 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
 
 
 def _print_stats(generation: native.Generation) -> None:
-    from medusa_cli import console, report
+    from medusa_cli.decoding import figures
+    from medusa_cli.support import console
 
     if sys.stderr.isatty():
-        console.messages().print(report.stats_line(generation.stats), style="dim", markup=False)
+        console.messages().print(figures.stats_line(generation.stats), style="dim", markup=False)

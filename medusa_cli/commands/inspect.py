@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.report import count, size
+from medusa_cli.support.units import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,14 +22,16 @@ def inspect(
     """Show what a GGUF file holds: architecture, quantisation, heads, tree, accuracies, sizes."""
     from pathlib import Path
 
-    from medusa_cli import console, inspection, models
+    from medusa_cli.diagnosis import inspection
+    from medusa_cli.models import demo, gguf_files, references
+    from medusa_cli.support import console
 
-    if file == models.DEMO:
-        ref = models.resolve(file, console.messages())
-        heads = models.read_header(ref.heads) if ref.heads is not None and ref.heads.is_file() else None
-        found = inspection.inspect_file(models.read_header(ref.path), heads)
+    if file == demo.DEMO:
+        ref = references.resolve(file, console.messages())
+        heads = gguf_files.read_header(ref.heads) if ref.heads is not None and ref.heads.is_file() else None
+        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads)
     else:
-        found = inspection.inspect_file(models.read_header(Path(file).expanduser()))
+        found = inspection.inspect_file(gguf_files.read_header(Path(file).expanduser()))
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:
@@ -113,7 +115,7 @@ def _accuracy_table(accuracy: list[list[float]]) -> Any:
 
 
 def _print_tree(heads: dict[str, Any], out: Console) -> None:
-    from medusa_cli import trees
+    from medusa_cli.decoding import trees
 
     out.print()
     shares = ", with the chance that each draft is accepted" if heads["accuracy"] else ""

@@ -24,9 +24,10 @@ def split(
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
 ) -> None:
     """Split a single-file GGUF into the base model and its heads (a sidecar for --heads)."""
-    from medusa_cli import console, models
+    from medusa_cli.models import gguf_files
+    from medusa_cli.support import console
 
-    models.check_is_file(file)
+    gguf_files.check_is_file(file)
     stem = file.name.removesuffix(".gguf")
     base = base_out or file.with_name(f"{stem}.base.gguf")
     heads = heads_out or file.with_name(f"{stem}.heads.gguf")
@@ -36,7 +37,7 @@ def split(
 
 
 def _check_outputs(base: Path, heads: Path, force: bool) -> None:
-    from medusa_cli.errors import MedusaError
+    from medusa_cli.support.errors import MedusaError
 
     for path in (base, heads):
         if path.is_dir():
@@ -50,7 +51,7 @@ def _check_outputs(base: Path, heads: Path, force: bool) -> None:
 def _split(file: Path, base: Path, heads: Path, console: Console) -> None:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from medusa_cli.converters import single_file
+    from medusa_cli.converters.heads import single_file
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from medusa_cli.options import MAX_SEED
-from medusa_cli.training.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
+from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
 
 
 def train(
@@ -59,15 +59,16 @@ def train(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
 ) -> None:
     """Train draft heads for a model on its own text (needs torch). Ctrl-C saves; the same command resumes."""
-    from medusa_cli import console, models
-    from medusa_cli.errors import MedusaError
+    from medusa_cli.models import references
+    from medusa_cli.support import console
+    from medusa_cli.support.errors import MedusaError
 
     if output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
     messages = console.messages()
-    ref = models.resolve(model, messages)
+    ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
     from medusa_cli.training.options import TrainOptions
 

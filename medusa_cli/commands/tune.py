@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.options import DRAFT_PANEL, EngineOptions, GpuLayersOption, ModelArgument, ThreadsOption
+from medusa_cli.decoding.options import DRAFT_PANEL, EngineOptions, GpuLayersOption, ModelArgument, ThreadsOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,16 +54,17 @@ def tune(
     ] = None,
 ) -> None:
     """Find the draft tree that is fastest on this machine, or that none is. chat and generate then use it."""
-    from medusa_cli import console
     from medusa_cli.bench import plot as plots
-    from medusa_cli.files import check_writable
+    from medusa_cli.support import console
+    from medusa_cli.support.files import check_writable
 
     positions = _positions(ctx)
     if plot is not None:
         plots.check(plot)
         check_writable(plot)
     messages = console.messages()
-    from medusa_cli.tuning import profile, run, texts
+    from medusa_cli.decoding import profile
+    from medusa_cli.tuning import run, texts
 
     if not show:
         profile.check_writable()
@@ -96,8 +97,8 @@ def _positions(text: str) -> list[int]:
 
 
 def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
-    from medusa_cli.errors import MedusaError
-    from medusa_cli.tuning import profile
+    from medusa_cli.decoding import profile
+    from medusa_cli.support.errors import MedusaError
 
     found = profile.load(key)
     if found is None:

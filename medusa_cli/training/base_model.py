@@ -11,9 +11,9 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from medusa_cli.converters.fingerprint import fingerprint
-from medusa_cli.converters.gguf_header import TensorInfo, read_header
-from medusa_cli.errors import MedusaError
+from medusa_cli.converters.gguf.fingerprint import fingerprint
+from medusa_cli.converters.gguf.header import TensorInfo, read_header
+from medusa_cli.support.errors import MedusaError
 
 EMBEDDING_NAME = "token_embd.weight"
 OUTPUT_NAMES = ("output.weight", EMBEDDING_NAME)

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from medusa_cli.errors import MedusaError
+from medusa_cli.support.errors import MedusaError
 
-from .export import check_folder
-from .recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+from .heads.export import check_folder
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
 
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""

@@ -13,33 +13,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli import paths
-from medusa_cli.converters import sidecar, single_file
-from medusa_cli.converters.atomic import atomic_file
-from medusa_cli.errors import MedusaError
-from medusa_cli.progress import phase
+from medusa_cli.converters.heads import sidecar, single_file
+from medusa_cli.decoding import tree_search
+from medusa_cli.support import paths
+from medusa_cli.support.atomic import atomic_file
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.progress import phase
 
-from . import dataset, draft_vocab, evaluate, export, record, sources
 from .base_model import BaseModel, embedding_rows, output_rows, read_base
-from .corpus import Corpus
-from .curve import Curve
-from .dialogs import MAX_TURN, FileSource, PromptSource, SeedSource
+from .heads import draft_vocab, export
+from .heads.recipe import EVALUATIONS, RECIPES
+from .heads.schedule import Schedule
+from .heads.torch_setup import deterministic, matmul_dtype, pick_device, require_torch
 from .interrupts import Interrupt, interrupt_flag
 from .leftovers import SCRATCH, remove_leftovers
-from .live import TrainingView, live
-from .messages import EVALUATION_NODES, GIB, TrainResult, announce, report, say, say_best
 from .options import TREE_NODES, TrainOptions
-from .recipe import EVALUATIONS, RECIPES
-from .schedule import Schedule
-from .torch_setup import deterministic, matmul_dtype, pick_device, require_torch
+from .report import record
+from .report.curve import Curve
+from .report.live import TrainingView, live
+from .report.messages import EVALUATION_NODES, GIB, TrainResult, announce, report, say, say_best
+from .text import dataset, sources
+from .text.corpus import Corpus
+from .text.dialogs import MAX_TURN, FileSource, PromptSource, SeedSource
 
 if TYPE_CHECKING:
     import torch
 
-    from .fit import Fit, FitPlan
-    from .generate import TextWriter
-    from .heads import Heads
-    from .rows import FileRows, TextRows
+    from .heads.fit import Fit, FitPlan
+    from .heads.layers import Heads
+    from .heads.rows import FileRows, TextRows
+    from .text.generate import TextWriter
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
@@ -128,8 +131,8 @@ class _Run:
 
     def _schedule(self, vocabulary: int) -> Schedule:
         """How the time is divided, given how fast training goes with a draft vocabulary of this size."""
-        from .fit import measure_rate
-        from .heads import HeadShape
+        from .heads.fit import measure_rate
+        from .heads.layers import HeadShape
 
         options = self.options
         if options.tokens is not None:
@@ -157,7 +160,7 @@ class _Run:
         if tokens_left() > 0:
             from medusa_cli import native
 
-            from .generate import TextWriter
+            from .text.generate import TextWriter
 
             options = self.options
             model = native.Model(str(options.model), n_gpu_layers=options.n_gpu_layers)
@@ -196,13 +199,13 @@ class _Run:
         """Splits the text, picks the draft vocabulary and brings what training reads to the device."""
         import torch
 
-        from .rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+        from .heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 
         begin, corpus = time.monotonic(), self.corpus
         self.split = dataset.split_texts(corpus.texts, self.options.tokens)
         self.tokens = corpus.load_tokens()
         ranked = dataset.draft_vocabulary(self.tokens, self.split.train, self.base.n_vocab, draft_vocab.SIZES[-1])
-        if not self.split.train or not self.split.score or len(ranked) < 2 * evaluate.RANKS:
+        if not self.split.train or not self.split.score or len(ranked) < 2 * tree_search.RANKS:
             raise MedusaError(
                 f"only {corpus.tokens} tokens of usable text in {len(corpus.texts)} answers: "
                 "give more time, more tokens or more prompts"
@@ -247,7 +250,7 @@ class _Run:
 
     def _teacher(self, states: FileRows) -> tuple[FileRows, FileRows]:
         """The base's distribution at every row that is trained on."""
-        from .teacher import teacher_rows
+        from .heads.teacher import teacher_rows
 
         rows = max(span.start + span.length for span in self.split.train)
         with phase(self.options.console, "Teacher", "positions") as bar:
@@ -261,8 +264,8 @@ class _Run:
 
     def fit(self) -> None:
         """Trains, or continues from the checkpoint of the same data and settings."""
-        from .fit import Fit, default_batch
-        from .weights import round_weights
+        from .heads.fit import Fit, default_batch
+        from .heads.weights import round_weights
 
         options = self.options
         examples = dataset.examples_of(self.tokens, self.split.train, self.t2d, options.heads)
@@ -279,7 +282,7 @@ class _Run:
         self.curve.start(self.trained.step)
 
         def held_out(heads: Heads) -> float:
-            from .ranking import rank_texts, tokens_per_step
+            from .heads.ranking import rank_texts, tokens_per_step
 
             texts = rank_texts(heads, self.source, self.tokens, watched, self.t2d, low)
             return tokens_per_step(texts, EVALUATION_NODES)
@@ -311,7 +314,7 @@ class _Run:
 
     def _plan(self, rows: int, batch: int, data: str) -> FitPlan:
         """The plan of an earlier call on the same data with the same options, else a new one, written down."""
-        from .fit import FitPlan
+        from .heads.fit import FitPlan
 
         options, path = self.options, self.folder / f"{self.options.kind}.plan.json"
         seconds = float(self.corpus.state.get("seconds", 0.0)) + self.preparation
@@ -328,7 +331,7 @@ class _Run:
 
     def measure(self) -> TrainResult:
         """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
-        from .ranking import rank_texts
+        from .heads.ranking import rank_texts
 
         halves, done = [], 0
         total = sum(span.length for span in (*self.split.build, *self.split.score))
@@ -339,24 +342,24 @@ class _Run:
                 bar.update(done, total)
                 halves.append(texts)
         build, score = halves
-        accuracy = evaluate.accuracy_table(build)
-        tree = evaluate.grow_tree(accuracy, TREE_NODES)
-        measured, acceptance = evaluate.simulate(score, tree)
-        trees = {nodes: evaluate.grow_tree(accuracy, nodes) for nodes in SIZES}
+        accuracy = tree_search.accuracy_table(build)
+        tree = tree_search.grow_tree(accuracy, TREE_NODES)
+        measured, acceptance = tree_search.simulate(score, tree)
+        trees = {nodes: tree_search.grow_tree(accuracy, nodes) for nodes in SIZES}
         return TrainResult(
             output=self.options.output,
             tokens=sum(span.length for span in self.split.train),
             accuracy=accuracy.tolist(),
             tree=tree,
-            predicted=evaluate.predicted_tokens_per_step(accuracy, tree),
+            predicted=tree_search.predicted_tokens_per_step(accuracy, tree),
             measured=measured,
             acceptance=acceptance,
-            by_size={nodes: evaluate.simulate(score, sized)[0] for nodes, sized in trees.items()},
+            by_size={nodes: tree_search.simulate(score, sized)[0] for nodes, sized in trees.items()},
         )
 
     def write(self, result: TrainResult) -> None:
         """The sidecar, or base and heads in one file."""
-        from .weights import WEIGHT_TYPE, head_parts
+        from .heads.weights import WEIGHT_TYPE, head_parts
 
         parts = head_parts(self.trained.heads)
         heads = sidecar.DraftHeads(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.training import evaluate
+from medusa_cli.decoding import tree_search
 
 PLAIN, TREE, CHAIN, DYNAMIC = "plain", "tree", "chain", "dynamic"
 """Ways to decode: without drafts; with a fixed tree, one that branches or not; with a tree grown in each step."""
@@ -45,7 +45,7 @@ class CostCurve:
 class Candidate:
     """A tree, what a step with it brings, and what it costs in plain steps at each position."""
 
-    choices: Sequence[evaluate.Choice]
+    choices: Sequence[tree_search.Choice]
     tokens_per_step: float
     costs: Sequence[float] = field(default_factory=tuple)
 
@@ -88,12 +88,12 @@ def grow(
 
     Sizes that the accuracies cannot fill are left out.
     """
-    found: dict[tuple[evaluate.Choice, ...], Candidate] = {}
+    found: dict[tuple[tree_search.Choice, ...], Candidate] = {}
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     for size in sizes:
-        for choices in (evaluate.grow_tree(accuracy, size), *(chain for chain in chains if len(chain) + 1 == size)):
+        for choices in (tree_search.grow_tree(accuracy, size), *(chain for chain in chains if len(chain) + 1 == size)):
             if size > 1 and len(choices) + 1 == size:
-                found.setdefault(tuple(choices), Candidate(choices, evaluate.simulate(held_out, choices)[0]))
+                found.setdefault(tuple(choices), Candidate(choices, tree_search.simulate(held_out, choices)[0]))
     return list(found.values())
 
 

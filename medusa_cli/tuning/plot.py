@@ -11,7 +11,7 @@ def write(profile: dict[str, Any], path: Path) -> None:
     # A figure of its own, not pyplot: no window system, no state beside it.
     from matplotlib.figure import Figure
 
-    from medusa_cli.converters.atomic import atomic_path
+    from medusa_cli.support.atomic import atomic_path
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli import trees
-from medusa_cli.bench.report import MISSING, NOTABLE_ERROR, Table, number, print_table
+from medusa_cli.bench.report import NOTABLE_ERROR
+from medusa_cli.decoding import trees
+from medusa_cli.support.tables import MISSING, Table, number, print_table
 from medusa_cli.tuning import choose
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli import progress, trees
-from medusa_cli.errors import MedusaError
-from medusa_cli.options import EngineOptions
-from medusa_cli.training import evaluate
-from medusa_cli.tuning import choose, costs, decode, profile, texts
+from medusa_cli.decoding import profile, tree_search, trees
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.support import progress
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.tuning import choose, costs, decode, texts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,11 +67,12 @@ class Opened:
 
 def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
     """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
-    from medusa_cli import models, runtime
+    from medusa_cli.decoding import runtime
+    from medusa_cli.models import gguf_files, references
 
     if heads is not None:
-        models.check_is_file(heads)
-    ref = models.resolve(reference, console)
+        gguf_files.check_is_file(heads)
+    ref = references.resolve(reference, console)
     model = runtime.load_model(ref.path, options.n_gpu_layers, console)
     heads_path = runtime.heads_file(ref, heads, model)
     if heads_path is None:
@@ -90,7 +91,7 @@ def open_model(reference: str, heads: Path | None, options: EngineOptions, conso
 
 def check_can_write(opened: Opened) -> None:
     """MedusaError when write() could not."""
-    from medusa_cli.files import check_writable
+    from medusa_cli.support.files import check_writable
 
     if opened.shipped:
         raise MedusaError(
@@ -104,7 +105,8 @@ def write(opened: Opened, found: dict[str, Any]) -> None:
 
     The tree stays as it was where none was chosen. MedusaError when the file cannot be written.
     """
-    from medusa_cli.converters.rewrite import replace_metadata, tuned_entries
+    from medusa_cli.converters.gguf.rewrite import replace_metadata
+    from medusa_cli.converters.heads.write import tuned_entries
 
     replace_metadata(opened.heads_path, tuned_entries(found["accuracy"], found["tree"]))
     key = profile.key(opened.model, opened.heads_path, opened.options)
@@ -122,7 +124,7 @@ def tune(
     grown_on, held_out = choose.halves(ranked)
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
-    accuracy = evaluate.accuracy_table(grown_on)
+    accuracy = tree_search.accuracy_table(grown_on)
     candidates = choose.grow(accuracy, held_out)
     curves, factors, growth = [], choose.Calibration(), trees.Growth()
     decoded: Mapping[str, decode.Decoded] = {}
@@ -181,7 +183,7 @@ def _measured(name: str, found: decode.Decoded, candidates: Sequence[choose.Cand
 
 
 def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
-    from medusa_cli.training.rendering import prompt_tokens
+    from medusa_cli.decoding.prompts import prompt_tokens
 
     found = [prompt_tokens(opened.model, [{"role": "user", "content": text}]) for text in texts.prompts(file)]
     room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]

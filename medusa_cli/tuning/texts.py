@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.errors import MedusaError
-from medusa_cli.training import evaluate
-from medusa_cli.training.filters import loop_start
+from medusa_cli.decoding import tree_search
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.training.text.filters import loop_start
 from medusa_cli.tuning.decode import TEMPERATURES
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def prompts(file: Path | None) -> list[str]:
     MedusaError when the file is no such file or holds too few prompts.
     """
     if file is None:
-        from medusa_cli.training.seed_prompts import iter_conversations
+        from medusa_cli.prompts.seeds.prompts import iter_conversations
 
         return [item.turns[0] for item in itertools.islice(iter_conversations(SEED), PROMPTS)]
-    from medusa_cli.bench.prompts import read, spread
+    from medusa_cli.prompts.bench_set import read, spread
 
     found = [prompt.text for prompt in spread(read(file), PROMPTS)]
     if len(found) < MIN_PROMPTS:
@@ -88,8 +88,8 @@ def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.floa
     Heads that read the path are given the text's own.
     """
     count = heads.head_count
-    ranks = min(evaluate.RANKS, heads.output_rows)
-    table = np.full((max(0, len(tokens) - count), count), evaluate.RANKS, dtype=np.int64)
+    ranks = min(tree_search.RANKS, heads.output_rows)
+    table = np.full((max(0, len(tokens) - count), count), tree_search.RANKS, dtype=np.int64)
     for row in range(len(table)):
         known = states[: row + 1] if heads.kind == "hydra++" else states[row]
         drafted = heads.draft_tokens(known, ranks, tokens[row : row + count])

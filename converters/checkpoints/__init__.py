@@ -1,0 +1,1 @@
+"""Checkpoints from elsewhere: safetensors, torch files, the Hub."""

@@ -1,0 +1,174 @@
+"""A small safetensors reader that trusts nothing: the header is checked against the file before anything is used.
+
+Tensors are read one at a time into fresh memory. Nothing stays mapped, so the resident size never follows the file's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medusa_cli.support.atomic import explain_os_error
+from medusa_cli.support.errors import MedusaError
+
+from .strict_json import parse_json
+
+MAX_HEADER_BYTES = 32 << 20
+MAX_DIMS = 8
+
+STORED: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+"""dtype name of the format -> what lies in the file (BF16 and F8 as their bits)."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a checkpoint stores it: shape in torch order, dtype by its safetensors name ("F32", "BF16", ...)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tensor of a header; `start` counts bytes from the beginning of the file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    start: int
+    nbytes: int
+
+
+class SafetensorsFile:
+    """One .safetensors file. Opening it checks everything its header says against the file.
+
+    MedusaError when that does not fit: wrong length, bad JSON, names twice, shapes that are no sizes, offsets outside
+    the file, overlapping or of another size than shape x dtype, dtypes this program does not know.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries = _read_entries(path)
+        self.tensors = {name: StoredTensor(name, entry.shape, entry.dtype) for name, entry in self._entries.items()}
+
+    def load(self, name: str) -> NDArray[Any]:
+        """The tensor's values in torch order, in fresh memory; BF16 and F8 become float32, all else stays as stored."""
+        entry = self._entries[name]
+        stored = STORED[entry.dtype]
+        try:
+            with self.path.open("rb") as file:
+                file.seek(entry.start)
+                values = np.fromfile(file, stored, entry.nbytes // stored.itemsize)
+        except OSError as error:
+            raise explain_os_error(error, self.path) from error
+        if values.nbytes != entry.nbytes:
+            raise MedusaError(f"{self.path}: became shorter while tensor {name!r} was read, download it again")
+        return widened(values, entry.dtype).reshape(entry.shape)
+
+
+def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """float32 for the bits of BF16 and F8 tensors; other dtypes pass through."""
+    if dtype == "BF16":
+        bits = values.astype("<u4")
+        bits <<= 16
+        return bits.view("<f4")
+    if dtype == "F8_E4M3":
+        return _float8_table(exponent_bits=4)[values]
+    if dtype == "F8_E5M2":
+        return _float8_table(exponent_bits=5)[values]
+    return values
+
+
+def _float8_table(exponent_bits: int) -> NDArray[np.float32]:
+    """The 256 values of an 8-bit float: E4M3 has NaN at all ones and no infinity, E5M2 follows IEEE."""
+    mantissa_bits = 7 - exponent_bits
+    bias, top = 2 ** (exponent_bits - 1) - 1, 2**exponent_bits - 1
+    table = np.empty(256, np.float32)
+    for code in range(256):
+        exponent, mantissa = code >> mantissa_bits & top, code & 2**mantissa_bits - 1
+        fraction = mantissa / 2**mantissa_bits
+        value = math.ldexp(1 + fraction, exponent - bias) if exponent else math.ldexp(fraction, 1 - bias)
+        if exponent == top and exponent_bits == 5:
+            value = math.nan if mantissa else math.inf
+        elif code & 0x7F == 0x7F:
+            value = math.nan
+        table[code] = -value if code & 0x80 else value
+    return table
+
+
+def _read_entries(path: Path) -> dict[str, _Entry]:
+    """The tensors of the file in the order of their data, everything checked."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            prefix = file.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+            if 8 + length > size:
+                raise MedusaError(f"{path}: safetensors header longer than the file, download it again")
+            if length > MAX_HEADER_BYTES:
+                raise MedusaError(f"{path}: safetensors header of {length} bytes, more than any model needs")
+            text = file.read(length)
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+    header = parse_json(text, f"{path} (safetensors header)")
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise MedusaError(f"{path}: safetensors __metadata__ is not an object, the file is damaged")
+    entries = {name: _entry(f"{path}: tensor {name!r}", value, 8 + length, size) for name, value in header.items()}
+    return dict(_checked_order(path, entries))
+
+
+def _entry(label: str, value: Any, data_start: int, size: int) -> _Entry:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise MedusaError(f"{label}: its header entry is not dtype, shape and data_offsets, the file is damaged")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in STORED:
+        raise MedusaError(f"{label}: dtype {json.dumps(dtype)[:40]} is not supported, save it as F16, BF16 or F32")
+    if not _sizes(shape) or len(shape) > MAX_DIMS:
+        raise MedusaError(f"{label}: its shape is not a list of at most {MAX_DIMS} sizes, the file is damaged")
+    if not _sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= size - data_start:
+        raise MedusaError(f"{label}: its data does not lie inside the file, download it again")
+    nbytes = math.prod(shape) * STORED[dtype].itemsize
+    if nbytes != offsets[1] - offsets[0]:
+        raise MedusaError(f"{label}: shape and dtype do not fit the length of its data, the file is damaged")
+    return _Entry(tuple(shape), dtype, data_start + offsets[0], nbytes)
+
+
+def _sizes(values: Any) -> bool:
+    """Whether it is a list of whole numbers from 0 to 2^63 - 1 (a bool is no number here)."""
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+def _checked_order(path: Path, entries: dict[str, _Entry]) -> list[tuple[str, _Entry]]:
+    """Entries sorted by position. MedusaError where two share bytes."""
+    ordered = sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes))
+    end, before = 0, ""
+    for name, entry in ordered:
+        if entry.nbytes and entry.start < end:
+            raise MedusaError(f"{path}: tensors {before!r} and {name!r} overlap, the file is damaged")
+        end, before = max(end, entry.start + entry.nbytes), name
+    return ordered

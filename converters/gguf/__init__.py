@@ -1,0 +1,1 @@
+"""GGUF files: headers, fingerprints, file types, rewriting."""

@@ -1,0 +1,1 @@
+"""Files of draft heads: their schema, the writer, checkpoints that become them."""

@@ -1,0 +1,1 @@
+"""The pipeline behind `medusa convert`, and what reads its result back."""

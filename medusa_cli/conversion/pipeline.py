@@ -1,0 +1,342 @@
+"""`medusa convert`: checkpoints in, one GGUF with heads (or a sidecar) out, read back and checked.
+
+Every intermediate file lies in a folder beside the output that goes with the run; the output appears whole or not at
+all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+from rich.console import Console
+
+from medusa_cli import native
+from medusa_cli.conversion import self_check
+from medusa_cli.converters.base.registry import find_architecture
+from medusa_cli.converters.base.write import write_base
+from medusa_cli.converters.checkpoints import hub
+from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from medusa_cli.converters.gguf.file_types import UNQUANTISED, file_type
+from medusa_cli.converters.gguf.fingerprint import fingerprint
+from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.heads import single_file
+from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
+from medusa_cli.converters.heads.schema import SELF_CHECK_KEY
+from medusa_cli.converters.heads.write import (
+    HeadsPlan,
+    patch_f32_array,
+    planned_bytes,
+    tensor_type,
+    with_draft_vocabulary,
+    write_heads_file,
+)
+from medusa_cli.support.atomic import explain_os_error
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.progress import Bar, phase
+from medusa_cli.training.base_model import matrix_rows, output_rows, read_base
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """heads, base: references (a path, or org/repo[@revision]); base None: what the heads' checkpoint names.
+
+    quant: file type of the base. heads_quant, blocks_quant: ggml types of lm_heads and residual blocks. draft_vocab:
+    keep the lm_head rows of the N tokens that are most frequent in `calibration`. strict: useless heads are an error.
+    """
+
+    heads: str
+    output: Path
+    base: str | None = None
+    quant: str = "Q4_K_M"
+    heads_quant: str = "Q8_0"
+    blocks_quant: str = "F16"
+    sidecar: bool = False
+    draft_vocab: int | None = None
+    calibration: Path | None = None
+    allow_requantize: bool = False
+    strict: bool = False
+    threads: int = 0
+
+    def check(self) -> None:
+        """MedusaError for what cannot work, before anything is fetched."""
+        file_type(self.quant)
+        if (self.draft_vocab is None) != (self.calibration is None):
+            raise MedusaError("--draft-vocab and --calibration go together: N tokens, and the text that ranks them")
+        if self.calibration is not None and not self.calibration.is_file():
+            raise MedusaError(f"{self.calibration}: no such text file, give one with --calibration")
+        if self.output.is_dir() or not self.output.absolute().parent.is_dir():
+            raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+
+
+@dataclass(frozen=True)
+class Base:
+    """Where the base comes from. gguf: a finished GGUF, else `checkpoint` with the names `rename` keeps."""
+
+    name: str
+    path: Path
+    provenance: dict[str, str]
+    gguf: bool
+    checkpoint: Checkpoint | None = None
+    rename: Callable[[str], str | None] | None = None
+
+
+class Conversion:
+    """One run: plan() reads headers only, run() does the work."""
+
+    def __init__(self, options: ConvertOptions, console: Console) -> None:
+        options.check()
+        self.options, self.console = options, console
+        self.seconds: dict[str, float] = {}
+        found = hub.resolve_heads(options.heads, console)
+        self.heads_provenance = found.provenance
+        checkpoint = open_checkpoint(found.path)
+        self.source = read_heads(checkpoint)
+        self.base = self._find_base(checkpoint)
+        if self.base.checkpoint is not None:
+            find_architecture(self.base.checkpoint.config, self.base.name)
+
+    def _find_base(self, heads: Checkpoint) -> Base:
+        options, source = self.options, self.source
+        if options.base is None and source.is_full_model:
+            rename = base_tensor_filter(heads, source)
+            return Base(str(options.heads), heads.root, self.heads_provenance, False, heads, rename)
+        reference = options.base or source.base_reference
+        if reference is None:
+            raise MedusaError(f"{options.heads}: its config names no base model, give one with --base")
+        path = Path(reference).expanduser()
+        if path.is_file():
+            return Base(path.name, path, {}, True)
+        found = hub.resolve_base(reference, self.console)
+        return Base(reference, found.path, found.provenance, False, open_checkpoint(found.path))
+
+    def plan(self) -> dict[str, Any]:
+        """What run() will do, from headers alone. JSON-ready."""
+        source, options = self.source, self.options
+        heads_plan = self._heads_plan("", "")
+        return {
+            "heads": {
+                "reference": options.heads,
+                "family": source.family,
+                "kind": source.kind,
+                "head_count": source.head_count,
+                "block_count": source.block_count,
+                "lm_head": source.lm_head,
+                "hidden": source.hidden,
+                "rows": source.rows,
+                "bytes": planned_bytes(source, heads_plan),
+                "types": sorted({tensor_type(tensor, heads_plan) for tensor in source.tensors}),
+                "remarks": list(source.remarks),
+                "provenance": dict(self.heads_provenance),
+            },
+            "base": {
+                "reference": self.base.name,
+                "kind": "gguf" if self.base.gguf else "checkpoint",
+                "quant": self._wanted_quant() or "as it is",
+                "provenance": dict(self.base.provenance),
+            },
+            "output": str(options.output),
+            "sidecar": options.sidecar,
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Writes the output; the report is the plan with what was found. MedusaError leaves no file behind."""
+        output = self.options.output.absolute()
+        for remark in self.source.remarks:
+            self.console.print(f"note: {remark}", markup=False)
+        try:
+            with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".part", dir=output.parent) as scratch:
+                report = self._convert(Path(scratch), output)
+        except OSError as error:
+            raise explain_os_error(error, output) from error
+        return report
+
+    def _convert(self, scratch: Path, output: Path) -> dict[str, Any]:
+        base = self._base_gguf(scratch)
+        metadata = native.read_gguf(str(base)).metadata
+        self._check_base(metadata)
+        source = self.source
+        if self.options.draft_vocab is not None:
+            source = with_draft_vocabulary(source, self._frequent_tokens(base))
+        if source.kind == "hydra++":
+            source = _with_prefix_keys(source, metadata)
+        name = str(metadata.get("general.name") or self.base.name)
+        heads_plan = self._heads_plan(name, fingerprint(metadata))
+        heads = scratch / "heads.gguf"
+        with self._phase("Writing heads", "bytes") as bar:
+            write_heads_file(heads, source, heads_plan, bar.update)
+        finished = heads
+        if not self.options.sidecar:
+            finished = scratch / "joined.gguf"
+            with self._phase("Joining", "bytes") as bar:
+                single_file.join(base, heads, finished, bar.update)
+        types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
+        report = {**self.plan(), **self._self_check(base, finished, source, types)}
+        _finish(finished, output)
+        return {**report, "bytes": output.stat().st_size, "seconds": self.seconds}
+
+    @contextlib.contextmanager
+    def _phase(self, title: str, unit: str) -> Iterator[Bar]:
+        """A progress bar whose time goes into the report."""
+        begun = time.monotonic()
+        with phase(self.console, title, unit) as bar:
+            yield bar
+        self.seconds[title] = round(time.monotonic() - begun, 3)
+
+    def _base_gguf(self, scratch: Path) -> Path:
+        """The base as a GGUF of the wanted type: the given file itself where nothing is to be done."""
+        wanted = self._wanted_quant()
+        path = self.base.path
+        if not self.base.gguf:
+            assert self.base.checkpoint is not None
+            kind = wanted if wanted in UNQUANTISED else self._intermediate(self.base.checkpoint)
+            path = scratch / "base-plain.gguf"
+            with self._phase("Converting base", "bytes") as bar:
+                write_base(
+                    self.base.checkpoint,
+                    path,
+                    kind,
+                    rename=self.base.rename,
+                    provenance={f"general.source.{key}": text for key, text in self.base.provenance.items()},
+                    progress=bar.update,
+                )
+        if wanted is None or (not self.base.gguf and wanted in UNQUANTISED):
+            return path
+        target = scratch / "base.gguf"
+        with self._phase("Quantising base", "tensors") as bar:
+            quantise(
+                path,
+                target,
+                wanted,
+                threads=self.options.threads,
+                allow_requantize=self.options.allow_requantize,
+                on_tensor=bar.update,
+            )
+        if path.parent == scratch:
+            path.unlink()
+        return target
+
+    def _wanted_quant(self) -> str | None:
+        """The file type to bring the base to; None: it stays as it is (quantised, or of that type already)."""
+        _, wanted = file_type(self.options.quant)
+        if not self.base.gguf:
+            return wanted
+        types = {tensor.type for tensor in native.read_gguf(str(self.base.path)).tensors if len(tensor.shape) > 1}
+        quantised = not types <= {"f32", "f16", "bf16"}
+        if quantised:
+            return wanted if self.options.allow_requantize else None
+        return None if wanted.lower() in types and types <= {"f32", wanted.lower()} else wanted
+
+    @staticmethod
+    def _intermediate(checkpoint: Checkpoint) -> str:
+        """What lies between checkpoint and quantiser: as wide as the weights are."""
+        types = {tensor.dtype for tensor in checkpoint.tensors.values()}
+        return "BF16" if "BF16" in types else "F16"
+
+    def _heads_plan(self, base_name: str, base_fingerprint: str) -> HeadsPlan:
+        provenance = {f"medusa.source.{key}": text for key, text in self.heads_provenance.items()}
+        provenance["medusa.source.family"] = self.source.family
+        provenance |= {f"medusa.base.source.{key}": text for key, text in self.base.provenance.items()}
+        return HeadsPlan(
+            base_name,
+            base_fingerprint,
+            self.options.heads_quant.lower(),
+            self.options.blocks_quant.lower(),
+            provenance,
+        )
+
+    def _check_base(self, metadata: dict[str, Any]) -> None:
+        """MedusaError when the heads are for a base of another hidden size or vocabulary."""
+        source, architecture = self.source, metadata.get("general.architecture")
+        hidden = metadata.get(f"{architecture}.embedding_length")
+        vocabulary = len(metadata.get("tokenizer.ggml.tokens") or [])
+        if source.hidden != hidden:
+            raise MedusaError(
+                f"{self.options.heads}: heads of hidden size {source.hidden}, the base {self.base.name} has {hidden}: "
+                "give their own base with --base"
+            )
+        if source.lm_head == "own" and source.rows != vocabulary:
+            raise MedusaError(
+                f"{self.options.heads}: heads over {source.rows} tokens, the base {self.base.name} has {vocabulary}: "
+                "give their own base with --base"
+            )
+
+    def _frequent_tokens(self, base: Path) -> NDArray[np.int32]:
+        """The most frequent tokens of the calibration text, most frequent first."""
+        assert self.options.calibration is not None
+        assert self.options.draft_vocab is not None
+        text = self.options.calibration.read_text("utf-8", "replace")
+        model = native.Model(str(base), n_gpu_layers=0, repack=False)
+        ranked = Counter(model.tokenize(text, add_special=False)).most_common(self.options.draft_vocab)
+        if not ranked:
+            raise MedusaError(
+                f"{self.options.calibration}: holds no text, give one that resembles the answers you want"
+            )
+        return np.array([token for token, _ in ranked], dtype=np.int32)
+
+    def _self_check(self, base: Path, finished: Path, source: SourceHeads, types: list[str]) -> dict[str, Any]:
+        # Of any size: pages of the file, no copy.
+        model = native.Model(str(base if self.options.sidecar else finished), repack=False)
+        heads = native.Heads(model, str(finished))
+
+        def rows_of_output() -> NDArray[np.float32]:
+            read = read_base(base)
+            kept = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), np.arange(read.n_vocab))
+            return output_rows(read, kept)
+
+        def rows_of_embeddings(tokens: NDArray[np.integer]) -> NDArray[np.float32]:
+            read = read_base(base)
+            assert read.embedding is not None  # or the heads had not been loaded
+            return matrix_rows(read, read.embedding, tokens)
+
+        base_rows = self_check.BaseRows(rows_of_output, rows_of_embeddings)
+        if not any(tensor.role == "output" for tensor in source.tensors):
+            types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
+        begun = time.monotonic()
+        with self.console.status("Checking the file"):
+            found = self_check.check(model, heads, source, base_rows, types)
+        self.seconds["Checking"] = round(time.monotonic() - begun, 3)
+        if found.useless:
+            numbers = ", ".join(map(str, found.useless))
+            subject = f"heads {numbers} predict" if len(found.useless) > 1 else f"head {numbers} predicts"
+            message = f"{subject} nothing on this base: wrong base, or heads of another layout?"
+            if self.options.strict:
+                raise MedusaError(f"{self.options.heads}: {message}")
+            self.console.print(f"warning: {message}", markup=False)
+        patch_f32_array(finished, SELF_CHECK_KEY, found.accuracy)
+        return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
+
+
+def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
+    """Hydra++: what the checkpoint does not say of its attention layer, which then has the shape of the base's."""
+    architecture = base["general.architecture"]
+
+    def value(key: str, base_key: str, default: float) -> Any:
+        return source.metadata.get(f"medusa.prefix.{key}", base.get(f"{architecture}.{base_key}", default))
+
+    count = int(value("head_count", "attention.head_count", 0))
+    keys = prefix_keys(
+        source,
+        head_count=count,
+        head_count_kv=int(value("head_count_kv", "attention.head_count_kv", count)),
+        rope_freq_base=float(value("rope_freq_base", "rope.freq_base", 10000.0)),
+        norm_eps=float(value("norm_eps", "attention.layer_norm_rms_epsilon", 1e-5)),
+    )
+    return replace(source, metadata={**source.metadata, **keys})
+
+
+def _finish(path: Path, output: Path) -> None:
+    """Makes a finished temporary file the output."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(path, output)

@@ -1,0 +1,208 @@
+"""Does a converted file draft what its source would? Read back through the native loader and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from medusa_cli import native
+    from medusa_cli.converters.heads.formats import SourceHeads
+
+STATES = 4
+"""Random steps each head is evaluated on."""
+LENGTH = 5
+"""Hidden states that lead up to each of them."""
+BITS = {"f32": 16, "bf16": 8, "f16": 11, "q8_0": 7, "q6_k": 5, "q5_0": 4, "q5_1": 4, "q5_k": 4}
+"""Significant bits of a weight, by type; fewer for all others. F32 stands for the rounding of the activations."""
+FEWEST_BITS = 3
+SAMPLE_PROMPTS = (
+    "Explain why the sky is blue.",
+    "Write a Python function that adds two numbers.",
+    "List three things to pack for a journey.",
+    "What is the capital of France, and what is it known for?",
+)
+SAMPLE_TOKENS = 64
+USELESS = 0.02
+"""Top-1 accuracy below which a head predicts nothing: the most frequent token alone is right about as often."""
+
+
+@dataclass(frozen=True)
+class BaseRows:
+    """What heads read of their base. output(): the rows of its output matrix that heads without an lm_head of their own
+    use. embeddings(tokens): rows of its token embeddings, as they are stored."""
+
+    output: Callable[[], NDArray[np.float32]]
+    embeddings: Callable[[NDArray[np.integer]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """deviation: largest relative difference of a head's logits to the source's; bound: what the types allow.
+    accuracy: [head], share of positions where the head's best token came."""
+
+    deviation: float
+    bound: float
+    accuracy: list[float]
+
+    @property
+    def useless(self) -> list[int]:
+        """Heads (from 1) that predict nothing."""
+        return [head for head, share in enumerate(self.accuracy, 1) if share < USELESS]
+
+
+def check(
+    model: native.Model,
+    heads: native.Heads,
+    source: SourceHeads,
+    base: BaseRows,
+    types: Sequence[str],
+) -> Check:
+    """Compares `heads` with a NumPy evaluation of `source`, then drafts along greedy text of `model`.
+
+    types: those of the stored weights. MedusaError when the file does not compute what the source does.
+    """
+    bound = 8.0 * 2.0 ** -min(BITS.get(type_, FEWEST_BITS) for type_ in types)
+    deviation = _deviation(model, heads, source, base)
+    if not deviation <= bound:
+        raise MedusaError(
+            f"self-check failed: the written heads differ from their source by {deviation:.3f} (allowed: {bound:.3f}); "
+            "please report this with the checkpoint's name"
+        )
+    return Check(deviation, bound, accuracy(model, heads))
+
+
+def reference_logits(
+    source: SourceHeads, states: NDArray[np.float32], path: NDArray[np.integer], base: BaseRows
+) -> NDArray[np.float32]:
+    """states [n, t, h], of tokens in a row; path [n, head], the tokens from the root on -> logits [head, n, rows].
+
+    x + SiLU(Wx + b) per block, then the lm_head (Medusa 2.1). Hydra: the first block reads the embeddings of the path,
+    too, and is Rx + b_R + SiLU(Wx + b); Hydra++ puts the prefix layer's output in the place of the newest state.
+    Holds one head's matrices at a time.
+    """
+    tensors = {tensor.name: tensor for tensor in source.tensors}
+    shared = (
+        None
+        if "medusa.0.output.weight" in tensors
+        else (tensors["medusa.output.weight"].load() if "medusa.output.weight" in tensors else base.output())
+    )
+
+    def linear(name: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        y = x @ tensors[f"{name}.weight"].load().astype(np.float32).T
+        return y + tensors[f"{name}.bias"].load() if f"{name}.bias" in tensors else y
+
+    newest = states[:, -1] if source.kind != "hydra++" else prefix_output(source, states)
+    scale = float(source.metadata.get("medusa.embedding_scale", 1.0))
+    out = []
+    for k in range(source.head_count):
+        x = newest
+        if source.kind != "medusa":
+            embedded = scale * base.embeddings(path[:, : k + 1].reshape(-1))
+            x = np.concatenate([newest, embedded.reshape(len(newest), -1)], axis=1, dtype=np.float32)
+        for j in range(source.block_count):
+            block = f"medusa.{k}.block.{j}"
+            kept = linear(f"{block}.residual", x) if f"{block}.residual.weight" in tensors else x
+            x = kept + _silu(linear(block, x))
+        if shared is None:
+            out.append(linear(f"medusa.{k}.output", x))
+        else:
+            out.append(x @ shared.astype(np.float32).T)
+    return np.stack(out)
+
+
+def prefix_output(source: SourceHeads, states: NDArray[np.float32]) -> NDArray[np.float32]:
+    """states [n, t, h] -> [n, h]: Hydra++'s decoder layer (as in LLaMA) and its norm, at the newest token."""
+    start = "medusa.prefix."
+    part = {t.name[len(start) :]: t.load().astype(np.float32) for t in source.tensors if t.name.startswith(start)}
+    heads, heads_kv = (int(source.metadata[f"{start}head_count{end}"]) for end in ("", "_kv"))
+    base, eps = (float(source.metadata[f"{start}{key}"]) for key in ("rope_freq_base", "norm_eps"))
+
+    def normed(x: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+        return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * part[f"{name}.weight"])
+
+    def split(x: NDArray[np.float32], name: str, count: int) -> NDArray[np.float32]:
+        y = x @ part[f"attn_{name}.weight"].T
+        return y.reshape(*y.shape[:-1], count, -1)
+
+    def turned(x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rotary embedding over halves; x [n, t, heads, size]."""
+        half = x.shape[-1] // 2
+        angles = np.arange(x.shape[1])[:, None, None] * base ** (-np.arange(half) / half)
+        first, second = x[..., :half], x[..., half:]
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+    y = normed(states, "attn_norm")
+    query = turned(split(y, "q", heads))[:, -1]
+    key = turned(split(y, "k", heads_kv)).repeat(heads // heads_kv, axis=2)
+    value = split(y, "v", heads_kv).repeat(heads // heads_kv, axis=2)
+    scores = np.einsum("nhd,nthd->nht", query, key) / np.sqrt(query.shape[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    attended = np.einsum("nht,nthd->nhd", weights, value).reshape(len(states), -1)
+    x = states[:, -1] + attended @ part["attn_output.weight"].T
+    y = normed(x, "ffn_norm")
+    x = x + (_silu(y @ part["ffn_gate.weight"].T) * (y @ part["ffn_up.weight"].T)) @ part["ffn_down.weight"].T
+    return normed(x, "output_norm").astype(np.float32)
+
+
+def _silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
+    """Top-1 accuracy of each head along short greedy answers of the model; NaN where nothing was generated."""
+    from medusa_cli import native
+    from medusa_cli.decoding import template
+
+    prompts = []
+    for text in SAMPLE_PROMPTS:
+        if model.chat_template:
+            messages = [{"role": "user", "content": text}]
+            text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
+        prompts.append(model.tokenize(text, add_special=not (model.bos_text and text.startswith(model.bos_text))))
+    right, tried = np.zeros(heads.head_count), np.zeros(heads.head_count)
+
+    def on_sequence(_: int, tokens: list[int], states: NDArray[np.float16] | None) -> None:
+        assert states is not None
+        known = states.astype(np.float32)
+        for at in range(len(tokens) - 1):
+            path = tokens[at : at + heads.head_count]
+            seen = known[: at + 1] if heads.kind == "hydra++" else known[at]
+            drafts = heads.draft_tokens(seen, 1, path)
+            for k in range(min(heads.head_count, len(tokens) - 1 - at)):
+                right[k] += drafts[k][0] == tokens[at + 1 + k]
+                tried[k] += 1
+
+    native.collect(
+        model, prompts, [0.0] * len(prompts), max_tokens=SAMPLE_TOKENS, n_parallel=len(prompts), on_sequence=on_sequence
+    )
+    with np.errstate(invalid="ignore"):
+        return [float(share) for share in right / tried]
+
+
+def _deviation(model: native.Model, heads: native.Heads, source: SourceHeads, base: BaseRows) -> float:
+    """Largest norm of a head's logit errors over random steps, relative to the norm of the logits."""
+    rng = np.random.default_rng(0)
+    states = rng.standard_normal((STATES, LENGTH, model.n_embd)).astype(np.float32)
+    path = rng.integers(0, model.n_vocab, (STATES, heads.head_count))
+    expected = reference_logits(source, states, path, base)
+    errors, sizes = np.zeros(heads.head_count), np.zeros(heads.head_count)
+    for at in range(STATES):
+        with np.errstate(divide="ignore"):
+            actual = np.log(heads.probabilities(states[at], path[at].tolist()))
+        for head, (ours, theirs) in enumerate(zip(actual, expected[:, at], strict=True)):
+            # Probabilities fix logits up to a constant; those that underflow to 0 carry no information.
+            known = np.isfinite(ours)
+            ours, theirs = ours[known] - ours[known].mean(), theirs[known] - theirs[known].mean()
+            errors[head] += np.sum((ours - theirs) ** 2)
+            sizes[head] += np.sum(theirs**2)
+    return float(np.sqrt(errors / (sizes + 1e-18)).max())

@@ -1,0 +1,1 @@
+"""From options and a model to an engine that answers."""

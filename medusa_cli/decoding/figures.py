@@ -1,0 +1,78 @@
+"""How figures are shown: the muted line, the `/stats` table, the JSON object, sizes and counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+PHASES = ("draft", "verify", "accept", "commit", "other")
+STAT_KEYS = (
+    "tokens_per_step",
+    "acceptance_per_depth",
+    "tokens_per_second",
+    "prompt_tokens_per_second",
+    "steps",
+    "plain_steps",
+    "timings_ms",
+    "ttft_ms",
+    "peak_rss_bytes",
+    "tree_nodes",
+    "accept",
+)
+
+
+def _rate(value: Any, digits: int) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, (int, float)) and value > 0 else "-"
+
+
+def stats_line(stats: dict[str, Any]) -> str:
+    """`[ Prompt x t/s | Generation y t/s | tokens/step z ]`; "-" where nothing was measured."""
+    prompt = _rate(stats.get("prompt_tokens_per_second"), 1)
+    speed = _rate(stats.get("tokens_per_second"), 1)
+    step = _rate(stats.get("tokens_per_step"), 2)
+    return f"[ Prompt {prompt} t/s | Generation {speed} t/s | tokens/step {step} ]"
+
+
+def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:
+    """The object of `medusa generate --json`: the text, its tokens, and the engine's counters."""
+    return {
+        "text": generation.text,
+        "tokens": list(generation.tokens),
+        "prompt_tokens": generation.prompt_tokens,
+        "generated_tokens": len(generation.tokens),
+        "stop_reason": generation.stop_reason,
+        "seed": seed,
+        **{key: generation.stats.get(key) for key in STAT_KEYS},
+        # Known only where two runs are compared.
+        "output_match": None,
+    }
+
+
+def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tuple[str, str]]:
+    """Label and value of each line of `/stats`."""
+    stats = generation.stats
+    used = generation.prompt_tokens + len(generation.tokens)
+    timings = stats.get("timings_ms") or {}
+    depths = stats.get("acceptance_per_depth") or []
+    steps, plain = stats.get("steps", 0), stats.get("plain_steps", 0)
+    undrafted = f", {plain} more plain ones" if plain else ""
+    rows = [
+        ("prompt", f"{generation.prompt_tokens} tokens, {generation.reused_tokens} of them cached, "
+                   f"{_rate(stats.get('prompt_tokens_per_second'), 1)} t/s"),
+        ("answer", f"{len(generation.tokens)} tokens, {_rate(stats.get('tokens_per_second'), 1)} t/s, "
+                   f"ended by {generation.stop_reason}"),
+        ("tokens per step", f"{_rate(stats.get('tokens_per_step'), 2)} over {steps - plain} steps{undrafted}"),
+    ]  # fmt: skip
+    if depths:
+        rows.append(("accepted by depth", "  ".join(f"{100 * share:.0f}%" for share in depths)))
+    rows += [
+        ("tree", f"{stats.get('tree_nodes', 1)} nodes, accept {stats.get('accept', '-')}"),
+        ("time", "  ".join(f"{phase} {timings.get(phase, 0.0):.0f} ms" for phase in PHASES)),
+        ("first token", f"after {_rate(stats.get('ttft_ms'), 0)} ms"),
+        ("seed", str(seed)),
+        ("context", f"{used} of {n_ctx} tokens"),
+        ("memory", f"{(stats.get('peak_rss_bytes') or 0) / 1e6:.0f} MB at most"),
+    ]
+    return rows

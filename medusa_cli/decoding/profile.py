@@ -1,0 +1,155 @@
+"""Tuned trees in the user's data folder: one JSON file for each model, heads and machine they were measured with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli import __version__
+from medusa_cli.decoding import trees
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.support import machine, paths
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
+FORMAT = 2
+STOCK = "llama.cpp"
+"""What kernels are called that are not ours."""
+TUNED_TREE = "tuned"
+"""Name of the tree that comes from a profile."""
+SAMPLE_BYTES = 1 << 20
+
+Key = dict[str, Any]
+
+
+def folder() -> Path:
+    """Where the profiles lie."""
+    return paths.data_dir() / "profiles"
+
+
+def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
+    """What a profile depends on: base and heads, processor, devices, threads, kernels, build, versions."""
+    # native first: it loads libllama before the module.
+    from medusa_cli import native
+    from medusa_cli import _native  # isort: skip
+    from medusa_cli.converters.gguf.fingerprint import fingerprint
+
+    kernels = native.kernel_info()
+    devices = [device["description"] for device in native.system_info()["devices"] if device["type"] != "cpu"]
+    return {
+        "base": fingerprint(native.read_gguf(model.path).metadata),
+        "base_content": content_hash(Path(model.path)),
+        "heads": content_hash(heads_file),
+        "cpu": machine.cpu_name(),
+        "backend": ", ".join(devices) if model.gpu else "cpu",
+        "gpu_layers": options.n_gpu_layers if model.gpu else 0,
+        "threads": options.threads or machine.physical_cores() or 0,
+        "kernels": kernels["selected"] or STOCK,
+        "module": content_hash(Path(str(_native.__file__))),
+        "medusa": __version__,
+        "llama_cpp_python": native.LLAMA_CPP_PYTHON,
+    }
+
+
+def content_hash(path: Path) -> str:
+    """Short hash of a file's size, start and end: tells quantisations apart without reading gigabytes."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        digest = hashlib.sha256(str(size).encode())
+        for start in (0, max(0, size - SAMPLE_BYTES)):
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def path_of(key: Key) -> Path:
+    """The file of a profile."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    return folder() / f"{key['base']}-{digest}.json"
+
+
+def check_writable() -> None:
+    """MedusaError when save() could not write. Creates nothing."""
+    existing = next(place for place in (folder(), *folder().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise MedusaError(f"{existing} cannot be written: set XDG_DATA_HOME to a folder of yours")
+
+
+def save(profile: dict[str, Any]) -> Path:
+    """Writes `profile` under its "key": whole, or not at all. MedusaError when the folder cannot be written."""
+    from medusa_cli.support.atomic import atomic_file
+
+    path = path_of(profile["key"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MedusaError(
+            f"{path.parent}: {error.strerror or error}: set XDG_DATA_HOME to a folder of yours"
+        ) from error
+    with atomic_file(path) as file:
+        file.write(json.dumps(profile, ensure_ascii=False, indent=1).encode() + b"\n")
+    return path
+
+
+def load(key: Key) -> dict[str, Any] | None:
+    """The profile stored for exactly this key; None when there is none. MedusaError when its file is damaged."""
+    path = path_of(key)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MedusaError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path) from error
+    if not isinstance(found, dict) or "tree" not in found:
+        raise damaged(path)
+    if found.get("profile_format") != FORMAT or found.get("key") != key:
+        return None
+    trees.checked(found["tree"], str(path))
+    try:
+        growth_of(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path) from error
+    return found
+
+
+def growth_of(profile: dict[str, Any]) -> trees.Growth:
+    """What a profile knows of grown trees. KeyError, TypeError or ValueError where it is none."""
+    known = profile["growth"]
+    calibration = [[float(share) for share in row] for row in known["calibration"]]
+    return trees.Growth(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
+
+
+def damaged(path: Path) -> MedusaError:
+    """The error for a file that no `medusa tune` wrote."""
+    return MedusaError(f"{path} is no profile of `medusa tune`: delete it, or tune again")
+
+
+def stored_tree(
+    model: native.Model, heads_file: Path, options: EngineOptions, asked: str | None, console: Console
+) -> trees.NamedTree | None:
+    """The tuned tree for this model on this machine, without choices where plain decoding is faster; None: not tuned.
+
+    asked: trees.DYNAMIC or trees.STATIC, whatever was chosen; None: what was chosen.
+    A damaged profile is a remark on `console`: it must not keep a model from running.
+    """
+    if not folder().is_dir():
+        return None
+    try:
+        found = load(key(model, heads_file, options))
+    except MedusaError as error:
+        console.print(f"note: {error}", markup=False, soft_wrap=True)
+        return None
+    if found is None:
+        return None
+    if asked == trees.DYNAMIC or (asked is None and found["dynamic"]):
+        return trees.NamedTree(trees.DYNAMIC, [], growth=growth_of(found))
+    return trees.NamedTree(TUNED_TREE, found["tree"])

@@ -1,0 +1,183 @@
+"""Sampling settings of one run or one chat: what `/set` changes and the engine is asked with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
+from medusa_cli.decoding.trees import STATIC
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+SYNTHETIC = "synthetic"
+"""Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
+
+
+@dataclass
+class Settings:
+    """seed None: a new random one for each answer. accept None: greedy at temperature 0, exact above."""
+
+    temperature: float
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+    max_tokens: int = -1
+    accept: str | None = None
+    epsilon: float = 0.09
+    delta: float = 0.3
+    greedy_root: bool = False
+    synthetic_rate: float | None = None
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    logit_bias: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def accept_kind(self) -> str:
+        """The accept rule in force: "greedy", "exact" or "typical"; "synthetic" where acceptance is made up."""
+        if self.synthetic_rate is not None:
+            return SYNTHETIC
+        return self.accept or (AcceptKind.exact.value if self.temperature > 0 else AcceptKind.greedy.value)
+
+    def pick_seed(self) -> int:
+        """The fixed seed, or a new random one."""
+        return secrets.randbelow(MAX_SEED + 1) if self.seed is None else self.seed
+
+    def sampling(self, seed: int) -> native.Sampling:
+        """The engine's sampler chain for these settings."""
+        from medusa_cli import native
+
+        return native.Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            repeat_last_n=self.repeat_last_n,
+            logit_bias=self.logit_bias,
+            seed=seed,
+        )
+
+    def rule(self) -> native.Accept:
+        """The engine's accept rule for these settings."""
+        from medusa_cli import native
+
+        if self.synthetic_rate is not None:
+            return native.Accept(SYNTHETIC, synthetic_rate=self.synthetic_rate)
+        return native.Accept(self.accept_kind, epsilon=self.epsilon, delta=self.delta, greedy_root=self.greedy_root)
+
+
+def from_options(sampling: SamplingOptions, draft: DraftOptions, default_temperature: float) -> Settings:
+    """Settings for a command line. typer.BadParameter for options that contradict each other."""
+    import typer
+
+    temperature = sampling.temp
+    if draft.accept is AcceptKind.greedy:
+        if temperature:
+            raise typer.BadParameter("greedy needs --temp 0; exact keeps the sampled text", param_hint="--accept")
+        temperature = 0.0
+    if temperature is None:
+        temperature = default_temperature
+    if draft.greedy_root and draft.accept is not AcceptKind.typical:
+        raise typer.BadParameter("it belongs to --accept typical", param_hint="--greedy-root")
+    for name, value in (("--epsilon", draft.epsilon), ("--delta", draft.delta)):
+        if value <= 0:
+            raise typer.BadParameter("it must be above 0", param_hint=name)
+    if any(not text for text in sampling.stop or []):
+        raise typer.BadParameter("an empty text would end every answer at once", param_hint="--stop")
+    return Settings(
+        temperature=temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repeat_penalty=sampling.repeat_penalty,
+        repeat_last_n=sampling.repeat_last_n,
+        seed=None if sampling.seed in (None, -1) else sampling.seed,
+        max_tokens=sampling.max_tokens,
+        accept=draft.accept.value if draft.accept else None,
+        epsilon=draft.epsilon,
+        delta=draft.delta,
+        greedy_root=draft.greedy_root,
+        ignore_eos=sampling.ignore_eos,
+        stop=tuple(sampling.stop or ()),
+        logit_bias=parse_logit_bias(sampling.logit_bias),
+    )
+
+
+def repeatable(draft: DraftOptions, settings: Settings) -> DraftOptions:
+    """The draft options; where a seed is given, without lookup and grown trees that are not asked for."""
+    if settings.seed is None:
+        return draft
+    return dataclasses.replace(draft, lookup=bool(draft.lookup), tree=draft.tree or STATIC)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One `/set` name: the Settings field behind it, its type, and its range (inclusive)."""
+
+    field: str
+    type: type[int] | type[float]
+    low: float
+    high: float
+    meaning: str
+
+
+PARAMETERS = {
+    "temp": Parameter("temperature", float, 0, 100, "temperature, 0: most likely token"),
+    "top-k": Parameter("top_k", int, 0, 1e9, "keep the k likeliest, 0: all"),
+    "top-p": Parameter("top_p", float, 0, 1, "nucleus, 1: off"),
+    "min-p": Parameter("min_p", float, 0, 1, "share of the likeliest, 0: off"),
+    "repeat-penalty": Parameter("repeat_penalty", float, 0.01, 100, "1: off"),
+    "max-tokens": Parameter("max_tokens", int, -1, 1e9, "-1: no limit"),
+    "seed": Parameter("seed", int, -1, MAX_SEED, "-1: a new one each time"),
+    "epsilon": Parameter("epsilon", float, 1e-6, 1, "threshold of typical"),
+    "delta": Parameter("delta", float, 1e-6, 1, "entropy factor of typical"),
+}
+ACCEPT = "accept"
+
+
+def show(settings: Settings, name: str) -> str:
+    """The value of a `/set` name as text."""
+    if name == ACCEPT:
+        return settings.accept_kind
+    value = getattr(settings, PARAMETERS[name].field)
+    return "random" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def changed(settings: Settings, name: str, text: str) -> Settings:
+    """A copy of `settings` with one `/set` name changed. MedusaError says what is allowed."""
+    name = name.lower().lstrip("-").replace("_", "-")
+    if name == ACCEPT:
+        return _with_accept(settings, text)
+    if name not in PARAMETERS:
+        raise MedusaError(f"no parameter {name!r}: there are {', '.join([*PARAMETERS, ACCEPT])}")
+    parameter = PARAMETERS[name]
+    kind = "a whole number" if parameter.type is int else "a number"
+    try:
+        value = parameter.type(text)
+    except ValueError as error:
+        raise MedusaError(f"{name} takes {kind}, not {text!r}") from error
+    if not math.isfinite(value) or not parameter.low <= value <= parameter.high:
+        raise MedusaError(f"{name} takes {kind} from {parameter.low:g} to {parameter.high:g}, not {text}")
+    result = dataclasses.replace(settings)
+    setattr(result, parameter.field, None if name == "seed" and value < 0 else value)
+    if result.accept == AcceptKind.greedy.value and result.temperature > 0:
+        result.accept = None
+    return result
+
+
+def _with_accept(settings: Settings, text: str) -> Settings:
+    kinds = [kind.value for kind in AcceptKind]
+    if text not in kinds:
+        raise MedusaError(f"{ACCEPT} takes {', '.join(kinds)}, not {text!r}")
+    if text == AcceptKind.greedy.value and settings.temperature > 0:
+        raise MedusaError("greedy needs temperature 0: /set temp 0")
+    return dataclasses.replace(settings, accept=text)

@@ -1,0 +1,96 @@
+"""A model's own chat template (Jinja), rendered in a sandbox: messages in, prompt text out."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from medusa_cli.support.errors import MedusaError
+
+Message = dict[str, str]
+RAW_HINT = "use `medusa generate --raw`, which takes the prompt as it is"
+
+
+class TemplateRefusal(Exception):
+    """The template itself refused the conversation (its raise_exception)."""
+
+
+def _refuse(message: object = "") -> NoReturn:
+    raise TemplateRefusal(str(message))
+
+
+def _now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """Templates expect plain JSON: Jinja's own filter would escape <, > and & for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+@functools.lru_cache(maxsize=8)
+def _compile(source: str) -> Any:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+    try:
+        return environment.from_string(source)
+    except (TemplateError, RecursionError) as error:
+        raise MedusaError(f"the model's chat template does not parse ({_first_line(error)}): {RAW_HINT}") from error
+
+
+def render(source: str | None, messages: Sequence[Message], *, bos_text: str = "", eos_text: str = "") -> str:
+    """Prompt text for `messages` ({"role", "content"}), ending where the assistant is to speak.
+
+    A template that refuses system messages gets the system prompt at the head of the first user turn. MedusaError
+    when the model has no template, or its template fails.
+    """
+    if not source:
+        raise MedusaError(f"the model has no chat template: {RAW_HINT}")
+    try:
+        return _render(source, messages, bos_text, eos_text)
+    except TemplateRefusal as refusal:
+        folded = _fold_system(messages)
+        if folded is None:
+            raise MedusaError(f"the model's chat template refused the conversation: {refusal}") from refusal
+    try:
+        return _render(source, folded, bos_text, eos_text)
+    except TemplateRefusal as refusal:
+        raise MedusaError(f"the model's chat template refused the conversation: {refusal}") from refusal
+
+
+def _render(source: str, messages: Sequence[Message], bos_text: str, eos_text: str) -> str:
+    template = _compile(source)
+    try:
+        text: str = template.render(
+            messages=[dict(message) for message in messages],
+            bos_token=bos_text,
+            eos_token=eos_text,
+            add_generation_prompt=True,
+        )
+    except TemplateRefusal:
+        raise
+    except Exception as error:  # a template is a program of the model's author: it can fail in any way
+        raise MedusaError(f"the model's chat template failed ({_first_line(error)}): {RAW_HINT}") from error
+    return text
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
+    """`messages` with a leading system message moved into the user turn behind it; None when there is none."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return None
+    first = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [first, *messages[2:]]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,173 @@
+"""Draft trees by name or file, and how they are drawn. A tree is a list of choices, each a path of ranks."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medusa_cli.support.errors import MedusaError
+
+Choices = list[list[int]]
+BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
+DEFAULT_CPU = "cpu_4"
+DEFAULT_GPU = "mc_sim_7b_63"
+DYNAMIC = "dynamic"
+"""Name of no tree, but of growing one in each step."""
+STATIC = "static"
+"""Name of whatever tree is the default, as long as it is the same in each step."""
+EXAMPLE = "[[0], [0, 0], [1]]"
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What is known of grown trees before the first step; empty: learned while decoding.
+
+    calibration: [head][bin], native.DynamicTree's. costs: (nodes, cost in plain steps).
+    """
+
+    calibration: list[list[float]] = field(default_factory=list)
+    costs: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NamedTree:
+    """Choices and where they come from. strict: the person wrote them, so they are never clipped silently.
+
+    growth: trees are grown in each step, and there are no choices.
+    """
+
+    name: str
+    choices: Choices
+    strict: bool = False
+    growth: Growth | None = None
+
+
+@functools.cache
+def built_in() -> dict[str, Choices]:
+    """The trees shipped with medusa, by name."""
+    return dict(json.loads(BUILT_IN_FILE.read_text(encoding="utf-8")))
+
+
+def named(name: str) -> NamedTree:
+    """A built-in tree. MedusaError lists the names."""
+    try:
+        return NamedTree(name, built_in()[name])
+    except KeyError:
+        names = ", ".join(sorted([*built_in(), DYNAMIC, STATIC]))
+        raise MedusaError(f"no tree named {name!r}: there are {names}, or give a JSON file") from None
+
+
+def resolve(argument: str) -> NamedTree:
+    """A `--tree` argument but STATIC: DYNAMIC, a built-in NAME, a FILE, or FILE:NAME. MedusaError for any other."""
+    if argument == DYNAMIC:
+        return NamedTree(DYNAMIC, [], growth=Growth())
+    if argument in built_in():
+        return named(argument)
+    path, name = Path(argument), ""
+    if not path.exists() and ":" in argument:
+        before, _, after = argument.rpartition(":")
+        if Path(before).exists():
+            path, name = Path(before), after
+    if not path.exists():
+        looks_like_file = path.suffix or len(path.parts) > 1
+        if looks_like_file:
+            raise MedusaError(f"no such tree file: {argument}")
+        return named(argument)
+    return _from_file(path, name)
+
+
+def _from_file(path: Path, name: str) -> NamedTree:
+    if path.is_dir():
+        raise MedusaError(f"{path} is a directory: give a JSON file of choices such as {EXAMPLE}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise MedusaError(f"{path}: not JSON: give a list of choices such as {EXAMPLE}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise MedusaError(f"{path}: not JSON ({error}): give a list of choices such as {EXAMPLE}") from error
+    if isinstance(content, dict):
+        content, name = _pick(path, content, name)
+    elif name:
+        raise MedusaError(f"{path} holds one unnamed tree: leave out ':{name}'")
+    label = f"{path}:{name}" if name else str(path)
+    return NamedTree(label, checked(content, label), strict=True)
+
+
+def _pick(path: Path, content: dict[str, Any], name: str) -> tuple[Any, str]:
+    if not name and len(content) == 1:
+        name = next(iter(content))
+    if name not in content:
+        wanted = f"no tree {name!r}" if name else f"{len(content)} trees"
+        raise MedusaError(f"{path} holds {wanted}: say which with {path}:NAME ({', '.join(content) or 'it is empty'})")
+    return content[name], name
+
+
+def checked(content: Any, label: str) -> Choices:
+    """`content` as choices that form a tree. MedusaError, starting with `label`, otherwise."""
+    from medusa_cli import native
+
+    def is_rank(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+    if not isinstance(content, list):
+        raise MedusaError(f"{label}: a tree is a list of choices such as {EXAMPLE}, not {type(content).__name__}")
+    for choice in content:
+        if not isinstance(choice, list) or not choice or not all(is_rank(rank) for rank in choice):
+            raise MedusaError(f"{label}: {json.dumps(choice)} is not a choice: give ranks from 0, as in {EXAMPLE}")
+    try:
+        native.Tree(content)
+    except native.NativeError as error:
+        raise MedusaError(f"{label}: {error}") from error
+    return [list(choice) for choice in content]
+
+
+def probabilities(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list[float | None]:
+    """P(choice is accepted) for each choice: the product of accuracy[depth][rank] on its path; None when unknown."""
+    result: list[float | None] = []
+    for choice in choices:
+        product: float | None = 1.0
+        for depth, rank in enumerate(choice):
+            known = depth < len(accuracy) and rank < len(accuracy[depth])
+            product = product * accuracy[depth][rank] if known and product is not None else None
+        result.append(product)
+    return result
+
+
+def draw(choices: Choices, accuracy: Sequence[Sequence[float]] = ()) -> list[str]:
+    """The tree on its side: one line a leaf, one column a depth, each node its rank and, if known, P(accepted)."""
+    chance = {tuple(choice): p for choice, p in zip(choices, probabilities(choices, accuracy), strict=True)}
+    children: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for choice in chance:
+        children.setdefault(choice[:-1], []).append(choice)
+
+    def label(node: tuple[int, ...]) -> str:
+        if not node:
+            return "root"
+        p = chance[node]
+        return f"{node[-1]}" if p is None else f"{node[-1]} {100 * p:.0f}%" if p >= 0.01 else f"{node[-1]} <1%"
+
+    widths: dict[int, int] = {0: 4}
+    for node in chance:
+        widths[len(node)] = max(widths.get(len(node), 0), len(label(node)))
+
+    def lines(node: tuple[int, ...]) -> list[str]:
+        below = sorted(children.get(node, []))
+        if not below:
+            return [label(node)]
+        width = widths[len(node)]
+        result = []
+        for index, child in enumerate(below):
+            last = index == len(below) - 1
+            joint = ("─" if last else "┬") if index == 0 else ("└" if last else "├")
+            for row, text in enumerate(lines(child)):
+                first = index == 0 and row == 0
+                start = label(node).ljust(width) if first else " " * width
+                link = joint if row == 0 else " " if last else "│"
+                result.append(f"{start} {link}{'─' if row == 0 else ' '} {text}")
+        return result
+
+    return lines(())

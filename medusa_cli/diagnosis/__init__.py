@@ -1,0 +1,1 @@
+"""What `medusa doctor` and `medusa inspect` find out."""

@@ -1,0 +1,130 @@
+"""What a GGUF file holds, from its header alone: the report behind `medusa inspect`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli.converters.gguf.file_types import FILE_TYPES
+from medusa_cli.converters.heads.schema import ARCHITECTURE, BASE_HEADER, SELF_CHECK_KEY, VERSION, unflatten_tree
+from medusa_cli.decoding import trees
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+
+def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) -> dict[str, Any]:
+    """The report on one file, JSON-ready. heads: a sidecar that belongs to it (the demo), reported as its heads.
+
+    "content" is "model", "single file" (model with heads) or "heads" (sidecar). Keys that do not apply are None.
+    """
+    metadata = gguf.metadata
+    own_heads = [tensor for tensor in gguf.tensors if tensor.name.startswith("medusa.") and tensor.name != BASE_HEADER]
+    base = [tensor for tensor in gguf.tensors if not tensor.name.startswith("medusa.")]
+    content = (
+        "heads" if metadata.get("general.architecture") == ARCHITECTURE else "single file" if own_heads else "model"
+    )
+    sidecar = content == "heads"
+    head_source = heads if heads is not None else gguf if own_heads or sidecar else None
+    return {
+        "path": gguf.path,
+        "file_size": gguf.file_size,
+        "content": content,
+        "architecture": metadata.get("general.architecture"),
+        "name": metadata.get("general.name"),
+        "quantisation": None if sidecar else _quantisation(base, metadata),
+        "parameters": None if sidecar else _parameters(base),
+        "tensors": len(gguf.tensors),
+        "context_length": _of_architecture(metadata, "context_length"),
+        "embedding_length": _of_architecture(metadata, "embedding_length"),
+        "layers": _of_architecture(metadata, "block_count"),
+        "vocabulary": _vocabulary(metadata),
+        "chat_template": None if sidecar else bool(metadata.get("tokenizer.chat_template")),
+        "heads": None if head_source is None else _heads(head_source),
+    }
+
+
+def _of_architecture(metadata: dict[str, Any], key: str) -> Any:
+    return metadata.get(f"{metadata.get('general.architecture')}.{key}")
+
+
+def _vocabulary(metadata: dict[str, Any]) -> int | None:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if tokens else _of_architecture(metadata, "vocab_size")
+
+
+def _parameters(tensors: list[native.GgufTensor]) -> int:
+    return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def _by_type(tensors: list[native.GgufTensor]) -> dict[str, dict[str, int]]:
+    """{type: {tensors, parameters, bytes}}, largest first."""
+    types: dict[str, dict[str, int]] = {}
+    for tensor in tensors:
+        entry = types.setdefault(tensor.type, {"tensors": 0, "parameters": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["parameters"] += math.prod(tensor.shape)
+        entry["bytes"] += tensor.nbytes
+    return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def _quantisation(tensors: list[native.GgufTensor], metadata: dict[str, Any]) -> dict[str, Any]:
+    types = _by_type(tensors)
+    return {
+        "name": FILE_TYPES.get(metadata.get("general.file_type", -1)),
+        "dominant": next(iter(types), None),
+        "types": types,
+    }
+
+
+def _heads(gguf: native.GgufFile) -> dict[str, Any]:
+    """The heads' part of the report. MedusaError for a layout of another version or damaged keys."""
+    metadata = gguf.metadata
+    version = metadata.get("medusa.version")
+    if version != VERSION:
+        raise MedusaError(f"{gguf.path}: heads of layout version {version}, this medusa knows {VERSION}")
+    tensors = [tensor for tensor in gguf.tensors if tensor.name.startswith("medusa.") and tensor.name != BASE_HEADER]
+    choices = unflatten_tree(metadata.get("medusa.tree") or [])
+    accuracy = _accuracy(gguf)
+    return {
+        "path": gguf.path,
+        "kind": metadata.get("medusa.kind"),
+        "head_count": metadata.get("medusa.head_count"),
+        "block_count": metadata.get("medusa.block_count"),
+        "lm_head": metadata.get("medusa.lm_head"),
+        "draft_vocab_size": metadata.get("medusa.draft_vocab_size"),
+        "parameters": _parameters(tensors),
+        "bytes": sum(tensor.nbytes for tensor in tensors),
+        "types": _by_type(tensors),
+        "base_name": metadata.get("medusa.base.name"),
+        "base_fingerprint": metadata.get("medusa.base.fingerprint"),
+        "source": _under(metadata, "medusa.source."),
+        "base_source": _under(metadata, "medusa.base.source."),
+        "check_top1": [None if math.isnan(share) else share for share in metadata.get(SELF_CHECK_KEY) or []],
+        "accuracy": accuracy,
+        "tree": choices,
+        "expected_tokens_per_step": _expected(choices, accuracy),
+    }
+
+
+def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The keys that begin with `prefix`, without it: where a part was converted from."""
+    return {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
+
+
+def _accuracy(gguf: native.GgufFile) -> list[list[float]]:
+    """medusa.accuracy as [head][rank]; empty when the file has none."""
+    flat, ranks = gguf.metadata.get("medusa.accuracy") or [], gguf.metadata.get("medusa.accuracy_ranks") or 0
+    if not flat:
+        return []
+    if ranks < 1 or len(flat) % ranks:
+        raise MedusaError(f"{gguf.path}: its medusa.accuracy is damaged: convert or train the heads again")
+    return [[float(value) for value in flat[at : at + ranks]] for at in range(0, len(flat), ranks)]
+
+
+def _expected(choices: trees.Choices, accuracy: list[list[float]]) -> float | None:
+    """Tokens per step that the measured accuracies promise for the stored tree; None when they do not cover it."""
+    chances = trees.probabilities(choices, accuracy)
+    known = [chance for chance in chances if chance is not None]
+    return 1.0 + sum(known) if known and len(known) == len(chances) else None

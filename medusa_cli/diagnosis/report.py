@@ -1,0 +1,170 @@
+"""Facts about this machine, this installation and, when asked, a model. Says what is wrong also when nothing loads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli import __version__
+from medusa_cli.decoding.profile import STOCK
+from medusa_cli.models import assets, demo, references
+from medusa_cli.support.errors import describe, is_reportable
+from medusa_cli.support.machine import cpu_name, memory, physical_cores
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
+DISTRIBUTION = "medusa-cli"
+ENGINE_LIBRARY = "llama-cpp-python"
+KERNELS_OFF = "off"
+"""What MEDUSA_ISA says to keep llama.cpp's kernels."""
+
+
+def diagnose() -> dict[str, Any]:
+    """The report behind `medusa doctor`, JSON-ready. "problems" holds one line each; empty when all is well."""
+    problems: list[str] = []
+    found: dict[str, Any] = {
+        "medusa": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "llama_cpp_python": installed_version(ENGINE_LIBRARY),
+        "llama_cpp_python_wanted": wanted_version(),
+        **_engine(problems),
+        "cpu": cpu_name(),
+        "cores_physical": physical_cores(),
+        "cores_logical": os.cpu_count() or 1,
+    }
+    found["memory_total"], found["memory_available"] = memory()
+    found["demo"] = _demo(problems)
+    found["problems"] = problems
+    return found
+
+
+def _engine(problems: list[str]) -> dict[str, Any]:
+    """What the engine says of itself; when it does not load, why goes to `problems`."""
+    try:
+        from medusa_cli import native
+
+        info = native.system_info()
+        return {
+            "libllama": native.libllama_version(),
+            "devices": info["devices"],
+            "cpu_features": info["cpu_features"],
+            "kernels": _kernels(native.kernel_info(), problems),
+        }
+    except Exception as error:  # whatever is broken, the rest of the report is wanted
+        reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
+        problems.append(reason)
+        return {"libllama": None, "devices": [], "cpu_features": [], "kernels": None}
+
+
+def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Kernels that were asked for by name and are not there go to `problems`."""
+    if info["selected"] is None and info["requested"] not in ("", KERNELS_OFF):
+        problems.append(f"{STOCK}'s kernels run, not ours: {info['reason']}")
+    return {key: info[key] for key in ("selected", "reason", "supported", "attention", "types")}
+
+
+def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
+    """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
+
+    {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
+    "attention": {"kernels", "remark"}}; no weights where the platform does not tell. MedusaError or NativeError when
+    the model does not load or cannot decode a token.
+    """
+    ref = references.resolve(reference, console)
+    from medusa_cli import native
+    from medusa_cli.decoding import runtime
+
+    model = runtime.load_model(ref.path, -1, console)
+    info = native.kernel_info()
+    weights = [
+        {
+            "role": group.role,
+            "type": group.type,
+            "buffer": group.buffer,
+            "tensors": group.tensors,
+            "bytes": group.nbytes,
+            "kernels": info["selected"] if group.buffer == info["buffer"] else STOCK,
+            "remark": _remark(group, info),
+        }
+        for group in model.placement
+    ]
+    attention = _attention(native.attention_use(model), info)
+    return {"name": ref.name, "description": model.description, "weights": weights, "attention": attention}
+
+
+def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:
+    """Whose attention runs, and why not ours where it does not."""
+    if info["selected"] is None:
+        return {"kernels": STOCK, "remark": f"kernels are off: {info['reason']}"}
+    if use.served and use.left:
+        return {"kernels": info["selected"], "remark": f"{use.left} layers are left to {STOCK}: {use.reason}"}
+    if use.served:
+        return {"kernels": info["selected"], "remark": None}
+    none_seen = "no fused attention ran on the processor"
+    return {"kernels": STOCK, "remark": use.reason or none_seen}
+
+
+def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
+    """Why our kernels do not multiply with these weights; None when they do."""
+    if group.role == "embedding":
+        return "only looked up"
+    if group.role == "other":
+        return "norms, biases and the like"
+    if group.buffer == info["buffer"]:
+        return None
+    if not group.buffer.startswith("CPU"):
+        return f"in {group.buffer}"
+    if info["selected"] is None:
+        return f"kernels are off: {info['reason']}"
+    if group.type not in info["types"]:
+        return "no kernel for this type"
+    return "shapes that the kernels do not take"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _demo(problems: list[str]) -> dict[str, Any]:
+    given = os.environ.get(demo.DEMO_VARIABLE)
+    path = Path(given).expanduser() if given else assets.cache_path()
+    cached = path.is_file() and path.stat().st_size == assets.DEMO_BASE.size
+    if given and not cached:
+        problems.append(
+            f"{demo.DEMO_VARIABLE}={given} is not {assets.DEMO_BASE.file_name}: unset it, or give that file"
+        )
+    if not demo.DEMO_HEADS.is_file():
+        problems.append(f"the demo's heads are missing ({demo.DEMO_HEADS}): reinstall {DISTRIBUTION}")
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not given and not cached and not os.access(existing, os.W_OK):
+        problems.append(f"{existing} cannot be written: set XDG_CACHE_HOME to a folder you can write to")
+    return {"path": str(path), "cached": cached, "disk_free": shutil.disk_usage(existing).free}
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed distribution, None when there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def wanted_version() -> str | None:
+    """The llama-cpp-python version that this medusa pins, read from its own metadata."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for requirement in requirements:
+        name, _, version = requirement.partition("==")
+        if name.strip() == ENGINE_LIBRARY:
+            return version.split(";")[0].strip()
+    return None

@@ -1,0 +1,1 @@
+"""Model references, and the files behind them."""

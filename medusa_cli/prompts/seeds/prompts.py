@@ -1,0 +1,159 @@
+"""Made-up conversations of many kinds: an endless, repeatable stream for models that are given no prompts.
+
+Templates are crossed with hundreds of subjects, numbers and texts; no prompt comes twice from one stream.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from medusa_cli.prompts.seeds.problems import PROBLEMS
+from medusa_cli.prompts.seeds.templates import FOLLOW_UPS, SLOTS, TEMPLATES
+
+WEIGHTS = {
+    "writing": 14,
+    "roleplay": 8,
+    "reasoning": 5,
+    "thinking": 4,
+    "math": 9,
+    "coding": 14,
+    "extraction": 6,
+    "reading": 5,
+    "stem": 9,
+    "humanities": 9,
+    "chat": 6,
+    "editing": 5,
+    "lists": 5,
+    "howto": 7,
+    "translation": 2,
+}
+"""How often each kind comes, per hundred and a bit."""
+
+FOLLOW_UP_SHARE = 0.35
+SYSTEM_SHARE = 0.12
+SUFFIX_SHARE = 0.22
+POLITE_SHARE = 0.08
+CASUAL_SHARE = 0.08
+
+SYSTEM_PROMPTS = [
+    "You are a helpful assistant.",
+    "You are a concise assistant. Answer in as few words as possible.",
+    "You are a patient teacher who explains every step.",
+    "You are a creative writer with a love of detail.",
+    "Answer truthfully. If you do not know something, say so.",
+    "You are an experienced programmer. Prefer short, readable code.",
+    "Always answer in complete sentences.",
+    "You are a friendly companion who likes to ask questions in return.",
+    "Format your answers with headings and bullet points.",
+    "You are a scientific assistant. Be precise and mention uncertainty.",
+    "You help people who learn English. Use simple words.",
+    "You are a critical editor.",
+    "Respond with plain text only.",
+    "You are a cheerful guide for travellers.",
+]
+
+SUFFIXES = [
+    "Keep it short.",
+    "Answer in one sentence.",
+    "Use bullet points.",
+    "Use simple language.",
+    "Give reasons.",
+    "Think step by step.",
+    "Give an example.",
+    "Answer in about 100 words.",
+    "Answer in at least three paragraphs.",
+    "Be specific.",
+    "Avoid technical terms.",
+    "Write in the style of a newspaper.",
+    "End with a question.",
+    "Number your points.",
+    "Format the answer as a table.",
+    "Include a short summary at the end.",
+    "Explain it as you would to a child.",
+    "Do not use lists.",
+    "Put the most important thing first.",
+    "Add a title.",
+]
+
+_FREE_FORM = ("writing", "stem", "humanities", "lists", "howto", "thinking", "roleplay")
+_ALTERNATIVES = re.compile(r"\[([^\[\]]*\|[^\[\]]*)\]")
+_ARTICLE = re.compile(r"\b([Aa]) (?=(?!one|uni|use|eu)[aeiou])")
+_SLOT = re.compile(r"\{([a-z]+)\d?\}")
+
+
+@dataclass(frozen=True)
+class SeedConversation:
+    """kind: a key of WEIGHTS. turns: one or two user turns."""
+
+    kind: str
+    turns: tuple[str, ...]
+    system: str | None
+
+
+def fill(template: str, rng: random.Random) -> str:
+    """A template with its alternatives chosen and its slots filled; slots of one name never hold the same value."""
+    while (found := _ALTERNATIVES.search(template)) is not None:
+        choice = rng.choice(found[1].split("|"))
+        template = template[: found.start()] + choice + template[found.end() :]
+    used: set[str] = set()
+
+    def value(match: re.Match[str]) -> str:
+        options = SLOTS[match[1]]
+        chosen = rng.choice(options)
+        while chosen in used:
+            chosen = rng.choice(options)
+        used.add(chosen)
+        return chosen
+
+    text = _SLOT.sub(value, template.replace("\\n", "\n"))
+    return with_articles(re.sub(r" +([.?!,]|$)", r"\1", text).strip())
+
+
+def with_articles(text: str) -> str:
+    """ "a engineer" -> "an engineer"."""
+    return _ARTICLE.sub(r"\1n ", text)
+
+
+def follow_up(rng: random.Random, kind: str = "any") -> str:
+    """A second user turn that fits any answer, or answers of one kind."""
+    own = FOLLOW_UPS.get(kind, [])
+    templates = own if own and rng.random() < 0.5 else FOLLOW_UPS["any"]
+    return fill(rng.choice(templates), rng)
+
+
+def iter_conversations(seed: int) -> Iterator[SeedConversation]:
+    """The stream that belongs to `seed`."""
+    rng = random.Random(f"conversations {seed}")
+    kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+    seen: set[str] = set()
+    while True:
+        kind = rng.choices(kinds, weights)[0]
+        prompt = _vary(_prompt(kind, rng), kind, rng)
+        key = prompt.lower()
+        if key in seen:
+            continue
+        seen.add(key)
+        later = (follow_up(rng, kind),) if rng.random() < FOLLOW_UP_SHARE else ()
+        system = rng.choice(SYSTEM_PROMPTS) if rng.random() < SYSTEM_SHARE else None
+        yield SeedConversation(kind, (prompt, *later), system)
+
+
+def _prompt(kind: str, rng: random.Random) -> str:
+    if kind in PROBLEMS:
+        return with_articles(rng.choice(PROBLEMS[kind])(rng))
+    return fill(rng.choice(TEMPLATES[kind]), rng)
+
+
+def _vary(prompt: str, kind: str, rng: random.Random) -> str:
+    """The same request as different people would type it."""
+    if kind in _FREE_FORM and rng.random() < SUFFIX_SHARE:
+        prompt = f"{prompt} {rng.choice(SUFFIXES)}"
+    if rng.random() < POLITE_SHARE:
+        lead = rng.choice(["Please help me with this: ", "I have a question. ", "Hi! ", "Quick one: ", "Hello, "])
+        prompt = lead + prompt
+    elif rng.random() < CASUAL_SHARE and "\n" not in prompt:
+        prompt = prompt.lower().rstrip(".")
+    return prompt

@@ -1,0 +1,44 @@
+"""What people point at: prompt files, standard input, files to write."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from medusa_cli.support.errors import MedusaError
+
+
+def valid_text(text: str) -> str:
+    """A command-line argument as real text: bytes that are not UTF-8 arrive as lone surrogates and are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def read_text(path: Path) -> str:
+    """Whole UTF-8 text of a file ("-": standard input), less one final line end. MedusaError says what is wrong."""
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        text = raw.decode("utf-8")
+    except IsADirectoryError as error:
+        raise MedusaError(f"{name} is a directory: give a text file") from error
+    except FileNotFoundError as error:
+        raise MedusaError(f"no such file: {name}") from error
+    except UnicodeDecodeError as error:
+        raise MedusaError(f"{name} is not UTF-8 text (byte {error.start}): give a text file") from error
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def check_writable(path: Path) -> None:
+    """MedusaError now rather than after minutes of measuring, when no file can be written at `path`."""
+    from medusa_cli.support.atomic import atomic_path
+
+    class Untouched(Exception):
+        pass
+
+    try:
+        with atomic_path(path):
+            raise Untouched
+    except Untouched:
+        return
+    except OSError as error:
+        raise MedusaError(f"{path}: {error.strerror or error}") from error

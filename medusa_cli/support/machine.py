@@ -1,0 +1,75 @@
+"""Facts about this machine that the system tells."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+
+def cpu_name() -> str | None:
+    """The CPU's name as the system gives it."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Bytes of main memory: all of it, and what is available now; None where the system does not tell."""
+    if sys.platform == "win32":
+        return _windows_memory()
+    fields = {name: value for name, _, value in (line.partition(":") for line in _lines("/proc/meminfo"))}
+    if "MemTotal" in fields:
+        available = fields.get("MemAvailable")
+        return _kib(fields["MemTotal"]), _kib(available) if available else None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
+    except (ValueError, OSError):
+        return None, None
+
+
+def _kib(value: str) -> int:
+    return int(value.split()[0]) * 1024
+
+
+def _windows_memory() -> tuple[int | None, int | None]:
+    import ctypes
+
+    class Status(ctypes.Structure):
+        _fields_ = [
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *(
+                (name, ctypes.c_ulonglong)
+                for name in ("total", "free", "pages", "pages_free", "virtual", "virtual_free")
+            ),
+            ("extended", ctypes.c_ulonglong),
+        ]
+
+    status = Status()
+    status.length = ctypes.sizeof(Status)
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):  # type: ignore[attr-defined]
+        return None, None
+    return int(status.total), int(status.free)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def physical_cores() -> int | None:
+    """Cores without their extra hardware threads, None where the system does not tell."""
+    cores: set[tuple[str, str]] = set()
+    package = "0"
+    for line in _lines("/proc/cpuinfo"):
+        key, _, value = line.partition(":")
+        if key.strip() == "physical id":
+            package = value.strip()
+        elif key.strip() == "core id":
+            cores.add((package, value.strip()))
+    return len(cores) or None

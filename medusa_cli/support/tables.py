@@ -1,0 +1,43 @@
+"""Tables of texts, for a terminal or as plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts; the first column is aligned left, the others right."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A figure, or "-" where there is none."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def print_table(table: Table, out: Console) -> None:
+    """Aligned columns; plain lines where there is no terminal."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    made = RichTable(
+        title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD if out.is_terminal else None,
+        pad_edge=False, padding=(0, 2, 0, 0), show_edge=False,
+    )  # fmt: skip
+    for at, header in enumerate(table.headers):
+        made.add_column(header, justify="right" if at else "left", no_wrap=True)
+    for row in table.rows:
+        made.add_row(*row)
+    out.print(made)

@@ -1,0 +1,1 @@
+"""Draft heads in torch: layers, loss, fitting, export."""

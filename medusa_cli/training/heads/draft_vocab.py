@@ -1,0 +1,204 @@
+"""How many tokens the heads choose from: what more of them would catch against what their rows cost on this machine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from medusa_cli.converters.heads import sidecar
+from medusa_cli.support.atomic import atomic_file
+
+from ..base_model import BaseModel
+from ..text.dataset import Span
+
+SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
+ROWS = 64
+"""The kernels take rows in groups; a matrix with a rest is left to slower ones."""
+ACCEPTANCE = 0.5
+"""Chance that the next drafted token is right when it is in the draft vocabulary: about what trained heads reach (with
+four heads 1.9 tokens per step). It only weighs coverage against cost."""
+NODES = 8
+"""Size of the tree whose verification the drafts are paid with."""
+ROUNDS, REPEATS = 4, 6
+NEARLY = 0.01
+"""Speeds that far apart count as equal: times are no more exact."""
+
+
+@dataclass(frozen=True)
+class SizeTradeOff:
+    """One size. coverage: share of held-out tokens inside. draft_ms: time of a step's drafts.
+
+    tokens_per_step, tokens_per_second: expected from coverage, cost and ACCEPTANCE.
+    """
+
+    size: int
+    coverage: float
+    draft_ms: float
+    tokens_per_step: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class VocabularyChoice:
+    """The sizes that were compared, with the chosen one. verify_ms: forward pass over NODES nodes. Empty rows: the
+    size was given, or the text holds too few tokens for a choice."""
+
+    size: int
+    verify_ms: float | None
+    rows: list[SizeTradeOff]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_table(self) -> Table:
+        """For people; the chosen size is marked."""
+        table = Table(title="Draft vocabulary", title_justify="left")
+        for name in ("tokens", "coverage", "draft ms", "tokens per step", "expected tok/s"):
+            table.add_column(name, justify="right")
+        for row in self.rows:
+            mark = "*" if row.size == self.size else ""
+            shown = (f"{row.coverage:.2%}", f"{row.draft_ms:.2f}", f"{row.tokens_per_step:.3f}")
+            table.add_row(f"{mark}{row.size}", *shown, f"{row.tokens_per_second:.2f}")
+        return table
+
+
+def candidates(available: int) -> list[int]:
+    """Sizes worth comparing where `available` tokens were seen often enough."""
+    most = min(available, SIZES[-1])
+    if most > SIZES[0]:
+        most -= most % ROWS
+    return [*(size for size in SIZES if size < most), most]
+
+
+def coverage(
+    ranked: NDArray[np.integer], tokens: NDArray[np.integer], spans: Sequence[Span], sizes: Sequence[int]
+) -> list[float]:
+    """For each size, the share of the tokens of `spans` among the first `size` of `ranked`."""
+    held = np.concatenate([tokens[span.start : span.start + span.length] for span in spans])
+    place = np.full(1 + max(int(ranked.max(initial=0)), int(held.max(initial=0))), len(ranked))
+    place[ranked] = np.arange(len(ranked))
+    return [float(np.mean(place[held] < size)) for size in sizes]
+
+
+def expected_tokens_per_step(share: float, heads: int) -> float:
+    """1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted."""
+    return 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
+
+
+def trade_offs(
+    sizes: Sequence[int], covered: Sequence[float], draft_ms: Sequence[float], verify_ms: float, heads: int
+) -> list[SizeTradeOff]:
+    rows = []
+    for size, share, cost in zip(sizes, covered, draft_ms, strict=True):
+        per_step = expected_tokens_per_step(share, heads)
+        rows.append(SizeTradeOff(size, share, cost, per_step, 1000.0 * per_step / (verify_ms + cost)))
+    return rows
+
+
+def best_size(rows: Sequence[SizeTradeOff]) -> int:
+    """The largest of the sizes that are nearly the fastest: other people's text holds more tokens that the training
+    text did not have than the held-out part of it, on which the speeds rest."""
+    fastest = max(row.tokens_per_second for row in rows)
+    return max(row.size for row in rows if row.tokens_per_second >= (1 - NEARLY) * fastest)
+
+
+def choose(
+    base: BaseModel,
+    ranked: NDArray[np.int32],
+    tokens: NDArray[np.integer],
+    held_out: Sequence[Span],
+    *,
+    kind: str,
+    heads: int,
+    n_gpu_layers: int,
+    threads: int,
+    memory: Path,
+) -> VocabularyChoice:
+    """The best_size() of the first tokens of `ranked` (most frequent first).
+
+    memory: a file that keeps the choice, since another measurement of the same machine could decide otherwise and a
+    resumed run needs the same one.
+    """
+    sizes = candidates(len(ranked))
+    asked = {"sizes": sizes, "kind": kind, "heads": heads, "tokens": len(tokens)}
+    stored = _recall(memory, asked)
+    if stored is not None:
+        return stored
+    if len(sizes) == 1:
+        return VocabularyChoice(sizes[0], None, [])
+    verify_ms, draft_ms = _measure(base, ranked, sizes, kind, heads, n_gpu_layers, threads, memory.parent)
+    rows = trade_offs(sizes, coverage(ranked, tokens, held_out, sizes), draft_ms, verify_ms, heads)
+    chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
+    with atomic_file(memory) as file:
+        file.write(json.dumps({"asked": asked, "choice": chosen.as_json()}).encode())
+    return chosen
+
+
+def _recall(memory: Path, asked: dict[str, Any]) -> VocabularyChoice | None:
+    try:
+        content = json.loads(memory.read_text("utf-8"))
+        if content["asked"] != asked:
+            return None
+        choice = content["choice"]
+        return VocabularyChoice(choice["size"], choice["verify_ms"], [SizeTradeOff(**row) for row in choice["rows"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _measure(
+    base: BaseModel,
+    ranked: NDArray[np.int32],
+    sizes: Sequence[int],
+    kind: str,
+    heads: int,
+    n_gpu_layers: int,
+    threads: int,
+    folder: Path,
+) -> tuple[float, list[float]]:
+    """(verify ms, draft ms of each size), from random heads with the real rows.
+
+    All Medusa heads share one read of the rows; Hydra heads read them once for each depth, which one head is timed for.
+    """
+    from medusa_cli import native
+
+    model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
+    verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
+    at_once, reads = (heads, 1) if kind == "medusa" else (1, heads)
+    rng = np.random.default_rng(0)
+    shape = (at_once, base.n_embd, base.n_embd)
+    weight = (rng.standard_normal(shape, np.float32) * np.float32(base.n_embd**-0.5)).astype(np.float16)
+    blocks = [[sidecar.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
+    state = rng.standard_normal(base.n_embd, np.float32)
+    best = [float("inf")] * len(sizes)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        path = Path(scratch) / "heads.gguf"
+        for _ in range(ROUNDS):
+            for index, size in enumerate(sizes):
+                made = sidecar.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
+                sidecar.write_sidecar(path, made)
+                loaded = native.Heads(model, str(path))
+                best[index] = min(best[index], reads * _fastest(loaded, state))
+    return verify_ms, at_most_as_larger(best)
+
+
+def at_most_as_larger(times: Sequence[float]) -> list[float]:
+    """A smaller vocabulary costs no more than a larger one: where it seems to, something else was running."""
+    return [min(times[at:]) for at in range(len(times))]
+
+
+def _fastest(loaded: Any, state: NDArray[np.float32]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        loaded.draft_tokens(state, 10)
+        times.append(1000.0 * (time.perf_counter() - begin))
+    return min(times)

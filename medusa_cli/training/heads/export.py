@@ -1,0 +1,174 @@
+"""Trained heads as a Hugging Face checkpoint, in the layouts that other engines and `medusa convert` read.
+
+Medusa heads become vLLM's layout, which knows draft vocabularies (token_map) and one output matrix for all heads: its
+rows are the base's. Hydra's layout knows neither, so Hydra heads get the base's whole output matrix each, with a bias
+that no token outside the draft vocabulary overcomes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader, ReaderTensor
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.gguf.header import read_header
+from medusa_cli.converters.heads.formats.hydra import PREFIX_CONFIG, PREFIX_NAMES
+from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.support.errors import MedusaError
+
+from ..base_model import BaseModel, output_rows
+
+NEVER = -30000.0
+"""Bias of a token that must not be drafted: far below any logit, and representable in F16, where -65504 is the end."""
+
+
+def check_folder(folder: Path) -> None:
+    """MedusaError when no checkpoint could be written to `folder`."""
+    if folder.exists() and not folder.is_dir():
+        raise MedusaError(f"{folder}: is a file, give a folder for the exported heads")
+    if not folder.absolute().parent.is_dir():
+        raise MedusaError(f"{folder}: its parent folder does not exist, create it first")
+
+
+def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
+    """Writes the heads in the GGUF `heads` (sidecar or single file, draft vocabulary of `base`) to `folder`.
+
+    Returns the files written. MedusaError when the heads are not of a kind that `medusa train` makes.
+    """
+    check_folder(folder)
+    source = _Heads(heads)
+    if source.d2t is None:
+        raise MedusaError(f"{heads}: has no draft vocabulary, only heads that `medusa train` made can be exported")
+    vllm = source.kind == "medusa"
+    config, tensors = _vllm(source, base) if vllm else _hydra(source, base)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    weights = folder / ("model.safetensors" if vllm else "hydra_lm_head.safetensors")
+    write_safetensors(weights, tensors)
+    with atomic_file(folder / "config.json") as file:
+        file.write((json.dumps(config, indent=2) + "\n").encode())
+    return [weights, folder / "config.json"]
+
+
+class _Heads:
+    """Keys and dequantised tensors of a GGUF with heads."""
+
+    def __init__(self, path: Path) -> None:
+        header, _ = read_header(path)
+        self.metadata = header.metadata()
+        self._tensors: dict[str, ReaderTensor] = {
+            tensor.name: tensor for tensor in GGUFReader(path).tensors if tensor.name.startswith("medusa.")
+        }
+        self.kind = str(self.metadata.get("medusa.kind"))
+        self.count = int(self.metadata.get("medusa.head_count", 0))
+        self.blocks = int(self.metadata.get("medusa.block_count", 0))
+        self.scale = float(self.metadata.get("medusa.embedding_scale", 1.0))
+        self.d2t = self.load("medusa.d2t").astype(np.int64) if "medusa.d2t" in self._tensors else None
+
+    def load(self, name: str) -> NDArray[Any]:
+        tensor = self._tensors[name]
+        data = np.asarray(tensor.data)
+        values = data if data.dtype.kind == "i" else dequantize(data, tensor.tensor_type)
+        return values.reshape(self.shape(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """In torch order."""
+        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+
+    def stored(self, name: str, target: str, load: Callable[[], NDArray[Any]] | None = None) -> TensorToWrite:
+        shape = self.shape(name)
+        return TensorToWrite(target, shape, "F16" if len(shape) > 1 else "F32", load or partial(self.load, name))
+
+    @property
+    def prefix(self) -> list[str]:
+        return [name for name in self._tensors if name.startswith("medusa.prefix.")]
+
+
+def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
+    assert heads.d2t is not None
+    d2t = heads.d2t
+    tensors = [
+        heads.stored(f"medusa.{k}.block.{j}.{part}", f"blocks.{k}.layers.{j}.{part}")
+        for k in range(heads.count)
+        for j in range(heads.blocks)
+        for part in ("weight", "bias")
+    ]
+    # Under this name one matrix serves all heads, in vLLM as in `medusa convert`.
+    tensors.append(TensorToWrite("lm_head.weight", (len(d2t), base.n_embd), "F16", partial(output_rows, base, d2t)))
+    tensors.append(TensorToWrite("token_map", d2t.shape, "I64", lambda: d2t))
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "hidden_size": base.n_embd,
+        "num_heads": heads.count,
+        "num_hidden_layers": heads.blocks,
+        "vocab_size": base.n_vocab,
+        "truncated_vocab_size": len(d2t),
+        "original_lm_head": True,
+        "medusa_fc_bias": True,
+    }
+    return config, tensors
+
+
+def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
+    """Blocks lie at 0, 1, 2, ..; with a prefix layer at 1, 3, 5, .. (the authors' Dropout modules lie between)."""
+    has_prefix = bool(heads.prefix)
+    tensors = []
+    for k in range(heads.count):
+        for j in range(heads.blocks):
+            index = 2 * j + 1 if has_prefix else j
+            for ours, theirs in (("", "linear"), (".residual", "res_connection"))[: 2 if j == 0 else 1]:
+                for part in ("weight", "bias"):
+                    name = f"medusa.{k}.block.{j}{ours}.{part}"
+                    scaled = partial(_scaled, heads, name, base.n_embd) if (j, part) == (0, "weight") else None
+                    tensors.append(heads.stored(name, f"hydra_mlp.{k}.{index}.{theirs}.{part}", scaled))
+    behind = "1." if has_prefix else ""
+    everything = np.arange(base.n_vocab)
+    for k in range(heads.count):
+        matrix = partial(output_rows, base, everything)
+        tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}weight", (base.n_vocab, base.n_embd), "F16", matrix))
+        bias = partial(_vocabulary_bias, heads, base.n_vocab)
+        tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}bias", (base.n_vocab,), "F32", bias))
+    theirs_of = {ours: theirs for theirs, ours in PREFIX_NAMES.items()}
+    for name in heads.prefix:
+        target = f"prefix_embeding_layer.{theirs_of[name.removeprefix('medusa.prefix.')]}"
+        tensors.append(heads.stored(name, target))
+    return _hydra_config(heads, base, has_prefix), tensors
+
+
+def _hydra_config(heads: _Heads, base: BaseModel, has_prefix: bool) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "hydra_num_heads": heads.count,
+        "hydra_num_layers": heads.blocks,
+        "hydra_head_arch": "prefix-mlp" if has_prefix else "mlp",
+        "grounded_heads": True,
+        "hidden_state_offset": 0,
+        "hidden_size": base.n_embd,
+        "vocab_size": base.n_vocab,
+    }
+    if has_prefix:
+        config |= {name: heads.metadata[key] for key, (name, _) in PREFIX_CONFIG.items()}
+    return config
+
+
+def _scaled(heads: _Heads, name: str, hidden: int) -> NDArray[Any]:
+    """The first block's weight for plain embeddings: the layout has no scale, so the weight takes it in."""
+    weight = heads.load(name).astype(np.float32)
+    weight[:, hidden:] *= np.float32(heads.scale)
+    return weight
+
+
+def _vocabulary_bias(heads: _Heads, n_vocab: int) -> NDArray[np.float32]:
+    bias = np.full(n_vocab, NEVER, np.float32)
+    bias[heads.d2t] = 0.0
+    return bias

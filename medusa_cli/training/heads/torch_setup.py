@@ -1,0 +1,57 @@
+"""torch, imported late and set up the same way everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def require_torch() -> None:
+    """MedusaError that says how to install torch when it is absent. Imports it otherwise (seconds)."""
+    # Each step takes and returns hundreds of megabytes: in pages of 4 KiB, clearing them is a third of its time.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise MedusaError(
+            f'training needs torch ({error}): pip install "medusa-cli[train]" -c constraints.txt'
+        ) from error
+
+
+@contextlib.contextmanager
+def deterministic(threads: int) -> Iterator[None]:
+    """Same inputs, same bits (on one device and thread count). threads 0: as torch chooses."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    torch.use_deterministic_algorithms(True)
+    if threads > 0:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.set_num_threads(before[1])
+
+
+def pick_device() -> torch.device:
+    """The GPU when torch sees one, else the CPU."""
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def matmul_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it fast (GPUs, CPUs with AMX: ten times float32), else float32."""
+    import torch
+
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    return torch.bfloat16 if device.type == "cuda" or amx() else torch.float32

@@ -1,0 +1,1 @@
+"""Training text: written, filtered, stored, read again."""

@@ -1,0 +1,146 @@
+"""Generated text and its hidden states on disk: append-only shards behind an atomic manifest.
+
+A shard is three files: NAME.tokens.npy int32 [N], NAME.states.npy float16 [N, n_embd], NAME.json (its texts, in order,
+with their lengths). A shard counts once the manifest lists it, so an interruption at any point loses at most the texts
+that were still in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.support.errors import MedusaError
+
+SHARD_BYTES = 64 << 20
+SHARD_SECONDS = 120.0
+"""A shard is written after that time even when it is small: what a crash may cost."""
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Text:
+    """One generated answer. group: the conversation it belongs to (held out as a whole); complete: ended by itself.
+
+    source: where its prompt came from; temperature: it was sampled at. Both are unknown for text of older versions.
+    """
+
+    job: int
+    group: str
+    length: int
+    complete: bool
+    source: str = "unknown"
+    temperature: float | None = None
+
+
+class Corpus:
+    """The texts under one folder.
+
+    tokens: in all texts, those in memory included. state: JSON values, kept in the manifest for whoever generates.
+    """
+
+    def __init__(self, folder: Path, n_embd: int) -> None:
+        """Opens or creates. MedusaError when the folder holds something else or cannot be written."""
+        self.folder, self.n_embd = Path(folder), n_embd
+        self.shards: list[str] = []
+        self.texts: list[Text] = []
+        self.state: dict[str, Any] = {}
+        self.tokens = 0
+        self._pending: list[tuple[Text, NDArray[np.int32], NDArray[np.float16]]] = []
+        self._flushed = time.monotonic()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
+        if self._manifest.exists():
+            self._load()
+
+    @property
+    def _manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+    def _load(self) -> None:
+        try:
+            manifest = json.loads(self._manifest.read_text("utf-8"))
+            if manifest["format"] != FORMAT or manifest["n_embd"] != self.n_embd:
+                raise ValueError("another format or hidden size")
+            self.shards, self.state = manifest["shards"], manifest["state"]
+            for name in self.shards:
+                rows = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+                self.texts.extend(Text(**row) for row in rows)
+            self.tokens = sum(text.length for text in self.texts)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, why: str) -> MedusaError:
+        return MedusaError(f"{self.folder}: damaged training data ({why}), remove the folder to start anew")
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.n_embd + 4
+
+    def done_jobs(self) -> set[int]:
+        """Jobs whose text is here, those in memory included."""
+        return {text.job for text in self.texts} | {text.job for text, _, _ in self._pending}
+
+    def add(self, text: Text, tokens: NDArray[np.int32], states: NDArray[np.float16]) -> None:
+        """Takes one text: tokens [length], states [length, n_embd]. Flushes large or old shards."""
+        if tokens.shape != (text.length,) or states.shape != (text.length, self.n_embd):
+            raise MedusaError(f"job {text.job}: {states.shape} hidden states for {tokens.shape} tokens")
+        self._pending.append((text, tokens, states))
+        self.tokens += text.length
+        size = sum(text.length for text, _, _ in self._pending) * self.bytes_per_token
+        if size >= SHARD_BYTES or time.monotonic() - self._flushed > SHARD_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is in memory as one shard, then the manifest."""
+        pending = self._pending
+        name = f"shard-{len(self.shards):05d}"
+        if pending:
+            with atomic_file(self.folder / f"{name}.tokens.npy") as file:
+                np.save(file, np.concatenate([tokens for _, tokens, _ in pending]).astype(np.int32))
+            with atomic_file(self.folder / f"{name}.states.npy") as file:
+                np.save(file, np.concatenate([states for _, _, states in pending]).astype(np.float16))
+            rows = json.dumps([asdict(text) for text, _, _ in pending])
+            with atomic_file(self.folder / f"{name}.json") as file:
+                file.write(rows.encode("utf-8"))
+            self._write_manifest([*self.shards, name])
+            self.shards.append(name)
+            self.texts.extend(text for text, _, _ in pending)
+            self._pending = []
+        else:
+            self._write_manifest(self.shards)
+        self._flushed = time.monotonic()
+
+    def _write_manifest(self, shards: list[str]) -> None:
+        manifest = {"format": FORMAT, "n_embd": self.n_embd, "shards": shards, "state": self.state}
+        with atomic_file(self._manifest) as file:
+            file.write(json.dumps(manifest, indent=1).encode("utf-8"))
+
+    def load_tokens(self) -> NDArray[np.int32]:
+        """[sum of lengths] all stored tokens, in the order of `texts`."""
+        parts = [np.load(self.folder / f"{name}.tokens.npy") for name in self.shards]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+    def open_states(self) -> list[NDArray[np.float16]]:
+        """One memory-mapped [N, n_embd] array for each shard; their rows together go with load_tokens()."""
+        arrays = [np.load(self.folder / f"{name}.states.npy", mmap_mode="r") for name in self.shards]
+        if any(array.ndim != 2 or array.shape[1] != self.n_embd for array in arrays):
+            raise self._damaged("hidden states of another size")
+        return arrays
+
+    def stored(self) -> Iterator[tuple[Text, NDArray[np.int32]]]:
+        """All stored texts with their tokens."""
+        tokens, at = self.load_tokens(), 0
+        for text in self.texts:
+            yield text, tokens[at : at + text.length]
+            at += text.length

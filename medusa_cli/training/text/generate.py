@@ -1,0 +1,263 @@
+"""The model writes its own training text: rounds of prompts, many sequences at a time, hidden states to disk.
+
+A round's jobs are written down before it starts, so an interrupted one continues where it was. A round holds second
+turns of conversations whose answer the round before brought, new conversations from the prompt source, and user turns
+the model made up itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from medusa_cli import native
+from medusa_cli.decoding.prompts import Message, prompt_tokens
+from medusa_cli.support.atomic import atomic_file
+from medusa_cli.support.errors import MedusaError
+
+from ..interrupts import Stopped
+from .corpus import Corpus, Text
+from .dialogs import Conversation, PromptSource
+from .duplicates import KnownTexts
+from .filters import is_degenerate, loop_start
+from .self_written import UserTurns
+
+MAX_ANSWER = 384
+MAX_PROMPT = 1024
+MIN_TEXT = 6
+"""Shorter texts teach the deeper heads nothing."""
+TYPICAL_ANSWER = 220
+ROUND_WAVES = 16
+"""Answers per sequence slot and round: enough that the slots idling at a round's end do not count."""
+SELF_WRITTEN = 0.2
+"""Share of a round's new conversations that the model makes up (where the prompts are made up, not given)."""
+GREEDY_SHARE = 0.6
+LATER_TURN = "later turn"
+"""Source of all answers but a conversation's first."""
+FRUITLESS_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """One answer to generate. later: the user turns that follow it. source: see Text."""
+
+    id: int
+    group: str
+    messages: list[Message]
+    later: list[str]
+    temperature: float
+    source: str = "unknown"
+
+
+@dataclass(frozen=True)
+class Round:
+    """number counts from 0; cursor and next_job: where the next round goes on."""
+
+    number: int
+    cursor: int
+    next_job: int
+    jobs: list[Job]
+
+
+class TextWriter:
+    """Fills a corpus round by round."""
+
+    def __init__(
+        self,
+        model: native.Model,
+        corpus: Corpus,
+        source: PromptSource,
+        *,
+        seed: int,
+        parallel: int,
+        threads: int,
+        self_written: bool,
+    ) -> None:
+        self.model, self.corpus, self.source = model, corpus, source
+        self.seed, self.parallel, self.threads = seed, parallel, threads
+        self.max_answer = min(MAX_ANSWER, max(16, model.n_ctx_train // 2))
+        self.max_prompt = min(MAX_PROMPT, model.n_ctx_train - self.max_answer)
+        has_template = model.chat_template is not None
+        self.user_turns = UserTurns(model, parallel, threads) if self_written and has_template else None
+        self.known = KnownTexts(tokens for _, tokens in corpus.stored())
+        self.too_long = 0
+        """Prompts this writer has left out because they have over max_prompt tokens."""
+
+    def run(
+        self,
+        tokens_left: Callable[[], float],
+        should_stop: Callable[[], bool],
+        on_tokens: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Generates until tokens_left() <= 0, the prompts are used up, nothing new comes, or should_stop() (asked at
+        every step).
+
+        on_tokens(n): n tokens of unfinished answers exist besides the corpus. Complete answers are on disk when this
+        returns or raises. MedusaError when the model writes nothing that can be used.
+        """
+        fruitless = 0
+        try:
+            while not should_stop() and tokens_left() > 0:
+                current = self._current_round() or self._new_round(tokens_left(), should_stop)
+                if current is None or should_stop():
+                    return
+                before = self.corpus.tokens
+                self._answer(current, should_stop, on_tokens)
+                fruitless = 0 if self.corpus.tokens > before else fruitless + 1
+                if fruitless < FRUITLESS_ROUNDS or should_stop():
+                    continue
+                if self.corpus.tokens:  # nothing new any more: what is there has to do
+                    return
+                raise MedusaError(
+                    f"no usable text: the answers are empty or loops, or prompts have over {self.max_prompt} tokens"
+                )
+        finally:
+            self.corpus.flush()
+
+    @property
+    def _round_file(self) -> Path:
+        return self.corpus.folder / "round.json"
+
+    def _stored_round(self) -> Round | None:
+        """The newest round that was opened."""
+        if not self._round_file.exists():
+            return None
+        try:
+            row = json.loads(self._round_file.read_text("utf-8"))
+            return Round(row["number"], row["cursor"], row["next_job"], [Job(**job) for job in row["jobs"]])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise MedusaError(f"{self._round_file}: damaged ({error}), remove the folder to start anew") from error
+
+    def _current_round(self) -> Round | None:
+        """The newest round when it is unfinished, with the jobs that still have no answer."""
+        stored = self._stored_round()
+        if stored is None or self.corpus.state.get("rounds", 0) > stored.number:
+            return None
+        done = self.corpus.done_jobs() | set(self.corpus.state.get("dropped", []))
+        jobs = [job for job in stored.jobs if job.id not in done]
+        return Round(stored.number, stored.cursor, stored.next_job, jobs)
+
+    def _new_round(self, tokens_left: float, should_stop: Callable[[], bool]) -> Round | None:
+        """Opens the next round and writes it down; None when there is nothing left to ask."""
+        last = self._stored_round() or Round(-1, 0, 0, [])
+        number = last.number + 1
+        rng = random.Random(f"{self.seed} {number}")
+        average = self.corpus.tokens / len(self.corpus.texts) if self.corpus.texts else TYPICAL_ANSWER
+        size = max(4, min(math.ceil(tokens_left / average), ROUND_WAVES * self.parallel))
+        jobs = self._second_turns(last, rng)[:size]
+        made_up = round(SELF_WRITTEN * (size - len(jobs))) if self.user_turns else 0
+        fresh = self.source.take(last.cursor, size - len(jobs) - made_up)
+        for at, conversation in enumerate(fresh):
+            repeat = self.source.is_repeat(last.cursor + at)
+            jobs.append(_opening(conversation, _temperature(rng, repeat)))
+        if self.user_turns and made_up:
+            seen = {text.group for text in self.corpus.texts}
+            written = self.user_turns.write(made_up, rng, seen, should_stop)
+            jobs.extend(_opening(conversation, _temperature(rng, False)) for conversation in written)
+        if not jobs:
+            return None
+        numbered = [Job(last.next_job + at, *_fields(job)) for at, job in enumerate(jobs)]
+        opened = Round(number, last.cursor + len(fresh), last.next_job + len(jobs), numbered)
+        with atomic_file(self._round_file) as file:
+            file.write(json.dumps(asdict(opened)).encode("utf-8", "replace"))
+        return opened
+
+    def _second_turns(self, last: Round, rng: random.Random) -> list[Job]:
+        """Jobs for the next user turn of each conversation whose last answer ended by itself."""
+        waiting = {job.id: job for job in last.jobs if job.later}
+        jobs = []
+        for text, tokens in self.corpus.stored():
+            job = waiting.get(text.job)
+            if job is None or not text.complete:
+                continue
+            answer = self.model.detokenize(tokens[:-1].tolist()).strip()
+            turn = [{"role": "assistant", "content": answer}, {"role": "user", "content": job.later[0]}]
+            messages = [*job.messages, *turn]
+            jobs.append(Job(0, job.group, messages, job.later[1:], _temperature(rng, False), LATER_TURN))
+        return jobs
+
+    def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
+        """Generates the round's answers into the corpus; counts the round as done unless stopped."""
+        pairs = [(job, prompt_tokens(self.model, job.messages)) for job in current.jobs]
+        self.too_long += sum(len(tokens) > self.max_prompt for _, tokens in pairs)
+        pairs = [(job, tokens) for job, tokens in pairs if 0 < len(tokens) <= self.max_prompt]
+        finished = 0
+
+        def on_sequence(index: int, tokens: list[int], states: NDArray[np.float16] | None) -> bool:
+            nonlocal finished
+            assert states is not None
+            finished += len(tokens)
+            self._keep(pairs[index][0], tokens, states)
+            return not should_stop()
+
+        def on_progress(total: int) -> None:
+            on_tokens(total - finished)
+            if should_stop():
+                raise Stopped
+
+        if pairs:
+            with contextlib.suppress(Stopped):
+                native.collect(
+                    self.model,
+                    [tokens for _, tokens in pairs],
+                    [job.temperature for job, _ in pairs],
+                    max_tokens=self.max_answer,
+                    n_parallel=self.parallel,
+                    seed=(self.seed * 7919 + current.number) & 0x7FFFFFFF,
+                    n_threads=self.threads,
+                    hidden=True,
+                    on_sequence=on_sequence,
+                    on_progress=on_progress,
+                    on_partial=lambda _, tokens: loop_start(tokens) == len(tokens),
+                )
+        if not should_stop():
+            self.corpus.state.update(rounds=current.number + 1, dropped=[])
+            self.corpus.flush()
+
+    def _keep(self, job: Job, tokens: list[int], states: NDArray[np.float16]) -> None:
+        """Adds the part of an answer that is worth training on; counts what was generated and what became of it."""
+        self._count("generated", job.source, len(tokens))
+        kept = loop_start(tokens)
+        states = np.array(states[:kept], dtype=np.float16)
+        usable = kept >= MIN_TEXT and not is_degenerate(tokens[:kept]) and bool(np.isfinite(states).all())
+        duplicate = usable and self.known.add(tokens[:kept])
+        if duplicate:
+            self._count("duplicates", job.source, kept)
+        if duplicate or not usable:
+            self.corpus.state.setdefault("dropped", []).append(job.id)
+            return
+        complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
+        text = Text(job.id, job.group, kept, complete, job.source, job.temperature)
+        self.corpus.add(text, np.array(tokens[:kept], np.int32), states)
+
+    def _count(self, what: str, source: str, tokens: int) -> None:
+        """Adds to the corpus's state, which is written together with its texts."""
+        counts = self.corpus.state.setdefault(what, {})
+        counts[source] = counts.get(source, 0) + tokens
+
+
+def _temperature(rng: random.Random, repeat: bool) -> float:
+    """Mostly 0, the setting speculation gains most from; a prompt that was answered before is always sampled."""
+    if repeat:
+        return round(rng.uniform(0.6, 1.0), 2)
+    return 0.0 if rng.random() < GREEDY_SHARE else round(rng.uniform(0.3, 1.0), 2)
+
+
+def _opening(conversation: Conversation, temperature: float) -> Job:
+    """The first answer of a conversation; it gets its number when the round is closed."""
+    system = [{"role": "system", "content": conversation.system}] if conversation.system else []
+    messages = [*system, {"role": "user", "content": conversation.turns[0]}]
+    return Job(0, conversation.group, messages, list(conversation.turns[1:]), temperature, conversation.source)
+
+
+def _fields(job: Job) -> tuple[Any, ...]:
+    return job.group, job.messages, job.later, job.temperature, job.source

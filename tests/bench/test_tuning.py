@@ -1,0 +1,229 @@
+"""Choosing a tree with made-up costs, clocks, heads and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from medusa_cli import native
+from medusa_cli.decoding import tree_search
+from medusa_cli.tuning import choose, costs, decode, texts
+from medusa_cli.tuning.choose import Calibration, Candidate, CostCurve
+
+FOREVER = float("inf")
+
+
+def ranks(seed: int, right: float = 0.5, positions: int = 400, heads: int = 3) -> np.ndarray:
+    """Positions whose token is at rank 0 with probability `right`, at rank 1 with half of the rest, else nowhere."""
+    drawn = np.random.default_rng(seed).random((positions, heads))
+    return np.where(drawn < right, 0, np.where(drawn < right + (1 - right) / 2, 1, tree_search.RANKS))
+
+
+def candidates_for(cost: Any, positions: Sequence[int] = (512,)) -> list[Candidate]:
+    """All trees, where a pass over n tokens at p takes cost(n, p) ms."""
+    table = tree_search.accuracy_table([ranks(0)])
+    grown = choose.grow(table, [ranks(1)])
+    curves = [CostCurve(p, {n: cost(n, p) for n in choose.SIZES}) for p in positions]
+    return choose.priced(grown, curves, Calibration())
+
+
+def predicted_verdict(candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+    """The verdict when real decoding is as fast as predicted."""
+    tried = choose.shortlist(candidates)
+    found = choose.verdict(candidates, {candidate.name: candidate.speedup for candidate in tried})
+    assert not found.dynamic
+    return found.candidate, found.reason
+
+
+def test_costs_that_grow_with_every_token_choose_plain_decoding() -> None:
+    winner, reason = predicted_verdict(candidates_for(lambda n, p: 10.0 * n))
+    assert winner is None
+    assert reason.startswith("drafting does not pay on this machine: a chain of 2 nodes brings 1.")
+
+
+def test_costs_that_do_not_grow_choose_the_largest_tree() -> None:
+    candidates = candidates_for(lambda n, p: 10.0)
+    winner, reason = predicted_verdict(candidates)
+    # Three heads with two ranks that are ever right fill 2 + 4 + 8 nodes.
+    assert winner is not None
+    assert winner.nodes == max(candidate.nodes for candidate in candidates) == 15
+    assert reason.startswith("drafting pays: a tree of 15 nodes brings ")
+
+
+def test_costs_between_choose_a_tree_between() -> None:
+    winner, _ = predicted_verdict(candidates_for(lambda n, p: 10.0 if n <= 4 else 10.0 * n / 4))
+    assert winner is not None
+    assert winner.nodes == 4
+    assert winner.tokens_per_step == pytest.approx(winner.speedup)
+
+
+def test_every_position_counts() -> None:
+    def cost(n: int, position: int) -> float:
+        return 10.0 + 0.6 * (position // 5000) * (n - 1)
+
+    def best(*positions: int) -> int:
+        return max(candidates_for(cost, positions), key=lambda candidate: candidate.speedup).nodes
+
+    assert 1 < best(5000) < best(100, 5000) < best(100) == 15
+
+
+def test_shortlist_is_the_best_and_its_neighbours() -> None:
+    def made(nodes: int, tokens: float, chain: bool = False) -> Candidate:
+        return Candidate([(0,) * (n + 1) if chain else (n + 1,) for n in range(nodes - 1)], tokens, [1.0])
+
+    sizes = {2: 1.2, 3: 1.5, 4: 1.4, 8: 1.1}
+    candidates = [made(nodes, tokens) for nodes, tokens in sizes.items()]
+    assert [found.nodes for found in choose.shortlist(candidates)] == [2, 3, 4]
+    assert [found.nodes for found in choose.shortlist([*candidates, made(16, 9.0)])] == [8, 16]
+    assert [found.nodes for found in choose.shortlist([made(2, 9.0), *candidates[1:]])] == [2, 3]
+    chains = [made(3, 1.3, chain=True), made(4, 1.35, chain=True)]
+    names = [found.name for found in choose.shortlist([*candidates, *chains])]
+    assert names == ["tree of 2", "tree of 3", "tree of 4", "chain of 4"]
+    assert choose.shortlist([]) == []
+
+
+def test_verdict_follows_the_measurement_not_the_prediction() -> None:
+    candidates = candidates_for(lambda n, p: 10.0)
+    names = [candidate.name for candidate in choose.shortlist(candidates)]
+    found = choose.verdict(candidates, dict(zip(names, (1.31, 1.30), strict=False)))
+    assert found.candidate is not None
+    assert (found.candidate.name, found.dynamic) == (names[0], False)
+    assert "real decoding ran at 1.31 of plain speed" in found.reason
+    assert choose.verdict(candidates, dict.fromkeys(names, 0.9)).candidate is None
+    assert choose.verdict([], {}).reason == "drafting does not pay: the heads are right about nothing"
+    grown = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
+    assert grown.candidate is not None
+    assert (grown.candidate.name, grown.dynamic) == (names[0], True)
+    only = choose.verdict(candidates, {names[0]: 0.9, "dynamic": 1.2})
+    assert (only.candidate, only.dynamic) == (None, True)
+    assert "and at 1.20 with a tree grown in each step" in grown.reason
+    assert not choose.verdict(candidates, {names[0]: 0.9, "dynamic": 0.95}).dynamic
+
+
+def test_relative_costs_are_means_over_the_positions() -> None:
+    curves = [CostCurve(1, {1: 2.0, 2: 4.0, 3: 9.0}), CostCurve(2, {1: 4.0, 2: 32.0})]
+    assert choose.relative_costs(curves) == [(1, 1.0), (2, pytest.approx(4.0))]
+    assert choose.relative_costs([]) == []
+
+
+def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
+    table = tree_search.accuracy_table([ranks(0, right=0.9)])
+    good, bad = (choose.grow(table, [ranks(1, right=right)])[0].tokens_per_step for right in (0.9, 0.2))
+    assert good == pytest.approx(1.9, abs=0.08)
+    assert bad == pytest.approx(1.2, abs=0.08)
+    made, held = choose.halves(
+        [np.zeros((1, 1), int), np.zeros((0, 1), int), np.ones((1, 1), int), np.zeros((2, 1), int)]
+    )
+    assert [len(text) for text in made] == [1, 2]
+    assert [text[0, 0] for text in held] == [1]
+
+
+def test_priced_leaves_out_sizes_that_were_not_measured() -> None:
+    grown = choose.grow(tree_search.accuracy_table([ranks(0)]), [ranks(1)])
+    curves = [CostCurve(1, {1: 2.0, 2: 3.0, 3: 4.0}), CostCurve(2, {1: 4.0, 2: 4.0})]
+    calibration = Calibration(plain_factor=2.0, plain_rest_ms=1.0, draft_factor=3.0, draft_rest_ms=1.0)
+    (found,) = choose.priced(grown, curves, calibration)
+    assert found.nodes == 2
+    assert found.costs == [(3 * 3 + 1) / (2 * 2 + 1), (3 * 4 + 1) / (2 * 4 + 1)]
+
+
+class FakeTimer:
+    """A pass over n tokens takes cost(n); the first of a call, and every pass of call number `slow`, ten times that."""
+
+    def __init__(self, cost: Any, slow: int = -1) -> None:
+        self.cost, self.slow = cost, slow
+        self.asked: list[int] = []
+
+    def time(self, width: int, *, passes: int) -> list[float]:
+        factor = 10 if len(self.asked) == self.slow else 1
+        self.asked.append(width)
+        once = self.cost(width)
+        return [10 * once, *[factor * once] * (passes - 1)]
+
+
+def test_cost_curve_takes_medians_of_interleaved_rounds() -> None:
+    timer = FakeTimer(lambda n: 5.0 + n, slow=5)
+    curve = costs.cost_curve(timer, 512, (1, 2, 4), 9.0, FOREVER)
+    assert timer.asked == [1, 2, 4] * costs.ROUNDS
+    assert curve.verify_ms == {1: 6.0, 2: 7.0, 4: 9.0}
+
+
+def test_cost_curve_stops_widening_where_no_tree_can_pay() -> None:
+    timer = FakeTimer(lambda n: 1.0 * n)
+    curve = costs.cost_curve(timer, 512, choose.SIZES, 3.0, -FOREVER)
+    assert list(curve.verify_ms) == [1, 2, 3, 4]
+    assert timer.asked == [1, 2, 3, 4] * costs.MIN_ROUNDS
+
+
+def test_calibration_compares_real_steps_with_bare_passes() -> None:
+    def timings(verify: float, draft: float) -> dict[str, float]:
+        return {"draft": draft, "verify": verify, "accept": 0.5, "commit": 0.25, "other": 0.25}
+
+    real = [(1, timings(40.0, 0.0), 4), (4, timings(48.0, 3.0), 2), (12, timings(110.0, 7.0), 2), (4, timings(1, 1), 0)]
+    found = costs.calibration(real, {1: 8.0, 4: 20.0, 12: 50.0})
+    assert found == Calibration(10 / 8, 0.25, (24 / 20 + 55 / 50) / 2, (4 / 2 + 8 / 2) / 2)
+
+
+class FakeHeads:
+    """Two heads that guess state, state + 1, ... of the hidden state's only number."""
+
+    head_count, output_rows, kind = 2, 4, "hydra"
+
+    def draft_tokens(self, hidden: np.ndarray, wanted: int, path: list[int]) -> list[list[int]]:
+        assert (wanted, len(path)) == (4, 2)
+        return [[int(hidden[0]) + rank for rank in range(wanted)] for _ in range(2)]
+
+
+def test_ranks_of_compares_guesses_with_the_tokens_that_came() -> None:
+    tokens = [9, 1, 2, 3, 7]
+    states = np.array([[0], [2], [3], [0], [0]], np.float32)
+    found = texts.ranks_of(cast("native.Heads", FakeHeads()), tokens, states)
+    assert found.tolist() == [[1, 2], [0, 1], [0, tree_search.RANKS]]
+    assert texts.ranks_of(cast("native.Heads", FakeHeads()), [1, 2], states).shape == (0, 2)
+
+
+def test_made_up_prompts_are_not_the_benchmark_s() -> None:
+    from medusa_cli.prompts import bench_set
+
+    made = texts.prompts(None)
+    assert len(made) == texts.PROMPTS
+    assert not set(made) & {prompt.text for prompt in bench_set.built_in()}
+
+
+class FakeSession:
+    """Decodes at `speed`; prompt [n] is answered in n steps."""
+
+    calls: list[tuple[float, int]]
+
+    def __init__(self, speed: float, calls: list[tuple[float, int]]) -> None:
+        self.speed, self.calls = speed, calls
+
+    def reset(self) -> None:
+        self.calls.append((self.speed, 0))
+
+    def generate(self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling) -> Any:
+        self.calls.append((self.speed, prompt[0]))
+        return SimpleNamespace(
+            stats={"steps": prompt[0], "tokens_per_second": self.speed * prompt[0], "tokens_per_step": 2.0}
+        )
+
+
+def test_sessions_answer_in_turn_and_short_answers_do_not_count() -> None:
+    calls: list[tuple[float, int]] = []
+    sessions = {"plain": FakeSession(10.0, calls), "x": FakeSession(12.0, calls)}
+    found = decode.in_turn(sessions, [[20], [3], [40]], 96, FOREVER)
+    assert calls[:4] == [(10.0, 0), (10.0, 20), (12.0, 0), (12.0, 20)]
+    assert calls[4:6] == [(12.0, 0), (12.0, 3)], "who goes first changes"
+    assert found["x"].ratios == [1.2, 1.2]
+    assert found["x"].tokens_per_step == 2.0
+    assert decode.in_turn(sessions, [[3]], 96, FOREVER) == {}
+
+
+def test_decoding_ends_at_the_deadline_but_not_before_a_few_prompts() -> None:
+    sessions = {"plain": FakeSession(10.0, []), "x": FakeSession(12.0, [])}
+    found = decode.in_turn(sessions, [[20]] * 9, 96, -FOREVER)
+    assert len(found["x"].ratios) == decode.MIN_PROMPTS

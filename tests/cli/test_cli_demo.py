@@ -1,0 +1,92 @@
+"""The commands with the real demo model: text, reuse across turns, heads, stops. No fakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from medusa_cli.converters.gguf.fingerprint import fingerprint
+from medusa_cli.converters.heads.sidecar import Block, DraftHeads, write_sidecar
+from typer.testing import CliRunner
+
+from medusa_cli import cli, native
+from medusa_cli.models import demo
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(autouse=True)
+def demo_model(demo_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(demo.DEMO_VARIABLE, str(demo_model_path))
+
+
+@pytest.fixture(scope="module")
+def heads(demo_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Untrained heads: each drafts what the base would say next once more, which is sometimes right."""
+    metadata = native.read_gguf(str(demo_model_path)).metadata
+    width = metadata["llama.embedding_length"]
+    block = Block(np.zeros((width, width), np.float16), np.zeros(width, np.float32))
+    path = tmp_path_factory.mktemp("heads") / "heads.gguf"
+    name = metadata["general.name"]
+    write_sidecar(path, DraftHeads([[block], [block]], "base", name, fingerprint(metadata), tree=[[0], [1], [0, 0]]))
+    return path
+
+
+def generate(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(cli.app, ["generate", "demo", "--json", *arguments])
+    assert (result.exit_code, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_same_seed_gives_the_same_text(heads: Path) -> None:
+    arguments = ("-p", "Name three rivers.", "-n", "12", "--temp", "1")
+    texts = {generate(*arguments, "-s", "3", "--no-spec")["text"] for _ in range(2)}
+    assert len(texts) == 1
+    assert generate(*arguments, "-s", "4", "--no-spec")["text"] not in texts
+
+
+def test_heads_draft_and_the_counters_show_it(heads: Path) -> None:
+    found = generate("--raw", "-p", "sea " * 20, "-n", "16", "--heads", str(heads), "-s", "1")
+    assert (found["tree_nodes"], found["accept"], len(found["acceptance_per_depth"])) == (4, "greedy", 2)
+    assert found["tokens_per_step"] == pytest.approx(1 + sum(found["acceptance_per_depth"]))
+    assert found["tokens_per_step"] > 1
+    assert found["generated_tokens"] == len(found["tokens"]) <= 16
+
+
+def test_stops_are_named(heads: Path) -> None:
+    assert generate("--no-spec", "-p", "Hi", "-n", "3")["stop_reason"] == "length"
+    assert generate("--no-spec", "-p", "sea " * 210, "--ignore-eos", "-c", "256")["stop_reason"] == "context_full"
+    found = generate("--no-spec", "--raw", "-p", "1, 2, 3,", "-n", "30", "--stop", "6")
+    assert found["stop_reason"] == "stop"
+    assert "6" not in found["text"]
+
+
+def test_a_chat_reuses_what_it_has_decoded() -> None:
+    lines = "My name is Bob.\nWhat is my name?\n/stats\n"
+    result = CliRunner().invoke(cli.app, ["chat", "--no-spec", "-n", "6", "--temp", "0"], input=lines)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\n")
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("prompt ")]
+    total, cached = (int(word) for word in line.replace(",", "").split() if word.isdigit())
+    assert 30 < cached < total
+
+
+def test_a_prompt_longer_than_the_context_is_one_line() -> None:
+    result = CliRunner().invoke(cli.app, ["generate", "demo", "--no-spec", "-c", "64", "-p", "sea " * 100])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "the context holds 64" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_heads_of_another_base_are_refused(tmp_path: Path) -> None:
+    block = Block(np.zeros((64, 64), np.float16), np.zeros(64, np.float32))
+    path = tmp_path / "other.gguf"
+    write_sidecar(path, DraftHeads([[block]], "base", "other", "llama-1x64-10-000000000000"))
+    result = CliRunner().invoke(cli.app, ["generate", "demo", "-p", "Hi", "--heads", str(path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(path) in result.stderr
+    assert result.stderr.count("\n") == 1

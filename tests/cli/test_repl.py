@@ -1,0 +1,342 @@
+"""The chat loop as whole transcripts: what is typed, what is shown, what the engine is asked. No terminal, no model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_fakes import FakeGeneration, FakePiece
+
+from medusa_cli.chat.commands import COMMANDS, find_command
+from medusa_cli.chat.conversation import Conversation
+from medusa_cli.chat.repl import Repl
+from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.template import Message
+from medusa_cli.support.errors import MedusaError
+
+STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
+
+
+class Script:
+    """A reader that types `lines`; an exception in the list is raised instead."""
+
+    def __init__(self, lines: Sequence[str | type[BaseException]], interactive: bool = True) -> None:
+        self._lines: Iterator[str | type[BaseException]] = iter(lines)
+        self.interactive = interactive
+
+    def read(self, continued: bool = False) -> str:
+        line = next(self._lines, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+class Transcript:
+    """A screen that writes down what it is told, drafted pieces in <>."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._answer = ""
+
+    def piece(self, text: str, drafted: bool) -> None:
+        self._answer += f"<{text}>" if drafted else text
+
+    def end_answer(self, stats: str | None) -> None:
+        self.lines += [f"answer {self._answer}", f"stats {stats}"]
+        self._answer = ""
+
+    def note(self, text: str) -> None:
+        self.lines.append(f"note {text}")
+
+    def show(self, text: str) -> None:
+        self.lines.append(f"show {text}")
+
+    def error(self, text: str) -> None:
+        self.lines.append(f"error {text}")
+
+
+class Engine:
+    """Answers from a list: texts, or exceptions raised after their text (`MedusaError("")` before any)."""
+
+    name = "fake.gguf"
+    n_ctx = 1000
+
+    def __init__(self, answers: Sequence[str | BaseException], stop_reason: str = "eos") -> None:
+        self.answers = list(answers)
+        self.stop_reason = stop_reason
+        self.asked: list[list[Message]] = []
+        self.seeds: list[int] = []
+        self.settings: list[Settings] = []
+        self.last: Any = None
+
+    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
+        self._messages = [dict(message) for message in messages]
+        return [0] * sum(len(message["content"]) for message in messages)
+
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+    ) -> Any:
+        self.asked.append(self._messages)
+        self.seeds.append(seed)
+        self.settings.append(settings)
+        answer = self.answers.pop(0)
+        text = str(answer)
+        if text:
+            on_step([FakePiece(1, text[:2], False), FakePiece(2, text[2:], True)])
+        reason = self.stop_reason if isinstance(answer, str) else "cancelled"
+        self.last = FakeGeneration([1, 2], text, reason, len(prompt))
+        if isinstance(answer, BaseException):
+            raise answer
+        return self.last
+
+
+def chat(
+    lines: Sequence[str | type[BaseException]],
+    answers: Sequence[str | BaseException] = (),
+    *,
+    interactive: bool = True,
+    engine: Engine | None = None,
+    seed: int | None = 7,
+    system: str | None = None,
+) -> tuple[int, list[str], Engine, Repl]:
+    """Runs a chat to its end: exit code, transcript, the engine as it was asked, the loop's last state."""
+    screen = Transcript()
+    engine = engine or Engine(answers)
+    repl = Repl(engine, Script(lines, interactive), screen, Settings(temperature=0.7, seed=seed), system)
+    return repl.run(), screen.lines, engine, repl
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def test_two_turns_carry_the_conversation_and_end_with_ctrl_d() -> None:
+    code, lines, engine, _ = chat(["Hi", "", "And?"], ["Hello", "More"], system="Be kind.")
+    assert code == 0
+    assert lines == ["answer He<llo>", f"stats {STATS}", "answer Mo<re>", f"stats {STATS}"]
+    system = {"role": "system", "content": "Be kind."}
+    assert engine.asked == [[system, user("Hi")], [system, user("Hi"), assistant("Hello"), user("And?")]]
+
+
+def test_ctrl_c_keeps_what_was_generated_and_again_at_the_prompt_leaves_with_130() -> None:
+    code, lines, engine, repl = chat(["Hi", "Go on", KeyboardInterrupt], [KeyboardInterrupt("Half an"), "answer."])
+    assert code == 130
+    assert lines[:2] == ["answer Ha<lf an>", f"stats {STATS}"]
+    assert engine.asked[1] == [user("Hi"), assistant("Half an"), user("Go on")]
+    assert repl.generation is not None
+
+
+def test_ctrl_c_before_the_first_character_takes_the_user_turn_back() -> None:
+    code, lines, engine, _ = chat(["Hi", "Again"], [KeyboardInterrupt(""), "Yes"])
+    assert code == 0
+    assert lines[:2] == ["answer ", "stats None"]
+    assert engine.asked[1] == [user("Again")]
+
+
+def test_ctrl_c_ends_piped_input_with_130() -> None:
+    code, _, engine, _ = chat(["Hi", "Never asked"], [KeyboardInterrupt("Half")], interactive=False)
+    assert code == 130
+    assert len(engine.asked) == 1
+
+
+def test_regen_answers_again_with_another_seed() -> None:
+    _, _, engine, repl = chat(["Hi", "/regen", "/regen"], ["One", "Two", "Three"])
+    assert engine.asked == [[user("Hi")]] * 3
+    assert engine.seeds == [7, 8, 9]
+    assert repl.conversation.turns == [user("Hi"), assistant("Three")]
+
+
+def test_regen_keeps_the_old_answer_when_no_new_one_comes() -> None:
+    for failure in (KeyboardInterrupt(""), MedusaError("")):
+        _, _, _, repl = chat(["Hi", "/regen"], ["One", failure])
+        assert repl.conversation.turns == [user("Hi"), assistant("One")]
+
+
+def test_without_a_seed_every_answer_gets_its_own() -> None:
+    _, _, engine, repl = chat(["Hi", "Hi", "Hi"], ["One", "Two", "Three"], seed=None)
+    assert len(set(engine.seeds)) == 3
+    assert repl.seed == engine.seeds[-1]
+
+
+def test_clear_forgets_the_turns_and_keeps_the_system_prompt() -> None:
+    _, lines, engine, _ = chat(["/system Rhyme.", "Hi", "/clear", "Ho"], ["One", "Two"])
+    assert engine.asked[1] == [{"role": "system", "content": "Rhyme."}, user("Ho")]
+    assert "note The conversation starts afresh." in lines
+
+
+def test_system_shows_sets_and_removes() -> None:
+    _, lines, _, repl = chat(["/system", '/system Say "no"', "/system", '/system ""', "/system"])
+    assert lines == [
+        "show there is no system prompt",
+        "note The system prompt is set.",
+        'show system prompt: Say "no"',
+        "note The system prompt is removed.",
+        "show there is no system prompt",
+    ]
+    assert repl.conversation.messages() == []
+
+
+def test_set_changes_sampling_for_the_next_answer() -> None:
+    _, lines, engine, repl = chat(["/set temp 0", "/set top_k 5", "/set seed -1", "/set accept greedy", "Hi"], ["One"])
+    used = engine.settings[0]
+    assert (used.temperature, used.top_k, used.seed, used.accept_kind) == (0.0, 5, None, "greedy")
+    assert lines[0] == "note temp is 0."
+    assert repl.settings.repeat_penalty == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/set temp hot", "temp takes a number, not 'hot'"),
+        ("/set temp -1", "temp takes a number from 0 to 100, not -1"),
+        ("/set temp nan", "temp takes a number from 0 to 100, not nan"),
+        ("/set top-k 2.5", "top-k takes a whole number, not '2.5'"),
+        ("/set temp", "/set temp needs a value"),
+        ("/set color blue", "no parameter 'color'"),
+        ("/set accept maybe", "accept takes greedy, exact, typical"),
+        ("/set accept greedy", "greedy needs temperature 0"),
+        ("/save", "/save needs a file name"),
+        ("/load nowhere.json", "no such file: nowhere.json"),
+        ("/stats", "there is no answer"),
+        ("/regen", "there is nothing to answer again"),
+        ("/frobnicate", "no command /frobnicate"),
+    ],
+)
+def test_a_bad_command_is_one_line_and_the_chat_goes_on(line: str, message: str) -> None:
+    code, lines, engine, _ = chat([line, "Hi"], ["One"])
+    assert code == 0
+    assert lines[0].startswith(f"error {message}")
+    assert engine.asked == [[user("Hi")]]
+
+
+def test_a_bad_command_ends_piped_input() -> None:
+    with pytest.raises(MedusaError, match="takes a number"):
+        chat(["/set temp hot", "Hi"], ["One"], interactive=False)
+
+
+def test_text_that_begins_with_a_path_is_no_command() -> None:
+    assert find_command("/usr/bin is what?") is None
+    assert find_command("/help\nme") is None
+    assert find_command(" /set  temp 1 ") == ("/set", "temp 1")
+    assert find_command("/clear") == ("/clear", "")
+
+
+@pytest.mark.parametrize("line", ["/exit", "/bye", "/quit"])
+def test_exit_leaves_with_0(line: str) -> None:
+    code, lines, _, _ = chat([line, "Hi"])
+    assert (code, lines) == (0, [])
+
+
+def test_help_lists_every_command() -> None:
+    _, lines, _, _ = chat(["/help", "/?"])
+    assert lines[0] == lines[1]
+    for command in COMMANDS.values():
+        assert command.usage in lines[0]
+    assert '"""' in lines[0]
+    assert "Ctrl-C" in lines[0]
+
+
+def test_stats_show_the_last_answer() -> None:
+    _, lines, _, _ = chat(["Hi", "/stats"], ["Hello"])
+    for text in ("tokens per step   1.50 over 2 steps", "40%  10%", "seed              7", "of 1000 tokens", "eos"):
+        assert text in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        (['"""one', "two", 'three"""'], "one\ntwo\nthree"),
+        (['"""', "/help", '"""'], "/help"),
+        (['"""one line"""'], "one line"),
+        (['"""cut', "off", EOFError], "cut\noff"),
+    ],
+)
+def test_fences_make_one_message_of_several_lines(typed: list[str | type[BaseException]], sent: str) -> None:
+    _, _, engine, _ = chat(typed, ["One"])
+    assert engine.asked == [[user(sent)]]
+
+
+def test_an_error_at_the_terminal_is_shown_and_takes_the_turn_back() -> None:
+    code, lines, engine, _ = chat(["Hi", "Ho"], [MedusaError(""), "One"])
+    assert code == 0
+    assert lines[0].startswith("error")
+    assert engine.asked[1] == [user("Ho")]
+
+
+def test_an_internal_error_is_not_swallowed() -> None:
+    with pytest.raises(ZeroDivisionError):
+        chat(["Hi"], [ZeroDivisionError("")])
+
+
+def test_a_conversation_past_the_context_offers_clear() -> None:
+    code, lines, engine, _ = chat(["x" * 1000, "/clear", "Hi"], ["One"])
+    assert code == 0
+    assert lines[0].startswith("error the conversation has 1000 tokens, the context holds 1000: /clear")
+    assert engine.asked == [[user("Hi")]]
+
+
+def test_an_answer_that_fills_the_context_is_kept_and_said() -> None:
+    _, lines, _, repl = chat(["Hi"], engine=Engine(["Lon"], stop_reason="context_full"))
+    assert lines[-1].startswith("error the context of 1000 tokens is full")
+    assert repl.conversation.turns == [user("Hi"), assistant("Lon")]
+
+
+def test_save_and_load_carry_the_conversation_over(tmp_path: Path) -> None:
+    file = tmp_path / "my chat.json"
+    _, lines, _, _ = chat(["Hi", f"/save {file}", "/system No.", f"/save {file}"], ["Héllo"], system="Be kind.")
+    assert lines[2] == f"note Saved 2 turns to {file}."
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    assert saved["model"] == "fake.gguf"
+    assert saved["messages"] == [{"role": "system", "content": "No."}, user("Hi"), assistant("Héllo")]
+    assert [entry.name for entry in tmp_path.iterdir()] == [file.name]
+
+    _, lines, engine, _ = chat([f"/load {file}", "And?"], ["One"])
+    assert lines[:2] == [f"note Loaded 2 turns from {file}.", "note assistant: Héllo"]
+    assert engine.asked[0] == [{"role": "system", "content": "No."}, user("Hi"), assistant("Héllo"), user("And?")]
+
+
+def test_save_never_overwrites_another_kind_of_file(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    _, lines, _, _ = chat([f"/save {file}"])
+    assert lines[0].startswith(f"error {file} exists and is no transcript")
+    assert file.read_text() == "mine"
+
+
+def test_save_into_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    _, lines, _, _ = chat([f"/save {tmp_path / 'no' / 'chat.json'}"])
+    assert lines[0].startswith("error ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "not json",
+        "[]",
+        '{"messages": []}',
+        '{"format": "medusa-transcript", "version": 2, "messages": []}',
+        '{"format": "medusa-transcript", "version": 1, "messages": {}}',
+        '{"format": "medusa-transcript", "version": 1, "messages": [{"role": "user"}]}',
+        '{"format": "medusa-transcript", "version": 1, "messages": [{"role": "assistant", "content": "x"}]}',
+    ],
+)
+def test_a_bad_transcript_leaves_the_conversation_as_it_was(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(content)
+    _, lines, _, repl = chat(["Hi", f"/load {file}"], ["One"])
+    assert lines[-1].startswith(f"error {file}")
+    assert repl.conversation.turns == [user("Hi"), assistant("One")]
+
+
+def test_transcripts_survive_a_round_trip(tmp_path: Path) -> None:
+    conversation = Conversation("S\n", [user('"""\u2028\x00'), assistant("😀")])
+    conversation.save(tmp_path / "a.json", "m")
+    assert Conversation.load(tmp_path / "a.json") == conversation

@@ -1,0 +1,94 @@
+"""A training run that kills itself at a given moment, as kill -9 would: a program for test_training_failures."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import torch
+from gguf import GGUFWriter
+from medusa_cli.converters.heads import single_file
+
+from medusa_cli.decoding import tree_search
+from medusa_cli.training import train
+from medusa_cli.training.heads import fit
+from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.text import corpus, dataset
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+
+
+def tiny_model(path: Path) -> Path:
+    """Random weights: sampled answers are noise, greedy ones loop and are cut."""
+    return fixtures.tiny_base(path, chat_template=TEMPLATE, context=1024)
+
+
+def options(base: Path, folder: Path, **changes: Any) -> TrainOptions:
+    fields: dict[str, Any] = {
+        "model": base,
+        "output": folder / "out.gguf",
+        "sidecar": True,
+        "heads": 2,
+        "tokens": 3000,
+        "threads": 1,
+        "parallel": 4,
+        "work_dir": folder / "work",
+    }
+    return TrainOptions(**{**fields, **changes})
+
+
+def die(*_: Any, **__: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def on_call(owner: Any, name: str, number: int, act: Callable[..., Any] = die) -> None:
+    """The `number`-th call of owner.name becomes act()."""
+    real, calls = getattr(owner, name), 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return act(*args, **kwargs) if calls == number else real(*args, **kwargs)
+
+    setattr(owner, name, counted)
+
+
+def half_saved(state: Any, path: Path) -> None:
+    Path(path).write_bytes(b"half")
+    die()
+
+
+def half_joined(model: Path, heads: Path, output: Path, *rest: Any) -> None:
+    (output.parent / f".{output.name}.killed.part").write_bytes(b"half")
+    die()
+
+
+PHASES: dict[str, Callable[[], None]] = {
+    "generate": lambda: on_call(corpus.Corpus, "add", 12),
+    "shard": lambda: on_call(corpus.Corpus, "_write_manifest", 5),
+    "prepare": lambda: on_call(dataset, "draft_vocabulary", 1),
+    "teacher": lambda: on_call(torch, "softmax", 1),
+    "fit": lambda: on_call(fit, "learning_rate", 14),
+    "checkpoint": lambda: on_call(torch, "save", 4, half_saved),
+    "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
+    "write": lambda: on_call(GGUFWriter, "write_tensors_to_file", 1),
+    "join": lambda: on_call(single_file, "join", 1, half_joined),
+}
+
+
+def main() -> None:
+    base, folder, phase = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    corpus.SHARD_SECONDS = -1.0  # each answer is a shard, each step a checkpoint
+    fit.CHECKPOINT_SECONDS, fit.CHECKPOINT_SHARE = -1.0, math.inf
+    PHASES[phase]()
+    train.run(options(base, folder, sidecar=phase != "join"))
+
+
+if __name__ == "__main__":
+    main()

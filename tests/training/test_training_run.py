@@ -1,0 +1,347 @@
+"""Whole training runs on a made-up engine: a file in the end, Ctrl-C anywhere, the same bytes again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import numpy as np
+import pytest
+from medusa_cli.converters.gguf.header import read_header
+from medusa_cli.converters.heads.single_file import split
+from rich.console import Console
+
+from medusa_cli import native
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.training import train
+from medusa_cli.training.heads import fit
+from medusa_cli.training.heads.recipe import KINDS, OBJECTIVES
+from medusa_cli.training.heads.schedule import EPOCHS, MAX_EPOCHS, Schedule
+from medusa_cli.training.options import TREE_NODES, TrainOptions
+from medusa_cli.training.text.corpus import Corpus
+
+EOS = 2
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}<assistant>"
+
+
+class FakeModel:
+    """Answers are walks along a fixed permutation of the vocabulary: no loops, and every token decides the next."""
+
+    n_vocab, n_embd, n_ctx_train = fixtures.BASE_VOCAB, fixtures.BASE_HIDDEN, 4096
+    bos_text, eos_text, add_bos = "<s>", "</s>", False
+    chat_template: str | None = TEMPLATE
+
+    def __init__(self, path: str, **options: Any) -> None:
+        self.follow = np.random.default_rng(0).permutation(np.arange(10, self.n_vocab))
+        self.embedding = np.random.default_rng(1).normal(size=(self.n_vocab, self.n_embd)).astype(np.float16)
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        return [3 + byte for byte in text.encode()]
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return " ".join(f"word{token}" for token in tokens)
+
+    def is_eog(self, token: int) -> bool:
+        return token == EOS
+
+    def answer(self, prompt: Sequence[int], seed: int) -> list[int]:
+        rng = np.random.default_rng([seed, len(prompt), *prompt[-8:]])
+        at, length = int(rng.integers(len(self.follow))), int(rng.integers(20, 60))
+        return [int(self.follow[(at + i) % len(self.follow)]) for i in range(length)] + [EOS]
+
+
+class Engine:
+    """Stands in for native.collect; `on_call(texts so far)` lets a test interrupt it."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.texts = 0
+        self.on_call: Callable[[int], None] = lambda texts: None
+
+    def collect(
+        self, model: FakeModel, prompts: Sequence[Sequence[int]], temperatures: Sequence[float], **options: Any
+    ) -> None:
+        assert len(prompts) == len(temperatures)
+        total = 0
+        for index, prompt in enumerate(prompts):
+            self.prompts.append(bytes(token - 3 for token in prompt).decode())
+            tokens = model.answer(prompt, options["seed"])[: options["max_tokens"]]
+            total += len(tokens)
+            self.texts += 1
+            self.on_call(self.texts)
+            states = model.embedding[tokens] if options["hidden"] else None
+            if options["on_sequence"](index, tokens, states) is False:
+                return
+            if options.get("on_progress"):
+                options["on_progress"](total)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    fake = Engine()
+    monkeypatch.setattr(native, "Model", FakeModel)
+    monkeypatch.setattr(native, "collect", fake.collect)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fixtures.tiny_base(tmp_path_factory.mktemp("base") / "tiny.gguf")
+
+
+def options(base: Path, folder: Path, **changes: Any) -> TrainOptions:
+    fields: dict[str, Any] = {
+        "model": base,
+        "output": folder / "out.gguf",
+        "sidecar": True,
+        "heads": 3,
+        "tokens": 6000,
+        "threads": 1,
+        "parallel": 4,
+        "work_dir": folder / "work",
+        "console": Console(file=io.StringIO(), width=160),
+    }
+    return TrainOptions(**{**fields, **changes})
+
+
+def text_of(given: TrainOptions) -> Corpus:
+    assert given.work_dir is not None
+    return Corpus(next(given.work_dir.glob("*/text")), fixtures.BASE_HIDDEN)
+
+
+def shown(given: TrainOptions) -> str:
+    assert isinstance(given.console.file, io.StringIO)
+    return given.console.file.getvalue()
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_writes_heads_with_a_tree(base: Path, tmp_path: Path, engine: Engine, kind: str, objective: str) -> None:
+    given = options(base, tmp_path, kind=kind, objective=objective)
+    result = train.run(given)
+    header, _ = read_header(given.output)
+    names = [tensor.name for tensor in header.tensors]
+    assert header.get("medusa.head_count") == 3
+    assert header.get("medusa.kind") == kind
+    assert ("medusa.0.block.0.residual.weight" in names) == (kind != "medusa")
+    assert ("medusa.prefix.attn_q.weight" in names) == (kind == "hydra++")
+    assert ("and teacher: 0.00 GiB" in shown(given)) == (objective == "teacher")
+    assert "Checkpoint: up to 0.00 GiB" in shown(given)
+    assert "Best at step" in shown(given)
+    assert list(result.by_size) == [4, 8, 16]
+    assert result.by_size[4] <= result.by_size[16] <= 4
+    assert header.get("medusa.lm_head") == "draft_vocab"
+    assert "medusa.output.weight" not in names
+    assert header.get("medusa.accuracy_ranks") == 10
+    assert 1 <= len(result.tree) <= TREE_NODES - 1
+    assert header.get("medusa.base.fingerprint").startswith("llama-2x64-320-")
+    assert 1 <= result.measured <= 4
+    assert "tokens per step predicted" in shown(given)
+    assert "GiB free" in shown(given)
+    two_turns = [prompt for prompt in engine.prompts if prompt.count("<user>") == 2]
+    assert two_turns
+    assert all("<assistant>word" in prompt for prompt in two_turns)
+    assert any(prompt.startswith("<user>") and "</user>" not in prompt for prompt in engine.prompts)  # self-written
+
+
+def test_the_single_file_holds_the_base_as_it_was(base: Path, tmp_path: Path, engine: Engine) -> None:
+    given = options(base, tmp_path, sidecar=False)
+    train.run(given)
+    split(given.output, tmp_path / "b.gguf", tmp_path / "h.gguf")
+    assert (tmp_path / "b.gguf").read_bytes() == base.read_bytes()
+    assert [path.name for path in (tmp_path / "work").rglob("*.gguf")] == []
+
+
+def test_the_same_seed_gives_the_same_file(base: Path, tmp_path: Path, engine: Engine) -> None:
+    first = options(base, tmp_path, output=tmp_path / "1.gguf")
+    second = options(base, tmp_path, output=tmp_path / "2.gguf", work_dir=tmp_path / "other")
+    train.run(first)
+    train.run(second)
+    train.run(options(base, tmp_path, output=tmp_path / "3.gguf", work_dir=tmp_path / "third", seed=1))
+    files = [(tmp_path / f"{i}.gguf").read_bytes() for i in (1, 2, 3)]
+    assert files[0] == files[1] != files[2]
+
+
+def test_an_interrupted_generation_goes_on(base: Path, tmp_path: Path, engine: Engine) -> None:
+    given = options(base, tmp_path)
+    engine.on_call = lambda texts: interrupt() if texts == 70 else None
+    with pytest.raises(KeyboardInterrupt):
+        train.run(given)
+    saved = text_of(given)
+    assert saved.texts
+    assert not given.output.exists()
+    assert "Saved in" in shown(given)
+    engine.on_call = lambda texts: None
+    train.run(given)
+    finished = text_of(given)
+    jobs = [text.job for text in finished.texts]
+    assert len(jobs) == len(set(jobs))
+    assert finished.texts[: len(saved.texts)] == saved.texts
+    assert finished.tokens >= 6000
+    undisturbed = options(base, tmp_path, work_dir=tmp_path / "other")
+    train.run(undisturbed)
+    assert finished.state["generated"] == text_of(undisturbed).state["generated"]  # nothing was written twice
+    calls = engine.texts
+    train.run(given)  # everything is there already: no more text is written
+    assert engine.texts == calls
+
+
+@pytest.mark.parametrize("stop", [1, 9])
+def test_an_interrupted_training_ends_in_the_same_file(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    given = options(base, tmp_path, output=tmp_path / "1.gguf")
+    train.run(given)
+    shutil.copytree(tmp_path / "work", tmp_path / "again")
+    for left in (tmp_path / "again").glob("*/*.pt"):
+        left.unlink()
+    again = options(base, tmp_path, output=tmp_path / "2.gguf", work_dir=tmp_path / "again")
+    real = fit.learning_rate
+
+    def rate(step: int, steps: int, peak: float) -> float:
+        if step == stop:
+            interrupt()
+        return real(step, steps, peak)
+
+    monkeypatch.setattr(fit, "learning_rate", rate)
+    with pytest.raises(KeyboardInterrupt):
+        train.run(again)
+    monkeypatch.setattr(fit, "learning_rate", real)
+    assert not again.output.exists()
+    train.run(again)
+    assert again.output.read_bytes() == given.output.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["turns", "messages", "sharegpt"])
+def test_given_prompts_are_used_and_nothing_else(base: Path, tmp_path: Path, engine: Engine, form: str) -> None:
+    turns = [[f"question {i}?", f"and then {i}?", f"at last {i}?"] for i in range(30)]
+    data = tmp_path / "prompts.json"
+    if form == "turns":
+        data.write_text("\n".join(json.dumps({"turns": row}) for row in turns))
+    elif form == "messages":
+        rows = [[part for turn in row for part in (("user", turn), ("assistant", "no"))] for row in turns]
+        lines = [{"messages": [{"role": role, "content": text} for role, text in row]} for row in rows]
+        data.write_text("\n".join(map(json.dumps, lines)))
+    else:  # ShareGPT's own files are one array
+        rows = [[part for turn in row for part in (("human", turn), ("gpt", "no"))] for row in turns]
+        data.write_text(json.dumps([{"conversations": [{"from": a, "value": b} for a, b in row]} for row in rows]))
+    given = options(base, tmp_path, data=data, tokens=8000)
+    train.run(given)
+    assert all(prompt.startswith("<user>question ") for prompt in engine.prompts)
+    third = [prompt for prompt in engine.prompts if prompt.count("<user>") == 3]
+    assert third
+    assert all("<user>and then " in prompt and "<user>at last " in prompt for prompt in third)
+    assert all("<assistant>word" in prompt and "no</" not in prompt for prompt in third)
+    assert {text.source for text in text_of(given).texts} == {"given", "later turn"}
+
+
+def test_a_model_without_a_template_continues_plain_text(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeModel, "chat_template", None)
+    train.run(options(base, tmp_path))
+    assert not any("<user>" in prompt for prompt in engine.prompts)
+
+
+def test_a_timed_run_plans_and_ends(base: Path, tmp_path: Path, engine: Engine) -> None:
+    given = options(base, tmp_path, tokens=None, minutes=0.05)
+    result = train.run(given)
+    assert result.tokens > 1000
+    plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
+    assert plan["minutes"] == 0.05
+    assert plan["steps"] >= 1
+
+
+def test_a_model_that_only_loops_is_refused(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeModel, "answer", lambda self, prompt, seed: [9] * 4 + [EOS])
+    with pytest.raises(MedusaError, match="no usable text"):
+        train.run(options(base, tmp_path))
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_too_little_text_is_refused(base: Path, tmp_path: Path, engine: Engine) -> None:
+    data = tmp_path / "one.jsonl"
+    data.write_text('{"prompt": "only one"}')
+    with pytest.raises(MedusaError, match="usable text"):
+        train.run(options(base, tmp_path, data=data))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": Path("none.gguf")}, "no such model file"),
+        ({"data": Path("none.jsonl")}, "no such prompts file"),
+        ({"output": Path("none/out.gguf")}, "existing folder"),
+        ({"output": Path(".")}, "existing folder"),
+        ({"heads": 0}, "--heads"),
+        ({"kind": "eagle"}, "--kind eagle"),
+        ({"objective": "joy"}, "--objective joy"),
+        ({"tokens": None, "minutes": float("nan")}, "--minutes"),
+        ({"tokens": 5}, "--tokens"),
+        ({"parallel": 500}, "--parallel"),
+    ],
+)
+def test_bad_options_are_refused_at_once(base: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(MedusaError, match=message):
+        train.run(options(base, tmp_path, **changes))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_itself_is_never_overwritten(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(MedusaError, match="overwrite the model"):
+        train.run(options(base, tmp_path, output=base))
+
+
+def test_too_little_space_is_said_at_the_start(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    with pytest.raises(MedusaError, match="--work-dir"):
+        train.run(options(base, tmp_path))
+    assert engine.texts == 0
+
+
+def test_time_is_split_by_the_measured_rates() -> None:
+    def generation_share(train_rate: float, generation_rate: float = 100.0) -> float:
+        schedule, tokens, seconds = Schedule(None, 1000.0, train_rate), 0.0, 0.0
+        while schedule.tokens_left(int(tokens), seconds) > 0:
+            seconds += 1.0
+            tokens += generation_rate
+        return seconds / 1000.0
+
+    assert generation_share(400) == pytest.approx(2 / 3, abs=0.01)  # 100 tokens/s against two epochs at 400/s
+    assert generation_share(10**6) == pytest.approx(0.85, abs=0.01)
+    assert generation_share(10) == pytest.approx(0.5, abs=0.01)
+
+
+def test_training_fills_the_time_that_is_left() -> None:
+    schedule = Schedule(None, 1000.0, 400.0)
+    assert schedule.steps(50_000, 500, seconds=600) == 320
+    assert schedule.steps(50_000, 500, seconds=5000) == 100  # at least one epoch
+    assert schedule.steps(5_000, 500, seconds=0) == MAX_EPOCHS * 10
+    assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99) == EPOCHS * 10
+    assert Schedule(10_000, None, 1.0).tokens_left(4_000, 99) == 6_000
+
+
+def test_a_model_that_repeats_itself_ends_the_text(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    different = FakeModel.answer
+    monkeypatch.setattr(FakeModel, "answer", lambda self, prompt, seed: different(self, prompt[:1], 0))
+    given = options(base, tmp_path, tokens=100_000)
+    with pytest.raises(MedusaError, match="give more time"):
+        train.run(given)
+    assert 0 < text_of(given).tokens < 1000
