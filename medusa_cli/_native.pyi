@@ -21,6 +21,9 @@ def libllama_version() -> str:
 def system_info() -> dict[str, Any]:
     """{"devices": [{"name", "description", "type", "memory_total", "memory_free"}], "cpu_features": ["AVX2", ...]}."""
 
+def physical_cores() -> int:
+    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
+
 def kernel_info() -> dict[str, Any]:
     """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
 

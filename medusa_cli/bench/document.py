@@ -27,6 +27,8 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         if any(outcome.method == method.name for outcome in found.outcomes):
             methods[method.name] = _method(plan, found, method.name)
     totals = {name: entry["total"] for name, entry in methods.items()}
+    from medusa_cli import native
+
     for name, promise in found.predicted.items():
         methods[name]["predicted"] = summary.prediction(promise, totals[name], totals.get(PLAIN))
     description = next((ready.description for ready in found.ready.values() if ready.description), "")
@@ -38,7 +40,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         "model": {"name": plan.model, "description": description},
         "machine": {
             "cpu": machine.cpu_name(),
-            "cores_physical": machine.physical_cores(),
+            "cores_physical": native.physical_cores(),
             "memory_total": machine.memory()[0],
         },
         "settings": {

@@ -6,7 +6,6 @@ AMX kernels, which crash in some builds.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,6 @@ from medusa_cli.decoding import template
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.models import references
-from medusa_cli.support import machine
 from medusa_cli.support.console import messages
 from medusa_cli.support.errors import MedusaError
 
@@ -79,8 +77,8 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
             path,
             n_ctx=options.ctx_size or min(trained, DEFAULT_CONTEXT),
             n_gpu_layers=options.n_gpu_layers,
-            n_threads=options.threads or physical_cores(),
-            n_threads_batch=options.threads or physical_cores(),
+            n_threads=options.threads or native.physical_cores(),
+            n_threads_batch=options.threads or native.physical_cores(),
             flash_attn=options.cache_type_v.value not in ("f32", "f16", "bf16"),
             type_k=types[0],
             type_v=types[1],
@@ -90,12 +88,6 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
         )
     except ValueError as error:
         raise MedusaError(f"llama-cpp-python cannot load {path} ({error})") from error
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, without their hardware threads where the system tells."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, machine.physical_cores() or usable)
 
 
 class LlamaCppDriver:

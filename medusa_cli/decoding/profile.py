@@ -50,7 +50,7 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
         "cpu": machine.cpu_name(),
         "backend": ", ".join(devices) if model.gpu else "cpu",
         "gpu_layers": options.n_gpu_layers if model.gpu else 0,
-        "threads": options.threads or machine.physical_cores() or 0,
+        "threads": options.threads or native.physical_cores(),
         "kernels": kernels["selected"] or STOCK,
         "module": content_hash(Path(str(_native.__file__))),
         "medusa": __version__,

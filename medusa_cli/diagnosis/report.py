@@ -13,7 +13,7 @@ from medusa_cli import __version__
 from medusa_cli.decoding.profile import STOCK
 from medusa_cli.models import assets, demo, references
 from medusa_cli.support.errors import describe, is_reportable
-from medusa_cli.support.machine import cpu_name, memory, physical_cores
+from medusa_cli.support.machine import cpu_name, memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,6 @@ def diagnose() -> dict[str, Any]:
         "llama_cpp_python_wanted": wanted_version(),
         **_engine(problems),
         "cpu": cpu_name(),
-        "cores_physical": physical_cores(),
         "cores_logical": os.cpu_count() or 1,
     }
     found["memory_total"], found["memory_available"] = memory()
@@ -54,6 +53,7 @@ def _engine(problems: list[str]) -> dict[str, Any]:
         info = native.system_info()
         return {
             "libllama": native.libllama_version(),
+            "cores_physical": native.physical_cores(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
             "kernels": _kernels(native.kernel_info(), problems),
@@ -61,7 +61,7 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     except Exception as error:  # whatever is broken, the rest of the report is wanted
         reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
         problems.append(reason)
-        return {"libllama": None, "devices": [], "cpu_features": [], "kernels": None}
+        return {"libllama": None, "cores_physical": None, "devices": [], "cpu_features": [], "kernels": None}
 
 
 def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:

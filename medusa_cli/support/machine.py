@@ -60,16 +60,3 @@ def _lines(path: str) -> list[str]:
         return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def physical_cores() -> int | None:
-    """Cores without their extra hardware threads, None where the system does not tell."""
-    cores: set[tuple[str, str]] = set()
-    package = "0"
-    for line in _lines("/proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        if key.strip() == "physical id":
-            package = value.strip()
-        elif key.strip() == "core id":
-            cores.add((package, value.strip()))
-    return len(cores) or None

@@ -1,4 +1,5 @@
 #include "base/gguf_file.h"
+#include "base/platform.h"
 #include "bindings/bindings.h"
 #include "ggml-backend.h"
 #include "llama/model.h"
@@ -125,6 +126,7 @@ void bind_files(nb::module_& m) {
     m.def("read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a);
     m.def("libllama_version", &libllama_version);
     m.def("system_info", &system_info);
+    m.def("physical_cores", &physical_cores);
 }
 
 }  // namespace medusa
