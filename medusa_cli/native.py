@@ -6,6 +6,7 @@ native runs, because the engine relies on struct layouts of exactly that release
 """
 
 from importlib import metadata
+from pathlib import Path
 
 from medusa_cli.support.errors import MedusaError
 
@@ -27,6 +28,13 @@ def _check_versions() -> None:
             f"llama-cpp-python {LLAMA_CPP_PYTHON_PIN} is needed, found {found or 'none'}: "
             f"run `pip install llama-cpp-python=={LLAMA_CPP_PYTHON_PIN}`"
         )
+
+
+def module_file() -> Path:
+    """The compiled module's file."""
+    from medusa_cli import _native
+
+    return Path(str(_native.__file__))
 
 
 _check_versions()

@@ -13,7 +13,6 @@ from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.decoding.lossless import first_difference
-from medusa_cli.diagnosis import report
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 
@@ -36,7 +35,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         "bench_format": FORMAT,
         "complete": found.complete,
         "medusa": __version__,
-        "llama_cpp_python": report.installed_version(report.ENGINE_LIBRARY),
+        "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": plan.model, "description": description},
         "machine": {
             "cpu": machine.cpu_name(),

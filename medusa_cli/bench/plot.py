@@ -7,19 +7,7 @@ from typing import Any
 
 from medusa_cli.bench import report
 from medusa_cli.bench.methods import BASELINES
-from medusa_cli.support.errors import MedusaError
-
-FORMATS = (".svg", ".png", ".pdf")
-
-
-def check(path: Path) -> None:
-    """MedusaError when no picture could be written to `path`, before anything is measured."""
-    if path.suffix.lower() not in FORMATS:
-        raise MedusaError(f"{path}: a plot is {', '.join(FORMATS)}: give a name with one of these endings")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MedusaError("--plot needs matplotlib: run `pip install 'medusa-cli[plot]'`") from error
+from medusa_cli.support import plots
 
 
 def write(document: dict[str, Any], path: Path) -> None:
@@ -27,16 +15,13 @@ def write(document: dict[str, Any], path: Path) -> None:
     # A figure of its own, not pyplot: no window system, no state beside it.
     from matplotlib.figure import Figure
 
-    from medusa_cli.support.atomic import atomic_path
-
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     _speedups(document["methods"], left)
     _depths(document["methods"], right)
     made_up = report.synthetic(document)
     figure.suptitle(f"medusa bench: {document['model']['name']}" + (f"\n{made_up}" if made_up else ""))
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))
+    plots.save(figure, path)
 
 
 def _speedups(methods: dict[str, Any], axes: Any) -> None:

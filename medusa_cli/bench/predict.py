@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from medusa_cli.decoding import trees
+from medusa_cli.decoding import pass_cost, trees
 
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
@@ -21,8 +21,6 @@ def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] |
     tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
     passes over one token and over the tree, medians of rounds that hold both.
     """
-    from medusa_cli.tuning import costs
-
     if engine.heads is None or engine.lookup or engine.dynamic:
         return None
     choices = engine.session.tree.choices
@@ -31,7 +29,7 @@ def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] |
         return None
 
     size = engine.session.tree.size
-    timer = costs.timer(engine.model, size, position, n_threads, engine.session.n_ctx)
-    rounds = [(costs.pass_ms(timer, 1), costs.pass_ms(timer, size)) for _ in range(ROUNDS)]
+    timer = pass_cost.make_timer(engine.model, size, position, n_threads, engine.session.n_ctx)
+    rounds = [(pass_cost.pass_ms(timer, 1), pass_cost.pass_ms(timer, size)) for _ in range(ROUNDS)]
     plain_ms, verify_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
     return {"tokens_per_step": 1.0 + sum(chances), "plain_ms": plain_ms, "verify_ms": verify_ms}

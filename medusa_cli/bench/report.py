@@ -8,15 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench.methods import PLAIN, STOCK
-from medusa_cli.decoding.figures import PHASES
+from medusa_cli.decoding.figures import NOTABLE_ERROR, PHASES
 from medusa_cli.support.tables import MISSING, Table, number, print_table
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-NOTABLE_ERROR = 0.15
-"""From this relative error on, a prediction is flagged."""
 NOTABLE_SPREAD = 2.0
 """From this ratio of fast to slow answers on, by one method of plain decoding, the machine counts as busy."""
 

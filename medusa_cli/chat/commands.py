@@ -6,15 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medusa_cli.chat.conversation import Conversation
+from medusa_cli.chat.parts import Chat
 from medusa_cli.decoding import figures, settings
 from medusa_cli.support.errors import MedusaError
-
-if TYPE_CHECKING:
-    from medusa_cli.chat.repl import Repl
-
 
 FENCE = '"""'
 
@@ -25,11 +21,11 @@ class Leave(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """run(repl, argument) -> True when Ctrl-C cut an answer short."""
+    """run(chat, argument) -> True when Ctrl-C cut an answer short."""
 
     usage: str
     meaning: str
-    run: Callable[[Repl, str], bool]
+    run: Callable[[Chat, str], bool]
 
 
 def find_command(entry: str) -> tuple[str, str] | None:
@@ -38,81 +34,81 @@ def find_command(entry: str) -> tuple[str, str] | None:
     return (match[1], match[2] or "") if match else None
 
 
-def _help(repl: Repl, _: str) -> bool:
+def _help(chat: Chat, _: str) -> bool:
     shown = {command.usage: command.meaning for command in COMMANDS.values()}
     width = max(map(len, shown))
     lines = [f"{usage.ljust(width)}  {meaning}" for usage, meaning in shown.items()]
     lines += [f"{FENCE.ljust(width)}  begin and end a message of several lines"]
     lines += [f"{'Ctrl-C'.ljust(width)}  stop the answer; at the prompt: leave", f"{'Ctrl-D'.ljust(width)}  leave"]
-    repl.screen.show("\n".join(lines))
+    chat.screen.show("\n".join(lines))
     return False
 
 
-def _exit(repl: Repl, _: str) -> bool:
+def _exit(chat: Chat, _: str) -> bool:
     raise Leave
 
 
-def _clear(repl: Repl, _: str) -> bool:
-    repl.conversation.clear()
-    repl.screen.note("The conversation starts afresh.")
+def _clear(chat: Chat, _: str) -> bool:
+    chat.conversation.clear()
+    chat.screen.note("The conversation starts afresh.")
     return False
 
 
-def _regen(repl: Repl, _: str) -> bool:
-    return repl.regenerate()
+def _regen(chat: Chat, _: str) -> bool:
+    return chat.regenerate()
 
 
-def _system(repl: Repl, argument: str) -> bool:
+def _system(chat: Chat, argument: str) -> bool:
     if not argument:
-        current = repl.conversation.system
-        repl.screen.show(f"system prompt: {current}" if current else "there is no system prompt")
+        current = chat.conversation.system
+        chat.screen.show(f"system prompt: {current}" if current else "there is no system prompt")
         return False
     quoted = len(argument) >= 2 and argument[0] == argument[-1] == '"'
     text = argument[1:-1] if quoted else argument
-    repl.conversation.system = text or None
-    repl.screen.note("The system prompt is set." if text else "The system prompt is removed.")
+    chat.conversation.system = text or None
+    chat.screen.note("The system prompt is set." if text else "The system prompt is removed.")
     return False
 
 
-def _set(repl: Repl, argument: str) -> bool:
+def _set(chat: Chat, argument: str) -> bool:
     name, _, value = argument.partition(" ")
     if not name:
         rows = [
-            (key, settings.show(repl.settings, key), parameter.meaning)
+            (key, settings.show(chat.settings, key), parameter.meaning)
             for key, parameter in settings.PARAMETERS.items()
         ]
-        rows.append((settings.ACCEPT, settings.show(repl.settings, settings.ACCEPT), "greedy, exact or typical"))
-        repl.screen.show("\n".join(f"{key:<15} {value:<8} {meaning}" for key, value, meaning in rows))
+        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), "greedy, exact or typical"))
+        chat.screen.show("\n".join(f"{key:<15} {value:<8} {meaning}" for key, value, meaning in rows))
         return False
     if not value.strip():
         raise MedusaError(f"/set {name} needs a value, as in /set temp 0.2; /set alone shows them all")
-    repl.settings = settings.changed(repl.settings, name, value.strip())
-    repl.screen.note(f"{name} is {value.strip()}.")
+    chat.settings = settings.changed(chat.settings, name, value.strip())
+    chat.screen.note(f"{name} is {value.strip()}.")
     return False
 
 
-def _stats(repl: Repl, _: str) -> bool:
-    if repl.generation is None:
+def _stats(chat: Chat, _: str) -> bool:
+    if chat.generation is None:
         raise MedusaError("there is no answer to show figures of yet")
-    rows = figures.stats_rows(repl.generation, repl.seed, repl.engine.n_ctx)
-    repl.screen.show("\n".join(f"{label:<17} {value}" for label, value in rows))
+    rows = figures.stats_rows(chat.generation, chat.seed, chat.engine.n_ctx)
+    chat.screen.show("\n".join(f"{label:<17} {value}" for label, value in rows))
     return False
 
 
-def _save(repl: Repl, argument: str) -> bool:
+def _save(chat: Chat, argument: str) -> bool:
     path = _path(argument, "/save")
-    repl.conversation.save(path, repl.engine.name)
-    repl.screen.note(f"Saved {len(repl.conversation.turns)} turns to {path}.")
+    chat.conversation.save(path, chat.engine.name)
+    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}.")
     return False
 
 
-def _load(repl: Repl, argument: str) -> bool:
+def _load(chat: Chat, argument: str) -> bool:
     path = _path(argument, "/load")
-    repl.conversation = Conversation.load(path)
-    repl.screen.note(f"Loaded {len(repl.conversation.turns)} turns from {path}.")
-    if repl.conversation.turns:
-        last = repl.conversation.turns[-1]
-        repl.screen.note(f"{last['role']}: {last['content']}")
+    chat.conversation = Conversation.load(path)
+    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}.")
+    if chat.conversation.turns:
+        last = chat.conversation.turns[-1]
+        chat.screen.note(f"{last['role']}: {last['content']}")
     return False
 
 

@@ -15,7 +15,7 @@ from medusa_cli.support.errors import print_error
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-    from medusa_cli.chat.repl import Reader
+    from medusa_cli.chat.parts import Reader
 
 PROMPT = "> "
 CONTINUED = ". "
@@ -32,7 +32,7 @@ class PlainReader:
         self.interactive = interactive
 
     def read(self, continued: bool = False) -> str:
-        """See repl.Reader. Bytes that are not UTF-8 are replaced."""
+        """See parts.Reader. Bytes that are not UTF-8 are replaced."""
         if self.interactive:
             print(CONTINUED if continued else PROMPT, end="", file=sys.stderr, flush=True)
         try:
@@ -72,7 +72,7 @@ class PromptReader:
         )
 
     def read(self, continued: bool = False) -> str:
-        """See repl.Reader. Ctrl-C with text on the line only clears it."""
+        """See parts.Reader. Ctrl-C with text on the line only clears it."""
         from prompt_toolkit.formatted_text import FormattedText
 
         placeholder = FormattedText([("fg:ansibrightblack", "" if continued else PLACEHOLDER)])

@@ -138,9 +138,8 @@ def run(
     ] = None,
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
-    from medusa_cli.bench import plot as plots
     from medusa_cli.bench.measure import Measurements, Plan
-    from medusa_cli.support import console
+    from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
@@ -293,7 +292,7 @@ def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, 
     import json
 
     from medusa_cli.bench import document, markdown, report
-    from medusa_cli.bench import plot as plots
+    from medusa_cli.bench import plot as picture
     from medusa_cli.support import console
     from medusa_cli.support.atomic import atomic_file
 
@@ -306,4 +305,4 @@ def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, 
         with atomic_file(json_file) as file:
             file.write(json.dumps(built, ensure_ascii=False, indent=1).encode() + b"\n")
     if plot is not None:
-        plots.write(built, plot)
+        picture.write(built, plot)

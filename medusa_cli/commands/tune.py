@@ -54,8 +54,7 @@ def tune(
     ] = None,
 ) -> None:
     """Find the draft tree that is fastest on this machine, or that none is. chat and generate then use it."""
-    from medusa_cli.bench import plot as plots
-    from medusa_cli.support import console
+    from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
     positions = _positions(ctx)
@@ -110,7 +109,7 @@ def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Console) -> None:
-    from medusa_cli.tuning import plot as plots
+    from medusa_cli.tuning import plot as picture
     from medusa_cli.tuning import report
 
     if as_json:
@@ -118,4 +117,4 @@ def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Consol
     else:
         report.show(found, out)
     if plot is not None:
-        plots.write(found, plot)
+        picture.write(found, plot)

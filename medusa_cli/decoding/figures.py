@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 PHASES = ("draft", "verify", "accept", "commit", "other")
+NOTABLE_ERROR = 0.15
+"""From this relative error on, a prediction of speed is flagged."""
 STAT_KEYS = (
     "tokens_per_step",
     "acceptance_per_depth",

@@ -36,9 +36,7 @@ def folder() -> Path:
 
 def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
     """What a profile depends on: base and heads, processor, devices, threads, kernels, build, versions."""
-    # native first: it loads libllama before the module.
     from medusa_cli import native
-    from medusa_cli import _native  # isort: skip
     from medusa_cli.converters.gguf.fingerprint import fingerprint
 
     kernels = native.kernel_info()
@@ -52,7 +50,7 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
         "gpu_layers": options.n_gpu_layers if model.gpu else 0,
         "threads": options.threads or native.physical_cores(),
         "kernels": kernels["selected"] or STOCK,
-        "module": content_hash(Path(str(_native.__file__))),
+        "module": content_hash(native.module_file()),
         "medusa": __version__,
         "llama_cpp_python": native.LLAMA_CPP_PYTHON,
     }

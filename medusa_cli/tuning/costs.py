@@ -5,30 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
+from medusa_cli.decoding.pass_cost import Timer, pass_ms
 from medusa_cli.tuning.choose import Calibration, CostCurve
-
-if TYPE_CHECKING:
-    from medusa_cli import native
 
 ROUNDS = 9
 MIN_ROUNDS = 3
-PASSES = 4
-"""Forward passes in a row. The first one, which has a new graph built, is dropped."""
 MARGIN = 1.15
 """A width is past hope when it costs this much more than the most tokens a step can bring."""
-
-
-class Timer(Protocol):
-    """native.VerifyTimer."""
-
-    def time(self, width: int, *, passes: int) -> list[float]: ...
-
-
-def pass_ms(timer: Timer, width: int) -> float:
-    """Median of a few passes."""
-    return statistics.median(timer.time(width, passes=PASSES)[1:])
 
 
 def cost_curve(
@@ -71,13 +55,3 @@ def calibration(real: Sequence[tuple[int, dict[str, float], int]], passes: dict[
         return factor, rest
 
     return Calibration(*parts(False), *parts(True))
-
-
-def timer(model: native.Model, widest: int, position: int, n_threads: int, n_ctx: int) -> Timer:
-    """A timer behind `position` tokens, as a drafting session with a context of `n_ctx` would decode.
-
-    The size of the cache alone changes what a pass costs (its values lie n_ctx apart where flash attention is off).
-    """
-    from medusa_cli import native
-
-    return native.VerifyTimer(model, widest, position=position, n_ctx=n_ctx, n_threads=n_threads)

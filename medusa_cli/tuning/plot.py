@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from medusa_cli.support import plots
+
 
 def write(profile: dict[str, Any], path: Path) -> None:
-    """Draws to `path`, whose ending medusa_cli.bench.plot.check has accepted."""
+    """Draws to `path`, whose ending medusa_cli.support.plots.check has accepted."""
     # A figure of its own, not pyplot: no window system, no state beside it.
     from matplotlib.figure import Figure
-
-    from medusa_cli.support.atomic import atomic_path
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -47,5 +47,4 @@ def write(profile: dict[str, Any], path: Path) -> None:
         if axes.lines:
             axes.legend()
     figure.suptitle(f"medusa tune: {profile['model']['name']}")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))
+    plots.save(figure, path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.bench.report import NOTABLE_ERROR
 from medusa_cli.decoding import trees
+from medusa_cli.decoding.figures import NOTABLE_ERROR
 from medusa_cli.support.tables import MISSING, Table, number, print_table
 from medusa_cli.tuning import choose
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding import profile, tree_search, trees
+from medusa_cli.decoding import pass_cost, profile, tree_search, trees
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
@@ -237,7 +237,7 @@ def _curves(
         done, total = 0, len(positions) * len(choose.SIZES) * costs.ROUNDS
         for number, position in enumerate(positions, start=1):
             bar.update(done, total, f"reading {position} tokens")
-            timer = costs.timer(opened.model, choose.SIZES[-1], position, opened.options.threads, opened.n_ctx)
+            timer = pass_cost.make_timer(opened.model, choose.SIZES[-1], position, opened.options.threads, opened.n_ctx)
 
             def on_pass(width: int, position: int = position) -> None:
                 nonlocal done
@@ -261,7 +261,7 @@ def _calibrate(
     probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
     sessions = {1: opened.session(()), **{probe.nodes: opened.session(probe.choices) for probe in probes}}
     position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
-    timer = costs.timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
+    timer = pass_cost.make_timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
     real: list[tuple[int, dict[str, float], int]] = []
     passes: dict[int, list[float]] = {nodes: [] for nodes in sessions}
     with progress.phase(console, "Calibration", "answers") as bar:
@@ -270,7 +270,7 @@ def _calibrate(
                 bar.update(len(real), len(prompts) * len(sessions))
                 stats = session.generate(prompt, max_tokens=ANSWER_TOKENS // 2).stats
                 real.append((nodes, stats["timings_ms"], stats["steps"]))
-                passes[nodes].append(costs.pass_ms(timer, nodes))
+                passes[nodes].append(pass_cost.pass_ms(timer, nodes))
             if number > 0 and time.monotonic() > deadline:
                 break
     return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})

@@ -20,6 +20,7 @@ from medusa_cli.decoding import lossless
 from medusa_cli.prompts import bench_set
 from medusa_cli.prompts.bench_set import Prompt
 from medusa_cli.prompts.seeds.prompts import iter_conversations
+from medusa_cli.support import plots
 from medusa_cli.support.errors import MedusaError
 
 KINDS = [
@@ -472,7 +473,7 @@ def test_a_plot_is_written_in_each_format(worker: type[FakeWorker], tmp_path: Pa
     pytest.importorskip("matplotlib")
     built, _ = run(plan())
     for name, begins in (("a.svg", b"<?xml"), ("a.PNG", b"\x89PNG"), ("a.pdf", b"%PDF")):
-        plot.check(tmp_path / name)
+        plots.check(tmp_path / name)
         plot.write(built, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(begins)
     alone, _ = run(plan("medusa"))
@@ -482,9 +483,9 @@ def test_a_plot_is_written_in_each_format(worker: type[FakeWorker], tmp_path: Pa
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MedusaError, match=r"medusa-cli\[plot\]"):
-        plot.check(Path("a.svg"))
+        plots.check(Path("a.svg"))
     with pytest.raises(MedusaError, match=r"a plot is \.svg, \.png, \.pdf"):
-        plot.check(Path("a.gif"))
+        plots.check(Path("a.gif"))
 
 
 def test_the_end_of_a_text_counts_as_a_token() -> None:
