@@ -41,10 +41,10 @@ from medusa_cli.converters.heads.write import (
     with_draft_vocabulary,
     write_heads_file,
 )
+from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import Bar, phase
-from medusa_cli.training.base_model import matrix_rows, output_rows, read_base
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from medusa_cli.converters.heads import sidecar, single_file
 from medusa_cli.decoding import tree_search
+from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from .base_model import BaseModel, embedding_rows, output_rows, read_base
 from .heads import draft_vocab, export
 from .heads.recipe import EVALUATIONS, RECIPES
 from .heads.schedule import Schedule

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli.decoding import tree_search
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.text.filters import loop_start
 from medusa_cli.tuning.decode import TEMPERATURES
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
+from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
-from medusa_cli.training.base_model import output_rows, read_base
 from medusa_cli.training.heads.export import NEVER, check_folder, export_heads
 
 SCALE = 8.0

@@ -20,9 +20,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli
+from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
-from medusa_cli.training.base_model import read_base
 from medusa_cli.training.heads import draft_vocab
 from medusa_cli.training.report import live, record
 from medusa_cli.training.report.curve import MOST_POINTS, Curve

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from medusa_cli.training.text import filters, sources
+from medusa_cli.decoding import loops
+from medusa_cli.training.text import sources
 from medusa_cli.training.text.corpus import Corpus, Text
 from medusa_cli.training.text.duplicates import KnownTexts, gram_hashes, sketch
 
@@ -65,8 +66,8 @@ def test_short_texts_are_compared_as_a_whole() -> None:
     ],
 )
 def test_short_loops_are_degenerate(tokens: list[int], degenerate: bool) -> None:
-    assert filters.loop_start(tokens) == len(tokens)
-    assert filters.is_degenerate(tokens) == degenerate
+    assert loops.loop_start(tokens) == len(tokens)
+    assert loops.is_degenerate(tokens) == degenerate
 
 
 def add(corpus: Corpus, text: Text, tokens: list[int]) -> None:

@@ -18,10 +18,11 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_cli.decoding import loops
+from medusa_cli.models.base_file import embedding_rows, output_rows, read_base
 from medusa_cli.prompts.seeds.prompts import WEIGHTS, iter_conversations
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.base_model import embedding_rows, output_rows, read_base
-from medusa_cli.training.text import dataset, dialogs, filters
+from medusa_cli.training.text import dataset, dialogs
 from medusa_cli.training.text.corpus import Corpus, Text
 from medusa_cli.training.text.self_written import is_usable
 
@@ -30,7 +31,7 @@ from medusa_cli.training.text.self_written import is_usable
 
 @given(st.lists(st.integers(0, 10**6), max_size=80, unique=True))
 def test_text_without_repetition_is_kept(tokens: list[int]) -> None:
-    assert filters.loop_start(tokens) == len(tokens)
+    assert loops.loop_start(tokens) == len(tokens)
 
 
 @given(
@@ -40,9 +41,9 @@ def test_text_without_repetition_is_kept(tokens: list[int]) -> None:
 )
 def test_a_loop_is_cut_after_its_first_round(lead: list[int], period: int, length: int) -> None:
     tokens = lead + [at % period for at in range(length)]
-    kept = filters.loop_start(tokens)
-    assert len(lead) <= kept <= len(lead) + max(period, filters.WINDOW)
-    assert filters.loop_start(tokens[:kept]) == kept
+    kept = loops.loop_start(tokens)
+    assert len(lead) <= kept <= len(lead) + max(period, loops.WINDOW)
+    assert loops.loop_start(tokens[:kept]) == kept
 
 
 def test_a_phrase_may_come_three_times_but_not_more() -> None:
@@ -51,8 +52,8 @@ def test_a_phrase_may_come_three_times_but_not_more() -> None:
     def text(times: int) -> list[int]:
         return [token for _ in range(times) for token in (*phrase, *(next(fresh) for _ in range(30)))]
 
-    assert filters.loop_start(text(3)) == 3 * 38
-    assert filters.loop_start(text(4)) == 38  # before the second occurrence
+    assert loops.loop_start(text(3)) == 3 * 38
+    assert loops.loop_start(text(4)) == 38  # before the second occurrence
 
 
 # --- prompt files ----------------------------------------------------------------------------------

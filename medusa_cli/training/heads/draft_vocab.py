@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from medusa_cli.converters.heads import sidecar
+from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import atomic_file
 
-from ..base_model import BaseModel
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
 from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads.formats.hydra import PREFIX_CONFIG, PREFIX_NAMES
+from medusa_cli.models.base_file import BaseModel, output_rows
 from medusa_cli.support.atomic import atomic_file, explain_os_error
 from medusa_cli.support.errors import MedusaError
-
-from ..base_model import BaseModel, output_rows
 
 NEVER = -30000.0
 """Bias of a token that must not be drafted: far below any logit, and representable in F16, where -65504 is the end."""

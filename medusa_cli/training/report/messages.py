@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.errors import MedusaError
 
-from ..base_model import BaseModel
 from ..heads.recipe import TEACHER_BYTES
 from ..options import TrainOptions
 from ..text.corpus import Corpus

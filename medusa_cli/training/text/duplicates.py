@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .filters import GRAM
+from medusa_cli.decoding.loops import GRAM
 
 SKETCH = 128
 """Hashes kept of a text: the smallest ones, so that equal texts keep equal ones. With a quarter as many, a text of 300

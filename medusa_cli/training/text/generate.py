@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli import native
+from medusa_cli.decoding.loops import is_degenerate, loop_start
 from medusa_cli.decoding.prompts import Message, prompt_tokens
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
@@ -28,7 +29,6 @@ from ..interrupts import Stopped
 from .corpus import Corpus, Text
 from .dialogs import Conversation, PromptSource
 from .duplicates import KnownTexts
-from .filters import is_degenerate, loop_start
 from .self_written import UserTurns
 
 MAX_ANSWER = 384

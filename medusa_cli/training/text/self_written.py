@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from medusa_cli import native
 from medusa_cli.decoding import template
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.prompts import tokenize_rendered
 from medusa_cli.prompts.seeds.prompts import follow_up
 from medusa_cli.prompts.seeds.words import OPENERS
 
 from ..interrupts import Stopped
 from .dialogs import Conversation
-from .filters import loop_start
 
 MAX_TOKENS = 96
 CAPTION = "@@user-turn@@"

@@ -1,4 +1,4 @@
-"""Where generated text stops being worth training on.
+"""Where generated text falls into a loop, and stops being worth training or measuring on.
 
 Small models fall into loops. A loop is trivially predictable: trained on, it pulls the heads towards itself; counted in
 a held-out set, it flatters every number.

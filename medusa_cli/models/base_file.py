@@ -1,4 +1,4 @@
-"""What training needs to know of the base model, read from its file without loading it."""
+"""What training and conversion need to know of the base model, read from its file without loading it."""
 
 from __future__ import annotations
 
