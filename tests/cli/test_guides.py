@@ -1,0 +1,51 @@
+"""The guides in docs/ against the commands: each names all options of the commands it is about, and no others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from medusa_cli import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+HEADING = re.compile(r"^## Options of `medusa ([a-z]+)`$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+TABLES = [
+    (page.name, command, table)
+    for page in sorted(DOCS.glob("*.md"))
+    for command, table in HEADING.findall(page.read_text(encoding="utf-8"))
+]
+HELP = {"-h", "--help", "--help-all"}
+
+
+def commands() -> dict[str, Any]:
+    """The parser of each command; of bench, that of `medusa bench MODEL`."""
+    group: Any = typer.main.get_command(cli.app)
+    return {name: found.commands["run"] if name == "bench" else found for name, found in group.commands.items()}
+
+
+def test_every_command_has_one_table_of_options() -> None:
+    assert sorted(command for _, command, _ in TABLES) == sorted(commands())
+
+
+@pytest.mark.parametrize(("page", "command", "table"), TABLES, ids=[f"{page}-{name}" for page, name, _ in TABLES])
+def test_a_guide_names_every_option(page: str, command: str, table: str) -> None:
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `-")]
+    named = re.findall(r"`(-[^`]+)`", " ".join(cells))
+    parameters = commands()[command].params
+    known = {name for one in parameters for name in (*one.opts, *one.secondary_opts) if name.startswith("-")} - HELP
+    assert sorted(named) == sorted(known)
+
+
+def test_the_guide_of_bench_names_the_options_of_kernels() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    parameters = group.commands["bench"].commands["kernels"].params
+    text = (DOCS / "bench.md").read_text(encoding="utf-8")
+    usage = re.search(r"^    medusa bench kernels MODEL (\[.*)$", text, re.MULTILINE)
+    assert usage is not None
+    named = set(re.findall(r"\[(-\S+?)[ \]]", usage[1]))
+    assert all(named & set(one.opts) for one in parameters if one.opts[0].startswith("-"))
+    assert named <= {name for one in parameters for name in one.opts}
