@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from medusa_cli import __version__
 from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train, tune
+from medusa_cli.commands.registry import add_command
 from medusa_cli.support.errors import report
 
 # The argument parser's own control flow and usage errors, which it prints itself (exit 2 for usage).
@@ -55,15 +56,15 @@ def _options(
     pass
 
 
-app.command("chat")(chat.chat)
-app.command("generate")(generate.generate)
-app.command("inspect")(inspect.inspect)
-app.command("convert")(convert.convert)
-app.command("split")(split.split)
-app.command("train")(train.train)
-app.command("tune")(tune.tune)
+add_command(app, "chat", chat.chat)
+add_command(app, "generate", generate.generate)
+add_command(app, "inspect", inspect.inspect)
+add_command(app, "convert", convert.convert)
+add_command(app, "split", split.split)
+add_command(app, "train", train.train)
+add_command(app, "tune", tune.tune)
 app.add_typer(bench.app, name="bench")
-app.command("doctor")(doctor.doctor)
+add_command(app, "doctor", doctor.doctor)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli.bench.methods import METHODS
+from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import (
     DRAFT_PANEL,
     MAX_SEED,
@@ -43,9 +44,6 @@ class BenchGroup(TyperGroup):
 app = typer.Typer(cls=BenchGroup, help="Measure how fast a model decodes by different methods, side by side.")
 
 
-@app.command(
-    DEFAULT_COMMAND, hidden=True, no_args_is_help=True, epilog="Two results: `medusa bench compare A.json B.json`."
-)
 @grouped
 def run(
     model: ModelArgument,
@@ -78,7 +76,10 @@ def run(
         str, typer.Option("--temp", metavar="X,...", help="Temperatures, comma-separated; 0: most likely token.")
     ] = "0",
     seed: Annotated[
-        int, typer.Option("-s", "--seed", metavar="N", min=0, max=MAX_SEED, help="Random seed above temperature 0.")
+        int,
+        typer.Option(
+            "-s", "--seed", metavar="N", min=0, max=MAX_SEED, hidden=True, help="Random seed above temperature 0."
+        ),
     ] = 0,
     heads: Annotated[
         Path | None,
@@ -87,12 +88,18 @@ def run(
     tree: Annotated[
         str | None,
         typer.Option(
-            "--tree", metavar="dynamic|NAME|FILE[:NAME]", rich_help_panel=DRAFT_PANEL, help="Draft tree of medusa."
+            "--tree",
+            metavar="dynamic|NAME|FILE[:NAME]",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Draft tree of medusa.",
         ),
     ] = None,
     accept: Annotated[
         AcceptKind | None,
-        typer.Option("--accept", show_default=False, rich_help_panel=DRAFT_PANEL, help="Accept rule of medusa."),
+        typer.Option(
+            "--accept", show_default=False, rich_help_panel=DRAFT_PANEL, hidden=True, help="Accept rule of medusa."
+        ),
     ] = None,
     synth_accept: Annotated[
         float | None,
@@ -103,6 +110,7 @@ def run(
             max=1.0,
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="Accept each draft with this probability, whatever the model says: real times, no real output.",
         ),
     ] = None,
@@ -112,6 +120,7 @@ def run(
             "--draft-model",
             metavar="FILE",
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="A smaller model of the same vocabulary, for the method draft-model.",
         ),
     ] = None,
@@ -122,6 +131,7 @@ def run(
             metavar="N",
             min=0,
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="Tokens that llama-lookup and draft-model draft; 0: 2 on a CPU, 10 on a GPU.",
         ),
     ] = 0,
@@ -166,7 +176,6 @@ def run(
     _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
 
 
-@app.command("compare")
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.json", help="What `medusa bench --json` wrote.")],
     b: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
@@ -183,7 +192,6 @@ def compare(
     tables.print_table(table, console.data())
 
 
-@app.command("kernels")
 def kernels(
     model: ModelArgument,
     widths: Annotated[
@@ -207,6 +215,19 @@ def kernels(
         print(measuring.as_json(rows))
     else:
         tables.print_table(measuring.table(rows, model), console.data())
+
+
+add_command(
+    app,
+    DEFAULT_COMMAND,
+    run,
+    path="medusa bench",
+    epilog="Two results: `medusa bench compare A.json B.json`.",
+    hidden=True,
+    no_args_is_help=True,
+)
+add_command(app, "compare", compare)
+add_command(app, "kernels", kernels)
 
 
 def _widths(text: str) -> list[int]:

@@ -26,29 +26,35 @@ def convert(
     ] = None,
     quant: Annotated[str, typer.Option("--quant", metavar="TYPE", help="Type of the base; F16, Q8_0, ...")] = "Q4_K_M",
     heads_quant: Annotated[
-        str, typer.Option("--heads-quant", metavar="TYPE", help="Type of the heads' output matrices.")
+        str, typer.Option("--heads-quant", metavar="TYPE", hidden=True, help="Type of the heads' output matrices.")
     ] = "Q8_0",
     blocks_quant: Annotated[
-        str, typer.Option("--blocks-quant", metavar="TYPE", help="Type of the heads' residual blocks.")
+        str, typer.Option("--blocks-quant", metavar="TYPE", hidden=True, help="Type of the heads' residual blocks.")
     ] = "F16",
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     draft_vocab: Annotated[
         int | None,
         typer.Option(
-            "--draft-vocab", metavar="N", min=1, help="Draft only the N tokens most frequent in --calibration."
+            "--draft-vocab",
+            metavar="N",
+            min=1,
+            hidden=True,
+            help="Draft only the N tokens most frequent in --calibration.",
         ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="Text to count tokens in.")
+        Path | None, typer.Option("--calibration", metavar="FILE", hidden=True, help="Text to count tokens in.")
     ] = None,
     allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", help="Requantise a base GGUF that is quantised already.")
+        bool, typer.Option("--allow-requantize", hidden=True, help="Requantise a base GGUF that is quantised already.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail when a head predicts nothing.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", hidden=True, help="Fail when a head predicts nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, from headers alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
-    threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
+    threads: Annotated[
+        int, typer.Option("-t", "--threads", min=0, hidden=True, help="CPU threads; 0: physical cores.")
+    ] = 0,
 ) -> None:
     """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar)."""
     from medusa_cli.conversion.pipeline import Conversion, ConvertOptions

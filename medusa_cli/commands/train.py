@@ -24,7 +24,10 @@ def train(
     objective: Annotated[
         Objective,
         typer.Option(
-            "--objective", metavar="WHAT", help="teacher: the model's own probabilities; truth: the text's tokens."
+            "--objective",
+            metavar="WHAT",
+            hidden=True,
+            help="teacher: the model's own probabilities; truth: the text's tokens.",
         ),
     ] = DEFAULT_OBJECTIVE,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
@@ -35,26 +38,40 @@ def train(
         Path | None,
         typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
     ] = None,
-    seed: Annotated[int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, help="Same seed and text, same heads.")] = 0,
+    seed: Annotated[
+        int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, hidden=True, help="Same seed and text, same heads.")
+    ] = 0,
     tokens: Annotated[
-        int | None, typer.Option("--tokens", min=1000, help="Tokens to generate, instead of a share of the minutes.")
+        int | None,
+        typer.Option("--tokens", min=1000, hidden=True, help="Tokens to generate, instead of a share of the minutes."),
     ] = None,
     threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
     n_gpu_layers: Annotated[
         int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all when there is one.")
     ] = -1,
-    parallel: Annotated[int, typer.Option("--parallel", min=1, max=256, help="Texts generated at a time.")] = 32,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=256, hidden=True, help="Texts generated at a time.")
+    ] = 32,
     draft_vocab: Annotated[
         int | None,
-        typer.Option("--draft-vocab", min=100, help="Tokens the heads choose from; default: measured on this machine."),
+        typer.Option(
+            "--draft-vocab",
+            min=100,
+            hidden=True,
+            help="Tokens the heads choose from; default: measured on this machine.",
+        ),
     ] = None,
     export_hf: Annotated[
         Path | None,
-        typer.Option("--export-hf", metavar="DIR", help="Also write the heads as a Hugging Face checkpoint."),
+        typer.Option(
+            "--export-hf", metavar="DIR", hidden=True, help="Also write the heads as a Hugging Face checkpoint."
+        ),
     ] = None,
     work_dir: Annotated[
         Path | None,
-        typer.Option("--work-dir", metavar="DIR", help="Where text and hidden states are kept to resume from."),
+        typer.Option(
+            "--work-dir", metavar="DIR", hidden=True, help="Where text and hidden states are kept to resume from."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
 ) -> None:

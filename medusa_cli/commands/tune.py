@@ -22,7 +22,10 @@ def tune(
         float, typer.Option("--minutes", metavar="N", min=0.1, help="How long to measure, at most about.")
     ] = 3,
     ctx: Annotated[
-        str, typer.Option("--ctx", metavar="N,...", help="Context lengths, in tokens, to measure the costs at.")
+        str,
+        typer.Option(
+            "--ctx", metavar="N,...", hidden=True, help="Context lengths, in tokens, to measure the costs at."
+        ),
     ] = "512,4096",
     text: Annotated[
         Path | None,
@@ -39,7 +42,10 @@ def tune(
     write: Annotated[
         bool,
         typer.Option(
-            "--write", rich_help_panel=OUTPUT_PANEL, help="Store accuracies and tree in the GGUF of the heads, too."
+            "--write",
+            rich_help_panel=OUTPUT_PANEL,
+            hidden=True,
+            help="Store accuracies and tree in the GGUF of the heads, too.",
         ),
     ] = False,
     show: Annotated[

@@ -82,10 +82,14 @@ class EngineOptions:
     threads: ThreadsOption = 0
     n_gpu_layers: GpuLayersOption = -1
     cache_type_k: Annotated[
-        CacheType, typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, help="Type of cached keys.")
+        CacheType,
+        typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, hidden=True, help="Type of cached keys."),
     ] = CacheType.f16
     cache_type_v: Annotated[
-        CacheType, typer.Option("-ctv", "--cache-type-v", rich_help_panel=ENGINE_PANEL, help="Type of cached values.")
+        CacheType,
+        typer.Option(
+            "-ctv", "--cache-type-v", rich_help_panel=ENGINE_PANEL, hidden=True, help="Type of cached values."
+        ),
     ] = CacheType.f16
 
 
@@ -108,11 +112,15 @@ class DraftOptions:
             "--tree",
             metavar="dynamic|static|NAME|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="Draft tree: grown in each step, the best fixed one, a built-in one, or JSON file of choices.",
         ),
     ] = None
     no_heads: Annotated[
-        bool, typer.Option("--no-heads", rich_help_panel=DRAFT_PANEL, help="Load no heads: lookup alone drafts.")
+        bool,
+        typer.Option(
+            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup alone drafts."
+        ),
     ] = False
     lookup: Annotated[
         bool | None,
@@ -120,6 +128,7 @@ class DraftOptions:
             "--lookup/--no-lookup",
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="Draft what followed the same words before; default: unless --tree or --seed is given.",
         ),
     ] = None
@@ -133,25 +142,41 @@ class DraftOptions:
             "--accept",
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
+            hidden=True,
             help="Accept rule; default greedy at temperature 0, exact above. typical is lossy.",
         ),
     ] = None
     epsilon: Annotated[
         float,
         typer.Option(
-            "--epsilon", metavar="X", min=0.0, max=1.0, rich_help_panel=DRAFT_PANEL, help="Threshold of typical."
+            "--epsilon",
+            metavar="X",
+            min=0.0,
+            max=1.0,
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Threshold of typical.",
         ),
     ] = 0.09
     delta: Annotated[
         float,
         typer.Option(
-            "--delta", metavar="X", min=0.0, max=1.0, rich_help_panel=DRAFT_PANEL, help="Entropy factor of typical."
+            "--delta",
+            metavar="X",
+            min=0.0,
+            max=1.0,
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Entropy factor of typical.",
         ),
     ] = 0.3
     greedy_root: Annotated[
         bool,
         typer.Option(
-            "--greedy-root", rich_help_panel=DRAFT_PANEL, help="With typical: most likely root, as in the paper."
+            "--greedy-root",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="With typical: most likely root, as in the paper.",
         ),
     ] = False
 
@@ -185,12 +210,25 @@ class SamplingOptions:
     top_k: Annotated[
         int,
         typer.Option(
-            "--top-k", metavar="N", min=0, rich_help_panel=SAMPLING_PANEL, help="Keep the k likeliest; 0: all."
+            "--top-k",
+            metavar="N",
+            min=0,
+            rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
+            help="Keep the k likeliest; 0: all.",
         ),
     ] = 40
     top_p: Annotated[
         float,
-        typer.Option("--top-p", metavar="X", min=0.0, max=1.0, rich_help_panel=SAMPLING_PANEL, help="Nucleus; 1: off."),
+        typer.Option(
+            "--top-p",
+            metavar="X",
+            min=0.0,
+            max=1.0,
+            rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
+            help="Nucleus; 1: off.",
+        ),
     ] = 0.95
     min_p: Annotated[
         float,
@@ -200,6 +238,7 @@ class SamplingOptions:
             min=0.0,
             max=1.0,
             rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
             help="Drop what is less likely than this share of the likeliest; 0: off.",
         ),
     ] = 0.05
@@ -210,6 +249,7 @@ class SamplingOptions:
             metavar="X",
             min=0.01,
             rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
             help="Penalty on repeats; 1: off.",
         ),
     ] = 1.0
@@ -220,6 +260,7 @@ class SamplingOptions:
             metavar="N",
             min=0,
             rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
             help="Tokens the penalty looks back on.",
         ),
     ] = 64
@@ -229,6 +270,7 @@ class SamplingOptions:
             "--logit-bias",
             metavar="ID=BIAS",
             rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
             help="Add BIAS to the logit of token ID (repeatable; -inf forbids it).",
         ),
     ] = None
@@ -247,10 +289,15 @@ class SamplingOptions:
     ] = None
     stop: Annotated[
         list[str] | None,
-        typer.Option("--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, help="End before TEXT (repeatable)."),
+        typer.Option(
+            "--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, hidden=True, help="End before TEXT (repeatable)."
+        ),
     ] = None
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", rich_help_panel=SAMPLING_PANEL, help="Go on past end-of-generation tokens.")
+        bool,
+        typer.Option(
+            "--ignore-eos", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Go on past end-of-generation tokens."
+        ),
     ] = False
 
 

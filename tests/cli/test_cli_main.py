@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import typer
 from command_line import invoke
 
-from medusa_cli import __version__
+from medusa_cli import __version__, cli
 from medusa_cli.support import errors
 from medusa_cli.support.errors import MedusaError
 
@@ -32,6 +34,8 @@ OWN = {
     "doctor": "--json",
 }
 
+WITH_HELP_ALL = ("chat", "generate", "convert", "train", "tune", "bench")
+
 
 def test_help_names_every_command() -> None:
     code, out, _ = invoke("--help")
@@ -42,12 +46,38 @@ def test_help_names_every_command() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command_names_its_options(command: str) -> None:
-    code, out, _ = invoke(command, "-h")
+    code, out, _ = invoke(command, "--help-all" if command in WITH_HELP_ALL else "-h")
     assert code == 0
     wanted = OWN[command].split() + (SHARED.split() if command in ("chat", "generate") else [])
     for option in wanted:
         for spelling in option.split("/"):
             assert f" {spelling} " in out, spelling
+
+
+@pytest.mark.parametrize("command", WITH_HELP_ALL)
+def test_help_is_short_and_names_the_whole_help_last(command: str) -> None:
+    code, short, _ = invoke(command, "--help")
+    assert code == 0
+    assert short.strip().splitlines()[-1].strip() == f"All options: `medusa {command} --help-all`."
+    code, whole, _ = invoke(command, "--help-all")
+    assert code == 0
+    assert "All options" not in whole
+    shown, all_shown = options_in(short), options_in(whole)
+    assert shown < all_shown
+    parser: Any = typer.main.get_command(cli.app)
+    found = parser.commands[command]
+    parameters = (found.commands["run"] if command == "bench" else found).params
+    assert all_shown == {name for one in parameters for name in one.opts if name.startswith("--")} | {"--help"}
+
+
+def options_in(text: str) -> set[str]:
+    """The long names that a help text has a line of."""
+    return set(re.findall(r"^[^\w-]*(--[a-z-]+)", text, re.MULTILINE))
+
+
+def test_help_of_chat_shows_at_most_12_options() -> None:
+    _, out, _ = invoke("chat", "--help")
+    assert len(options_in(out)) <= 12
 
 
 def test_version() -> None:

@@ -1,0 +1,58 @@
+"""How commands are added, with help in two lengths.
+
+`--help` shows what most people need. Options declared with hidden=True work as all others do, and `--help-all` shows
+them, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+
+def add_command(
+    app: typer.Typer, name: str, function: Callable[..., Any], path: str = "", epilog: str = "", **settings: Any
+) -> None:
+    """Adds `function` to `app`. path: what a person types for it, where that is not `medusa NAME`."""
+    shown = epilog
+    if _has_hidden_options(function):
+        function = _with_help_all(function, epilog)
+        shown = f"{epilog}\n\nAll options: `{path or f'medusa {name}'} --help-all`.".strip()
+    app.command(name, epilog=shown or None, **settings)(function)
+
+
+def _has_hidden_options(function: Callable[..., Any]) -> bool:
+    hints = typing.get_type_hints(function, include_extras=True).values()
+    return any(getattr(option, "hidden", False) for hint in hints for option in getattr(hint, "__metadata__", ()))
+
+
+def _with_help_all(function: Callable[..., Any], epilog: str) -> Callable[..., Any]:
+    """The same command with the option --help-all."""
+
+    def show(context: typer.Context, wanted: bool) -> None:
+        if wanted:
+            parameters: list[Any] = context.command.params
+            for parameter in parameters:
+                parameter.hidden = False
+            context.command.epilog = epilog or None
+            typer.echo(context.get_help())
+            raise typer.Exit
+
+    @functools.wraps(function)
+    def command(help_all: bool, **values: Any) -> Any:
+        return function(**values)
+
+    kind = Annotated[bool, typer.Option("--help-all", is_eager=True, callback=show, help="Show all options.")]
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = [
+        *(one.replace(annotation=hints[name]) for name, one in inspect.signature(function).parameters.items()),
+        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
