@@ -192,6 +192,9 @@ class Heads:
 
 # --- decoding ------------------------------------------------------------------------------------
 
+def defaults() -> dict[str, Any]:
+    """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
+
 class Sampling:
     """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
 

@@ -18,12 +18,11 @@ from medusa_cli import native
 from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.decoding import template
 from medusa_cli.decoding.options import EngineOptions
-from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.models import references
 from medusa_cli.support.console import messages
 from medusa_cli.support.errors import MedusaError
 
-DEFAULT_CONTEXT = 4096
 DRAFT_MAX_CPU, DRAFT_MAX_GPU = 2, 10
 """Tokens drafted at a time, as llama-cpp-python advises."""
 
@@ -68,14 +67,15 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
     metadata = native.read_gguf(path).metadata
     if "medusa.kind" in metadata:
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")
-    trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
+    most = engine_default("n_ctx")
+    trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", most)
     types = [
         getattr(llama_cpp, f"GGML_TYPE_{kind.value.upper()}") for kind in (options.cache_type_k, options.cache_type_v)
     ]
     try:
         return llama_cpp.Llama(
             path,
-            n_ctx=options.ctx_size or min(trained, DEFAULT_CONTEXT),
+            n_ctx=options.ctx_size or min(trained, most),
             n_gpu_layers=options.n_gpu_layers,
             n_threads=options.threads or native.physical_cores(),
             n_threads_batch=options.threads or native.physical_cores(),

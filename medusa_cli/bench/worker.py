@@ -50,18 +50,17 @@ class EngineDriver:
         )
 
     def generate(self, order: Order) -> dict[str, Any]:
-        from medusa_cli.decoding.settings import Settings
+        from medusa_cli.decoding.settings import Settings, given
 
         draft = self._draft
         settings = Settings(
             temperature=order.temperature,
             max_tokens=order.max_tokens,
             accept=draft.accept.value if draft.accept else None,
-            epsilon=draft.epsilon,
-            delta=draft.delta,
             greedy_root=draft.greedy_root,
             synthetic_rate=order.synth_accept,
             ignore_eos=order.synth_accept is not None,
+            **given(epsilon=draft.epsilon, delta=draft.delta),
         )
         tokens = self._engine.chat_tokens([{"role": "user", "content": order.prompt}])
         self._engine.session.reset()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from medusa_cli.decoding.options import (
+    CHAT_TEMPERATURE,
     DraftOptions,
     EngineOptions,
     ModelArgument,
@@ -19,8 +20,6 @@ from medusa_cli.decoding.options import (
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
     from medusa_cli.decoding.settings import Settings
-
-DEFAULT_TEMPERATURE = 0.7
 
 
 @grouped
@@ -36,7 +35,7 @@ def chat(
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
-    chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
+    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE)
     from medusa_cli.chat.commands import COMMANDS
     from medusa_cli.chat.repl import Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader

@@ -1,6 +1,7 @@
 """Options that several commands share, spelled as in llama.cpp.
 
-Each group is a dataclass; `grouped` splices the fields of the groups that a command takes into its command line.
+Each group is a dataclass; `grouped` splices the fields of the groups that a command takes into its command line. None
+stands for what the engine does by default: help texts name those numbers, so that `--help` need not load it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ ENGINE_PANEL = "Model and engine"
 SAMPLING_PANEL = "Sampling"
 DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
+CHAT_TEMPERATURE = 0.7
+"""Of answers in a chat; those of `medusa generate` are greedy."""
 
 ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
 ThreadsOption = Annotated[
@@ -147,7 +150,7 @@ class DraftOptions:
         ),
     ] = None
     epsilon: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--epsilon",
             metavar="X",
@@ -155,11 +158,11 @@ class DraftOptions:
             max=1.0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Threshold of typical.",
+            help="Threshold of typical. Default 0.09.",
         ),
-    ] = 0.09
+    ] = None
     delta: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--delta",
             metavar="X",
@@ -167,9 +170,9 @@ class DraftOptions:
             max=1.0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Entropy factor of typical.",
+            help="Entropy factor of typical. Default 0.3.",
         ),
-    ] = 0.3
+    ] = None
     greedy_root: Annotated[
         bool,
         typer.Option(
@@ -204,22 +207,22 @@ class SamplingOptions:
             min=0.0,
             show_default=False,
             rich_help_panel=SAMPLING_PANEL,
-            help="Temperature; default 0.7 in chat, 0 (most likely token) in generate.",
+            help=f"Temperature; default {CHAT_TEMPERATURE} in chat, 0 (most likely token) in generate.",
         ),
     ] = None
     top_k: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--top-k",
             metavar="N",
             min=0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Keep the k likeliest; 0: all.",
+            help="Keep the k likeliest; 0: all. Default 40.",
         ),
-    ] = 40
+    ] = None
     top_p: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--top-p",
             metavar="X",
@@ -227,11 +230,11 @@ class SamplingOptions:
             max=1.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Nucleus; 1: off.",
+            help="Nucleus; 1: off. Default 0.95.",
         ),
-    ] = 0.95
+    ] = None
     min_p: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--min-p",
             metavar="X",
@@ -239,31 +242,31 @@ class SamplingOptions:
             max=1.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Drop what is less likely than this share of the likeliest; 0: off.",
+            help="Drop what is less likely than this share of the likeliest; 0: off. Default 0.05.",
         ),
-    ] = 0.05
+    ] = None
     repeat_penalty: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--repeat-penalty",
             metavar="X",
             min=0.01,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Penalty on repeats; 1: off.",
+            help="Penalty on repeats; 1, the default: off.",
         ),
-    ] = 1.0
+    ] = None
     repeat_last_n: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--repeat-last-n",
             metavar="N",
             min=0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Tokens the penalty looks back on.",
+            help="Tokens the penalty looks back on. Default 64.",
         ),
-    ] = 64
+    ] = None
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(

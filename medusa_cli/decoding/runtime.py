@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 OnStep = Callable[[list["native.Piece"]], None]
-MAX_NODES = 256
 STORED_TREE = "heads"
 """Name of the tree that came with the heads."""
 CPU_NODES = 4
@@ -232,7 +231,8 @@ def choose_tree(
     if wanted is None:
         default = trees.DEFAULT_GPU if model.gpu else trees.DEFAULT_CPU
         wanted = trees.NamedTree(STORED_TREE, heads.tree) if heads.tree else trees.named(default)
+    tree = native.Tree(wanted.choices)
     # On a CPU every node costs, and the stored tree is as large as its training could measure.
-    nodes = MAX_NODES if model.gpu or wanted.name != STORED_TREE else CPU_NODES
-    clipped = native.Tree(wanted.choices).clipped(heads.head_count, heads.output_rows, nodes)
+    nodes = tree.size if model.gpu or wanted.name != STORED_TREE else CPU_NODES
+    clipped = tree.clipped(heads.head_count, heads.output_rows, nodes)
     return wanted.name if clipped.size > 1 else "", clipped

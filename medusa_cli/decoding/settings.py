@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
 from medusa_cli.decoding.trees import STATIC
@@ -19,21 +20,37 @@ SYNTHETIC = "synthetic"
 """Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
 
 
+def engine_default(name: str) -> Any:
+    """What the engine does unless told otherwise, by the name of a parameter; 0.09 for its 0.0900000036."""
+    from medusa_cli import native
+
+    return round(native.defaults()[name], 6)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those of `values` that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _engines(name: str) -> Any:
+    return field(default_factory=functools.partial(engine_default, name))
+
+
 @dataclass
 class Settings:
     """seed None: a new random one for each answer. accept None: greedy at temperature 0, exact above."""
 
     temperature: float
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
+    top_k: int = _engines("top_k")
+    top_p: float = _engines("top_p")
+    min_p: float = _engines("min_p")
+    repeat_penalty: float = _engines("repeat_penalty")
+    repeat_last_n: int = _engines("repeat_last_n")
     seed: int | None = None
     max_tokens: int = -1
     accept: str | None = None
-    epsilon: float = 0.09
-    delta: float = 0.3
+    epsilon: float = _engines("epsilon")
+    delta: float = _engines("delta")
     greedy_root: bool = False
     synthetic_rate: float | None = None
     ignore_eos: bool = False
@@ -89,26 +106,28 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
     if draft.greedy_root and draft.accept is not AcceptKind.typical:
         raise typer.BadParameter("it belongs to --accept typical", param_hint="--greedy-root")
     for name, value in (("--epsilon", draft.epsilon), ("--delta", draft.delta)):
-        if value <= 0:
+        if value is not None and value <= 0:
             raise typer.BadParameter("it must be above 0", param_hint=name)
     if any(not text for text in sampling.stop or []):
         raise typer.BadParameter("an empty text would end every answer at once", param_hint="--stop")
     return Settings(
         temperature=temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repeat_penalty=sampling.repeat_penalty,
-        repeat_last_n=sampling.repeat_last_n,
         seed=None if sampling.seed in (None, -1) else sampling.seed,
         max_tokens=sampling.max_tokens,
         accept=draft.accept.value if draft.accept else None,
-        epsilon=draft.epsilon,
-        delta=draft.delta,
         greedy_root=draft.greedy_root,
         ignore_eos=sampling.ignore_eos,
         stop=tuple(sampling.stop or ()),
         logit_bias=parse_logit_bias(sampling.logit_bias),
+        **given(
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repeat_penalty=sampling.repeat_penalty,
+            repeat_last_n=sampling.repeat_last_n,
+            epsilon=draft.epsilon,
+            delta=draft.delta,
+        ),
     )
 
 

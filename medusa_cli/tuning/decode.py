@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from medusa_cli.decoding.options import CHAT_TEMPERATURE
 from medusa_cli.tuning.choose import PLAIN
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 MIN_PROMPTS = 4
 MIN_STEPS = 8
 """A generation of fewer steps says nothing about speed."""
-TEMPERATURES = (0.0, 0.7)
+TEMPERATURES = (0.0, CHAT_TEMPERATURE)
 """Of the answers in turn: the most likely token, and what chats do by default."""
 
 

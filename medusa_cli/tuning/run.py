@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import pass_cost, profile, tree_search, trees
 from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.settings import engine_default
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, costs, decode, texts
@@ -26,7 +27,6 @@ SHARES = {"texts": 0.25, "costs": 0.5, "calibration": 0.55, "learning": 0.65, "d
 PROBE_SIZES = (4, 12)
 PROBE_PROMPTS = 4
 MIN_LEARNED = 4
-DEFAULT_CONTEXT = 4096
 ANSWER_TOKENS = 96
 """Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
 so that the prediction can be held against real decoding."""
@@ -48,7 +48,8 @@ class Opened:
     @property
     def n_ctx(self) -> int:
         """Size of a session's context when none is asked for, as chats have it."""
-        return min(self.model.n_ctx_train or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+        most: int = engine_default("n_ctx")
+        return min(self.model.n_ctx_train or most, most)
 
     def session(self, choices: Sequence[Sequence[int]]) -> native.Session:
         """A session with this tree and a context of the default size; plain decoding without choices."""

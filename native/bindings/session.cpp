@@ -132,7 +132,25 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
                                             growth);
 }
 
+// What a session and its answers go by unless they are told otherwise, by the names of the parameters.
+nb::dict defaults() {
+    const SamplingParams sampling;
+    const AcceptParams accept;
+    nb::dict out;
+    out["n_ctx"] = default_context;
+    out["top_k"] = sampling.top_k;
+    out["top_p"] = sampling.top_p;
+    out["min_p"] = sampling.min_p;
+    out["repeat_penalty"] = sampling.repeat_penalty;
+    out["repeat_last_n"] = sampling.repeat_last_n;
+    out["epsilon"] = accept.epsilon;
+    out["delta"] = accept.delta;
+    return out;
+}
+
 void bind_params(nb::module_& m) {
+    const SamplingParams sampling;
+    const AcceptParams accept;
     nb::class_<SamplingParams>(m, "Sampling")
         .def(
             "__init__",
@@ -142,8 +160,9 @@ void bind_params(nb::module_& m) {
                 new (self) SamplingParams{temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, {}, seed};
                 if (logit_bias) self->logit_bias.assign(logit_bias->begin(), logit_bias->end());
             },
-            nb::kw_only(), "temperature"_a = 0.0f, "top_k"_a = 40, "top_p"_a = 0.95f, "min_p"_a = 0.05f,
-            "repeat_penalty"_a = 1.0f, "repeat_last_n"_a = 64, "logit_bias"_a = nb::none(), "seed"_a = 0);
+            nb::kw_only(), "temperature"_a = sampling.temperature, "top_k"_a = sampling.top_k,
+            "top_p"_a = sampling.top_p, "min_p"_a = sampling.min_p, "repeat_penalty"_a = sampling.repeat_penalty,
+            "repeat_last_n"_a = sampling.repeat_last_n, "logit_bias"_a = nb::none(), "seed"_a = sampling.seed);
     nb::class_<AcceptParams>(m, "Accept")
         .def(
             "__init__",
@@ -156,8 +175,8 @@ void bind_params(nb::module_& m) {
                 }
                 new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root, synthetic_rate};
             },
-            "kind"_a, nb::kw_only(), "epsilon"_a = 0.09f, "delta"_a = 0.3f, "greedy_root"_a = false,
-            "synthetic_rate"_a = 0.0f);
+            "kind"_a, nb::kw_only(), "epsilon"_a = accept.epsilon, "delta"_a = accept.delta,
+            "greedy_root"_a = accept.greedy_root, "synthetic_rate"_a = accept.synthetic_rate);
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
@@ -256,6 +275,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
 }
 
 void bind_session(nb::module_& m) {
+    m.def("defaults", &defaults);
     bind_params(m);
     nb::class_<GrowthStart>(m, "DynamicTree")
         .def(nb::new_(&make_growth_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
