@@ -254,9 +254,7 @@ class Generation:
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
 
-    def __init__(
-        self, *, calibration: Sequence[Sequence[float]] = ..., costs: Sequence[tuple[int, float]] = ...
-    ) -> None:
+    def __init__(self, *, calibration: Sequence[Sequence[float]] = (), costs: Sequence[tuple[int, float]] = ()) -> None:
         """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps)."""
     @property
     def calibration(self) -> list[list[float]]: ...
@@ -454,6 +452,7 @@ class testing:
     class Watchdog:
         """The policy itself, told what steps cost: milliseconds and committed tokens."""
 
+        def __init__(self) -> None: ...
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
@@ -470,7 +469,7 @@ class testing:
             """[1, n_embd], the layer's output at the last token."""
 
     class HeadCalibration:
-        def __init__(self, depth: int, known: Sequence[Sequence[float]] = ...) -> None: ...
+        def __init__(self, depth: int, known: Sequence[Sequence[float]] = ()) -> None: ...
         def record(self, depth: int, q: float, came: bool) -> None: ...
         def probability(self, depth: int, q: float) -> float: ...
         @property
@@ -494,9 +493,9 @@ class testing:
             table: Mapping[tuple[int, ...], Sequence[tuple[int, float]]],
             depth: int,
             *,
-            max_nodes: int = ...,
-            ranks: int = ...,
-            width: int = ...,
+            max_nodes: int = 32,
+            ranks: int = 8,
+            width: int = 8,
         ) -> None: ...
         def grow(
             self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.GrowthCost

@@ -89,8 +89,11 @@ void bind_testing(nb::module_& m) {
         .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int, bool>(), "tree"_a, nb::kw_only(),
              "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f,
              "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false)
-        .def("logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); })
-        .def("sequence", [](FakeSession& s, int id) { return s.target().sequence(id); })
+        .def(
+            "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
+            "tokens"_a)
+        .def(
+            "sequence", [](FakeSession& s, int id) { return s.target().sequence(id); }, "id"_a)
         .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })
         .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cache_calls(); });
     nb::class_<Watchdog>(m, "Watchdog")
