@@ -1,6 +1,6 @@
 #include "base/common.h"
 #include "bindings/bindings.h"
-#include "llama/model.h"
+#include "llama/backend.h"
 
 NB_MODULE(_native, m) {
     medusa::initialise_backend();

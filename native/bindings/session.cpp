@@ -1,4 +1,6 @@
 #include "decoding/session.h"
+#include "llama/backend.h"
+#include "llama/sampler_chain.h"
 
 #include "base/platform.h"
 #include "bindings/bindings.h"

@@ -3,7 +3,7 @@
 #include "drafting/growth_drafter.h"
 #include "drafting/lookup_drafter.h"
 #include "drafting/watchdog.h"
-#include "llama/model.h"
+#include "llama/sampler_chain.h"
 #include "testing/fake_target.h"
 
 namespace medusa {
