@@ -287,7 +287,7 @@ class Session:
     """What the heads fill in each step; lookup adds to it."""
     calibration: list[list[float]] | None
     """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
-    now; None without grown trees."""
+    now; None without dynamic trees."""
     def generate(
         self,
         prompt: Sequence[int],
@@ -473,7 +473,7 @@ class testing:
         @property
         def table(self) -> list[list[float]]: ...
 
-    class GrowthCost:
+    class DraftCost:
         def __init__(self, curve: Sequence[tuple[int, float]], learns: bool) -> None: ...
         def record(self, nodes: int, leaves: int, ms: float) -> None: ...
         def verify_ms(self, nodes: int, leaves: int) -> float: ...
@@ -483,7 +483,7 @@ class testing:
         def rate(self) -> float:
             """Tokens per millisecond."""
 
-    class Growth:
+    class DynamicTree:
         """Trees grown from a table: (token, probability) by path from the root."""
 
         def __init__(
@@ -496,12 +496,12 @@ class testing:
             width: int = ...,
         ) -> None: ...
         def grow(
-            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.GrowthCost
+            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.DraftCost
         ) -> tuple[list[int], list[int], list[float], list[int]]:
             """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
         def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...
 
-    GROWTH_SIZES: tuple[int, ...]
+    DYNAMIC_SIZES: tuple[int, ...]
 
     class LookupIndex:
         def __init__(self, min_length: int, max_length: int) -> None: ...

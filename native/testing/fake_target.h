@@ -69,17 +69,7 @@ class FakeGuesses {
     uint64_t seed_;
 };
 
-class FakeDrafter final : public Drafter {
-  public:
-    explicit FakeDrafter(const FakeGuesses& guesses) : guesses_(guesses) {}
-    DrafterNeeds needs() const override { return {}; }
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
-
-  private:
-    FakeGuesses guesses_;
-};
-
-// The same guesses level by level; probabilities halve from rank to rank, and differ from node to node.
+// The guesses level by level; probabilities halve from rank to rank, and differ from node to node.
 class FakeLevels final : public LevelSource {
   public:
     FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed) : guesses_(guesses), depth_(depth), seed_(seed) {}
