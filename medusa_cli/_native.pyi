@@ -245,8 +245,7 @@ class Generation:
     reused_tokens: int
     """Prompt tokens that were already in the cache."""
     stats: dict[str, Any]
-    """DESIGN 9 keys: tokens_per_step, acceptance_per_depth, tokens_per_second, prompt_tokens_per_second, steps,
-    timings_ms {draft, verify, accept, commit, other}, ttft_ms, peak_rss_bytes, tree_nodes, accept."""
+    """The keys of docs/design.md, Reporting, but those that need more than this generation."""
 
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
@@ -375,7 +374,7 @@ def teacher_forced(
 
     Step i verifies the tree of parents[i] with the next tokens on the nodes of paths[i] and fillers on the others;
     where these have ended, it decodes plainly. With `parents` and `paths` of a Generation it repeats the batch widths
-    and the cache layout without the drafts and their acceptance (DESIGN 8, tier 3).
+    and the cache layout without the drafts and their acceptance (docs/design.md, Lossless: tier 3).
     """
 
 def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: int = 0) -> tuple[list[int], list[float]]:

@@ -1,4 +1,4 @@
-// What a file with draft heads says about them, checked before any weight is read (DESIGN 7).
+// What a file with draft heads says about them, checked before any weight is read (docs/design.md, GGUF layout).
 #pragma once
 
 #include <string>

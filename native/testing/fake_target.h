@@ -1,4 +1,4 @@
-// A deterministic model without weights, for testing the algorithm exactly (DESIGN 8, tiers 1 and 2).
+// A deterministic model without weights, for testing the algorithm exactly (docs/design.md, Lossless: tiers 1 and 2).
 #pragma once
 
 #include <set>
