@@ -248,8 +248,7 @@ class Generation:
     reused_tokens: int
     """Prompt tokens that were already in the cache."""
     stats: dict[str, Any]
-    """DESIGN 9 keys: tokens_per_step, acceptance_per_depth, tokens_per_second, prompt_tokens_per_second, steps,
-    timings_ms {draft, verify, accept, commit, other}, ttft_ms, peak_rss_bytes, tree_nodes, accept."""
+    """The keys of docs/design.md, Reporting, but those that need more than this generation."""
 
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
@@ -288,7 +287,7 @@ class Session:
     """What the heads fill in each step; lookup adds to it."""
     calibration: list[list[float]] | None
     """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
-    now; None without grown trees."""
+    now; None without dynamic trees."""
     def generate(
         self,
         prompt: Sequence[int],
@@ -376,7 +375,7 @@ def teacher_forced(
 
     Step i verifies the tree of parents[i] with the next tokens on the nodes of paths[i] and fillers on the others;
     where these have ended, it decodes plainly. With `parents` and `paths` of a Generation it repeats the batch widths
-    and the cache layout without the drafts and their acceptance (DESIGN 8, tier 3).
+    and the cache layout without the drafts and their acceptance (docs/design.md, Lossless: tier 3).
     """
 
 def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: int = 0) -> tuple[list[int], list[float]]:
@@ -475,7 +474,7 @@ class testing:
         @property
         def table(self) -> list[list[float]]: ...
 
-    class GrowthCost:
+    class DraftCost:
         def __init__(self, curve: Sequence[tuple[int, float]], learns: bool) -> None: ...
         def record(self, nodes: int, leaves: int, ms: float) -> None: ...
         def verify_ms(self, nodes: int, leaves: int) -> float: ...
@@ -485,7 +484,7 @@ class testing:
         def rate(self) -> float:
             """Tokens per millisecond."""
 
-    class Growth:
+    class DynamicTree:
         """Trees grown from a table: (token, probability) by path from the root."""
 
         def __init__(
@@ -498,12 +497,12 @@ class testing:
             width: int = 8,
         ) -> None: ...
         def grow(
-            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.GrowthCost
+            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.DraftCost
         ) -> tuple[list[int], list[int], list[float], list[int]]:
             """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
         def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...
 
-    GROWTH_SIZES: tuple[int, ...]
+    DYNAMIC_SIZES: tuple[int, ...]
 
     class LookupIndex:
         def __init__(self, min_length: int, max_length: int) -> None: ...

@@ -212,7 +212,7 @@ class StepClock:
         self._brought[-1] += 1
 
     def stats(self, prompt_tokens: int, tokens: int, n_draft: int) -> dict[str, Any]:
-        """The keys of DESIGN 9 that need a clock."""
+        """The keys of docs/design.md, Reporting, that need a clock."""
         brought = self._brought[1:]
         complete = brought[:-1] or brought
         decode_ms = 1e3 * (self._last_token - self._first_token)

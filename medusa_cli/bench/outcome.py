@@ -12,7 +12,10 @@ END = -1
 
 @dataclass(frozen=True)
 class Outcome:
-    """One generation: the keys of DESIGN 9, and where it stands in the run. The speed leaves the prompt out."""
+    """One generation: the keys of docs/design.md, Reporting, and where it stands in the run.
+
+    The speed leaves the prompt out.
+    """
 
     method: str
     prompt_id: str

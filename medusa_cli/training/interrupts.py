@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Stopped(Exception):
-    """Leaves a native run from one of its callbacks."""
+    """Leaves work that a Ctrl-C ends before its time."""
 
 
 class Interrupt:
@@ -18,6 +18,11 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
+
+    def check(self) -> None:
+        """Stopped when it was requested."""
+        if self.requested:
+            raise Stopped
 
 
 @contextlib.contextmanager

@@ -48,6 +48,10 @@ class TrainOptions:
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
+    def asked_amount(self) -> dict[str, float | None]:
+        """What decides how much text is written: tokens, else minutes."""
+        return {"tokens": self.tokens, "minutes": None if self.tokens else self.minutes}
+
     def as_json(self) -> dict[str, Any]:
         """What a report says of the options; files by their names alone."""
         return {

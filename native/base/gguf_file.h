@@ -14,7 +14,7 @@
 
 namespace medusa {
 
-// First tensor of a single file: the base model's own complete GGUF header (DESIGN 7).
+// First tensor of a single file: the base model's own complete GGUF header (docs/design.md, GGUF layout).
 inline constexpr const char* base_header_tensor = "medusa.base_header";
 
 struct FileCloser {

@@ -30,7 +30,7 @@ void bind_timing(nb::module_& m);
 void bind_placement(nb::module_& m);
 void bind_scoring(nb::module_& m);
 void bind_testing(nb::module_& m);
-void bind_testing_growth(nb::module_& m);
+void bind_testing_dynamic_tree(nb::module_& m);
 
 // 0 or less: all physical cores.
 int resolve_threads(int threads);

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "ggml-backend.h"
+#include "llama/backend.h"
 #include "llama/model.h"
 
 namespace medusa {

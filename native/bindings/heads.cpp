@@ -39,10 +39,10 @@ void check_step(const Heads& heads, const States& states, std::span<const Token>
 
 // What a session tells a source of levels, or a drafter of them, before a draft: the states and the root.
 template <typename Source>
-DraftInput committed(Source& source, const States& states, const Token& root, int room) {
+DraftInput committed(Source& source, const States& states, const Token& root, const Tree& shape) {
     const size_t h = states.shape(states.ndim() - 1), n = states.size() / h;
     for (size_t i = 0; i < n; ++i) source.committed(static_cast<int>(i), {states.data() + i * h, h});
-    return {{&root, 1}, {states.data() + (n - 1) * h, h}, room};
+    return {{&root, 1}, {states.data() + (n - 1) * h, h}, shape.size(), shape};
 }
 
 // fn(probabilities [output_rows]) for each level that `path`, the tokens from the root on, reaches; Medusa heads ask
@@ -55,7 +55,8 @@ void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<
     if (path.empty()) throw Error("these heads read the path: give the tokens from the root on");
     const int depth = std::min(count, static_cast<int>(path.size()));
     const auto levels = make_levels(std::move(heads), depth, physical_cores());
-    levels->begin(committed(*levels, states, path.front(), 1));
+    const Tree root_only;
+    levels->begin(committed(*levels, states, path.front(), root_only));
     for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));
 }
 
@@ -87,7 +88,7 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
     }
     HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), physical_cores()));
     Draft out{&tree, {root}, {1.0f}};
-    drafter.draft(committed(drafter, states, root, tree.size()), tree, out);
+    drafter.draft(committed(drafter, states, root, tree), out);
     return {out.tokens, out.q};
 }
 

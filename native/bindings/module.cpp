@@ -1,6 +1,6 @@
 #include "base/common.h"
 #include "bindings/bindings.h"
-#include "llama/model.h"
+#include "llama/backend.h"
 
 NB_MODULE(_native, m) {
     medusa::initialise_backend();
@@ -19,7 +19,7 @@ NB_MODULE(_native, m) {
     medusa::bind_scoring(m);
     auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
     medusa::bind_testing(testing);
-    medusa::bind_testing_growth(testing);
+    medusa::bind_testing_dynamic_tree(testing);
     medusa::bind_kernels(testing);
     medusa::bind_prefix_layer(testing);
 }

@@ -1,4 +1,5 @@
 #include "base/quantize.h"
+#include "llama/quantize_model.h"
 
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"

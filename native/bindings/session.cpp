@@ -1,19 +1,12 @@
 #include "decoding/session.h"
-
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
-#include "drafting/growth_drafter.h"
-#include "drafting/heads_drafter.h"
-#include "drafting/lookup_drafter.h"
-#include "drafting/watchdog.h"
-#include "heads/levels.h"
-#include "llama/target.h"
+#include "compose/model_session.h"
+#include "llama/backend.h"
 
 namespace medusa {
 namespace {
-
-constexpr int default_context = 4096;
 
 AcceptKind accept_kind(const std::string& name) {
     if (name == "greedy") return AcceptKind::greedy;
@@ -68,68 +61,26 @@ nb::dict statistics(const Generation& g) {
     return out;
 }
 
-GrowthStart make_growth_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs) {
+DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs) {
     for (const auto& [nodes, cost] : costs) {
         if (nodes < 1 || !(cost > 0)) throw Error("the cost of a tree: positive, by a number of nodes from 1");
     }
     return {std::move(calibration), std::move(costs)};
 }
 
-// What a session with grown trees starts from: as deep as there are heads.
-Tree chain_of(int depth) {
-    std::vector<Choice> choices;
-    for (int n = 1; n <= depth; ++n) choices.push_back(Choice(n, 0));
-    return Tree(std::move(choices));
-}
-
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
-                                             const Tree* tree_or_null, int n_ctx, int n_threads,
-                                             const std::string& type_k, const std::string& type_v, bool lookup,
-                                             const std::optional<GrowthStart>& dynamic) {
-    if (dynamic && (tree_or_null || !heads)) throw Error("dynamic trees need heads, and no tree beside them");
-    const Tree tree = dynamic ? chain_of(heads->head_count()) : tree_or_null ? *tree_or_null : Tree();
-    if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
-    if ((tree.size() > 1 || lookup) && model->is_recurrent()) {
-        throw Error(model->path() + " is a recurrent model, whose state cannot follow drafts: use --no-spec");
-    }
-    if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
-        throw Error("the tree is " + std::to_string(tree.depth()) + " deep, there are " +
-                    std::to_string(heads->head_count()) + " heads: choose a smaller tree");
-    }
-    if (heads && &heads->model() != model.get()) throw Error("these heads were loaded for another model");
-    if (n_ctx < 0) throw Error("a context of " + std::to_string(n_ctx) + " tokens: give a positive --ctx-size");
-    ContextParams params;
-    params.context_size = n_ctx > 0 ? n_ctx : std::min(model->train_context(), default_context);
+                                             const Tree* tree, int n_ctx, int n_threads, const std::string& type_k,
+                                             const std::string& type_v, bool lookup,
+                                             const std::optional<DynamicTreeStart>& dynamic) {
+    ModelSessionParams params;
+    params.context_size = n_ctx;
     params.threads = resolve_threads(n_threads);
     params.type_k = type_by_name(type_k);
     params.type_v = type_by_name(type_v);
-    const bool drafts = tree.size() > 1;
-    const LookupParams lookup_params;
-    const GrowthParams growth_params{.ranks = std::min(GrowthParams().ranks, heads ? heads->output_rows() : 0)};
-    TreeBounds bounds = dynamic ? GrowthDrafter::bounds(growth_params) : TreeBounds{tree.leaf_count(), tree.size()};
-    if (lookup) bounds = LookupDrafter::bounds(bounds, lookup_params);
-    std::unique_ptr<Drafter> drafter;
-    const GrowthDrafter* growth = nullptr;
-    if (drafts) {
-        auto levels = make_levels(heads, tree.depth(), params.threads);
-        if (dynamic) {
-            auto grower = std::make_unique<GrowthDrafter>(std::move(levels), growth_params, *dynamic);
-            growth = grower.get();
-            drafter = std::move(grower);
-        } else {
-            drafter = std::make_unique<HeadsDrafter>(std::move(levels));
-        }
-        if (drafter->needs().all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
-    }
-    auto target = std::make_unique<LlamaTarget>(model, params, bounds, drafts);
-    if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup_params);
-    const int vocab_size = model->vocab_size();
-    const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
-        return make_chain(sampling, vocab_size, prompt);
-    };
-    return std::make_unique<SessionBinding>(std::make_unique<Session>(std::move(target), std::move(drafter), model,
-                                                                      chain, tree, std::make_unique<Watchdog>()),
-                                            growth);
+    if (tree) params.tree = *tree;
+    params.dynamic = dynamic;
+    params.lookup = lookup;
+    return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
 }
 
 // What a session and its answers go by unless they are told otherwise, by the names of the parameters.
@@ -263,7 +214,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
         .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
         .def_prop_ro("calibration",
                      [](SessionBinding& self) -> std::optional<HeadCalibration::Table> {
-                         if (const GrowthDrafter* growth = self.growth()) return growth->calibration();
+                         if (self.dynamic()) return self.dynamic()->calibration();
                          return std::nullopt;
                      })
         .def_prop_ro("last",
@@ -277,11 +228,11 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
 void bind_session(nb::module_& m) {
     m.def("defaults", &defaults);
     bind_params(m);
-    nb::class_<GrowthStart>(m, "DynamicTree")
-        .def(nb::new_(&make_growth_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
+    nb::class_<DynamicTreeStart>(m, "DynamicTree")
+        .def(nb::new_(&make_dynamic_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
              "costs"_a = std::vector<std::pair<int, double>>{})
-        .def_ro("calibration", &GrowthStart::calibration)
-        .def_ro("costs", &GrowthStart::curve);
+        .def_ro("calibration", &DynamicTreeStart::calibration)
+        .def_ro("costs", &DynamicTreeStart::curve);
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,

@@ -1,15 +1,15 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
-#include "drafting/growth_drafter.h"
-#include "drafting/lookup_drafter.h"
+#include "compose/compose.h"
+#include "drafting/lookup.h"
+#include "drafting/step_cost.h"
 #include "drafting/watchdog.h"
-#include "llama/model.h"
+#include "llama/sampler_chain.h"
 #include "testing/fake_target.h"
 
 namespace medusa {
 namespace {
 
-using testing::FakeDrafter;
 using testing::FakeGuesses;
 using testing::FakeLevels;
 using testing::FakeTarget;
@@ -18,12 +18,16 @@ using testing::FakeVocabulary;
 class ScriptedPolicy final : public StepPolicy {
   public:
     explicit ScriptedPolicy(std::vector<bool> speculate) : speculate_(std::move(speculate)) {}
-    void begin_generation() override { step_ = 0; }
-    bool speculate() override { return speculate_[step_++ % speculate_.size()]; }
-    void report(bool, double, int) override {}
+    void begin_generation(bool watched) override {
+        watched_ = watched;
+        step_ = 0;
+    }
+    bool speculate() override { return !watched_ || speculate_[step_++ % speculate_.size()]; }
+    void report(const StepReport&) override {}
 
   private:
     std::vector<bool> speculate_;
+    bool watched_ = false;
     size_t step_ = 0;
 };
 
@@ -37,28 +41,25 @@ class FakeSession : public SessionBinding {
     FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
 
   private:
-    static std::unique_ptr<Session> make(const Tree& tree, int vocab_size, int context_size, double acceptance,
-                                         uint64_t seed, float sharpness, bool lookup, int memory, bool dynamic) {
-        LookupParams params;
-        params.measures_cost = false;  // so that runs repeat
-        const GrowthParams growth;
-        TreeBounds bounds = dynamic ? GrowthDrafter::bounds(growth) : TreeBounds{tree.leaf_count(), tree.size()};
-        if (lookup) bounds = LookupDrafter::bounds(bounds, params);
-        auto target = std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory);
-        const FakeGuesses guesses(*target, acceptance, seed + 1);
-        std::unique_ptr<Drafter> drafter;
-        if (dynamic) {
-            auto levels = std::make_unique<FakeLevels>(guesses, tree.depth(), seed);
-            drafter = std::make_unique<GrowthDrafter>(std::move(levels), growth, GrowthStart{{}, {}, false});
-        } else {
-            drafter = std::make_unique<FakeDrafter>(guesses);
-        }
-        if (lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), params);
+    static ComposedSession make(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
+                                float sharpness, bool lookup, int memory, bool dynamic) {
+        DraftingPlan plan;
+        plan.tree = tree;
+        if (dynamic) plan.dynamic.emplace();
+        plan.ranks = vocab_size;
+        plan.lookup = lookup;
+        plan.learns_cost = false;  // so that runs repeat
+        const auto make_target = [&](const TreeBounds& bounds) {
+            return std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory);
+        };
+        const auto make_levels = [&](Target& target) {
+            const FakeGuesses guesses(static_cast<FakeTarget&>(target), acceptance, seed + 1);
+            return std::make_unique<FakeLevels>(guesses, tree.depth(), seed);
+        };
         const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
             return make_chain(sampling, vocab_size, prompt);
         };
-        return std::make_unique<Session>(std::move(target), std::move(drafter), std::make_shared<FakeVocabulary>(),
-                                         chain, tree, std::make_unique<Watchdog>());
+        return compose_session(plan, make_target, make_levels, std::make_shared<FakeVocabulary>(), chain);
     }
 };
 

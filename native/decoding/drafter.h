@@ -18,6 +18,8 @@ struct DraftInput {
     std::span<const Token> context;  // committed tokens, then the root
     std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
     int room;                        // most nodes, with root, that the context has cells for
+    const Tree& shape;               // what a drafter of a fixed tree fills
+    bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
@@ -25,6 +27,9 @@ struct Draft {
     const Tree* tree = nullptr;
     std::vector<Token> tokens;
     std::vector<float> q;
+
+    // The root by itself: nothing drafted.
+    void set_root(Token root);
 };
 
 class Drafter {
@@ -37,11 +42,9 @@ class Drafter {
     virtual void committed(int position, std::span<const float> state) {}
     // Tokens from `position` on are no longer part of the text.
     virtual void rolled_back(int position) {}
-    // Fills a draft: `shape`, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
+    // Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
     // tokens. draft.tree stays valid until the next call.
-    virtual void draft(const DraftInput& input, const Tree& shape, Draft& out) = 0;
-    // A draft with this tree took the target `ms` to verify.
-    virtual void verified(const Tree& tree, double ms) {}
+    virtual void draft(const DraftInput& input, Draft& out) = 0;
 };
 
 }  // namespace medusa

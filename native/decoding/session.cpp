@@ -76,14 +76,15 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     run.out.prompt_tokens = static_cast<int>(prompt.size());
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
-    if (params.watchdog) policy_->begin_generation();
+    // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
+    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1);
     if (params.max_tokens == 0) {
         run.out.stop_reason = StopReason::length;
         return *last_;
     }
     try {
         if (prefill(prompt, run)) {
-            while (run.out.stop_reason == StopReason::none) step(run);
+            while (run.out.stop_reason == StopReason::none && may_step(run)) step(run);
         }
     } catch (...) {
         target_->discard();
@@ -121,7 +122,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     keep_committed();
     run.out.counters.prompt_ms = run.since_start.elapsed_ms();
     if (status != DecodeStatus::ok) {
-        run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
+        stop_at(status, run);
         return false;
     }
     if (drafter_) drafter_->begin(prompt);
@@ -135,58 +136,47 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     return true;
 }
 
-const Tree& Session::tree_for_step(bool speculate, int room) {
-    if (!speculate) return root_only_;
+void Session::stop_at(DecodeStatus status, Run& run) {
+    run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
+}
+
+bool Session::may_step(Run& run) {
+    if (run.stop()) {
+        run.out.stop_reason = StopReason::cancelled;
+    } else if (target_->position() >= context_size()) {
+        run.out.stop_reason = StopReason::context_full;
+    }
+    return run.out.stop_reason == StopReason::none;
+}
+
+// The session's tree, cut to the free cells.
+const Tree& Session::shape_for(int room) {
     if (tree_.size() <= room) return tree_;
     fitted_ = tree_.clipped(tree_.depth(), tree_.max_rank() + 1, std::max(room, 1));
     return fitted_;
 }
 
-void Session::make_draft(const Tree& tree, Token root) {
-    draft_.tree = &tree;
-    draft_.tokens.assign(1, root);
-    draft_.q.assign(1, 1.0f);
+void Session::draft(Run& run, bool speculative) {
+    draft_.set_root(run.root);
+    const int room = context_size() - target_->position();
+    if (!drafter_ || room <= 1) return;
+    cached_.push_back(run.root);
+    const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
+    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative}, draft_);
+    cached_.pop_back();
 }
 
-void Session::step(Run& run) {
-    Counters& counters = run.out.counters;
-    if (run.stop()) {
-        run.out.stop_reason = StopReason::cancelled;
-        return;
-    }
-    if (target_->position() >= context_size()) {
-        run.out.stop_reason = StopReason::context_full;
-        return;
-    }
-    Stopwatch watch;
-    const Stopwatch since_begin;
-    // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
-    const bool watched = run.params.watchdog && drafter_ && tree_.size() > 1;
-    const bool speculate = !watched || policy_->speculate();
-    const int room = context_size() - target_->position();
-    const Tree& shape = tree_for_step(speculate, room);
-    make_draft(shape, run.root);
-    if (drafter_ && room > 1) {
-        cached_.push_back(run.root);
-        const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
-        drafter_->draft({cached_, hidden, room}, shape, draft_);
-        cached_.pop_back();
-    }
-    counters.draft_ms += watch.lap();
-
+// false: the generation has to end.
+bool Session::verify(Run& run) {
     const DecodeStatus status = target_->verify(*draft_.tree, draft_.tokens, run.stop);
-    const double verify_ms = watch.lap();
-    counters.verify_ms += verify_ms;
-    if (status != DecodeStatus::ok) {
-        keep_committed();
-        run.out.stop_reason = status == DecodeStatus::cancelled ? StopReason::cancelled : StopReason::context_full;
-        return;
-    }
-    if (drafter_) drafter_->verified(*draft_.tree, verify_ms);
-    const Accepted accepted =
-        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
-    counters.accept_ms += watch.lap();
+    if (status == DecodeStatus::ok) return true;
+    keep_committed();
+    stop_at(status, run);
+    return false;
+}
 
+// The tokens that the step emits: the accepted drafts and the next root.
+std::vector<Token> Session::commit(const Accepted& accepted) {
     target_->commit(*draft_.tree, accepted.path);
     std::vector<Token> emitted;
     const bool hidden = drafter_ && drafter_->needs().hidden;
@@ -196,29 +186,53 @@ void Session::step(Run& run) {
         if (node != 0) emitted.push_back(draft_.tokens[node]);
     }
     emitted.push_back(accepted.next_root);
+    return emitted;
+}
+
+void Session::step(Run& run) {
+    Counters& counters = run.out.counters;
+    const Stopwatch since_begin;
+    Stopwatch watch;
+    const bool speculative = policy_->speculate();
+    draft(run, speculative);
+    const double draft_ms = watch.lap();
+
+    const bool verified = verify(run);
+    const double verify_ms = watch.lap();
+    counters.draft_ms += draft_ms;
+    counters.verify_ms += verify_ms;
+    if (!verified) return;
+
+    const Accepted accepted =
+        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
+    counters.accept_ms += watch.lap();
+
+    const std::vector<Token> emitted = commit(accepted);
     counters.commit_ms += watch.lap();
 
-    const bool drafted = draft_.tree->size() > 1;
-    ++counters.steps;
-    if (speculate || drafted) {
-        counters.committed += static_cast<int64_t>(accepted.path.size());
-    } else {
-        ++counters.plain_steps;
-    }
-    // A lookup in a plain step tells nothing of either kind.
-    if (watched && (speculate || !drafted)) {
-        policy_->report(speculate, since_begin.elapsed_ms(), static_cast<int>(accepted.path.size()));
-    }
-    counters.tree_nodes = std::max(counters.tree_nodes, draft_.tree->size());
-    const size_t drafted_depth = draft_.tree->depth();
-    if (counters.accepted_at_depth.size() < drafted_depth) counters.accepted_at_depth.resize(drafted_depth, 0);
-    for (size_t depth = 0; depth + 1 < accepted.path.size(); ++depth) ++counters.accepted_at_depth[depth];
+    const Tree& tree = *draft_.tree;
+    policy_->report({speculative, tree.size(), tree.leaf_count(), static_cast<int>(accepted.path.size()), draft_ms,
+                     verify_ms, since_begin.elapsed_ms()});
+    counters.count_step(tree, accepted.path, speculative);
     run.hidden_row = accepted.path.back();
-    run.out.parents.push_back(draft_.tree->parents());
-    run.out.paths.push_back(accepted.path);
     run.root = accepted.next_root;
+    run.out.parents.push_back(tree.parents());
+    run.out.paths.push_back(accepted.path);
     emit(run, emitted);
     counters.other_ms += watch.lap();
+}
+
+void Counters::count_step(const Tree& tree, const std::vector<int>& path, bool speculative) {
+    ++steps;
+    if (speculative || tree.size() > 1) {
+        committed += static_cast<int64_t>(path.size());
+    } else {
+        ++plain_steps;
+    }
+    tree_nodes = std::max(tree_nodes, tree.size());
+    const size_t depth = tree.depth();
+    if (accepted_at_depth.size() < depth) accepted_at_depth.resize(depth, 0);
+    for (size_t at = 0; at + 1 < path.size(); ++at) ++accepted_at_depth[at];
 }
 
 void Session::emit(Run& run, std::span<const Token> tokens) {

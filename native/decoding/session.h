@@ -48,6 +48,9 @@ struct Counters {
     int tree_nodes = 0;                      // with root, maximum over steps
     double draft_ms = 0, verify_ms = 0, accept_ms = 0, commit_ms = 0, other_ms = 0;
     double prompt_ms = 0, first_token_ms = 0;
+
+    // A step that verified a draft with this tree and accepted the nodes of `path`.
+    void count_step(const Tree& tree, const std::vector<int>& path, bool speculative);
 };
 
 struct Generation {
@@ -94,18 +97,21 @@ class Session {
     struct Run;  // what one generate() call carries from step to step
 
     bool prefill(std::span<const Token> prompt, Run& run);
+    bool may_step(Run& run);
     void step(Run& run);
-    const Tree& tree_for_step(bool speculate, int room);
-    void make_draft(const Tree& tree, Token root);
+    void draft(Run& run, bool speculative);
+    bool verify(Run& run);
+    std::vector<Token> commit(const Accepted& accepted);
     void emit(Run& run, std::span<const Token> tokens);
+    void stop_at(DecodeStatus status, Run& run);
     void keep_committed();
+    const Tree& shape_for(int room);
 
     std::unique_ptr<Target> target_;
     std::unique_ptr<Drafter> drafter_;
     std::shared_ptr<const Vocabulary> vocabulary_;
     MakeChain make_chain_;
     Tree tree_;
-    const Tree root_only_;
     Tree fitted_;                // tree_ cut to the last free cells of the context
     std::vector<Token> cached_;  // the tokens in the target's cache, in order
     Draft draft_;

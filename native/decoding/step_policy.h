@@ -1,16 +1,25 @@
-// Whether the next step drafts, as the engine asks.
+// Whether the next step drafts, and what steps cost and bring, as the engine asks and tells.
 #pragma once
 
 namespace medusa {
+
+// One finished step.
+struct StepReport {
+    bool speculative = true;    // drafts were wanted
+    int nodes = 1, leaves = 1;  // of the tree it verified, root included
+    int tokens = 1;             // what it committed, at least the root
+    double draft_ms = 0, verify_ms = 0;
+    double step_ms = 0;  // all of it, up to the commit
+};
 
 // Asked before each step whether to draft, told after it what the step cost. Knows no clock.
 class StepPolicy {
   public:
     virtual ~StepPolicy() = default;
-    virtual void begin_generation() = 0;
+    // watched: steps may be kept from drafting; otherwise drafts are always wanted.
+    virtual void begin_generation(bool watched) = 0;
     virtual bool speculate() = 0;
-    // `speculative`: the step verified drafts. `tokens` (at least 1): what it committed.
-    virtual void report(bool speculative, double ms, int tokens) = 0;
+    virtual void report(const StepReport& step) = 0;
 };
 
 }  // namespace medusa

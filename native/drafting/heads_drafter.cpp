@@ -4,13 +4,13 @@
 
 namespace medusa {
 
-void HeadsDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
+void HeadsDrafter::draft(const DraftInput& input, Draft& out) {
+    out.set_root(input.context.back());
+    const Tree& shape = input.shape;
+    if (input.plain || shape.size() == 1) return;
     out.tree = &shape;
-    if (shape.size() == 1) return;
     out.tokens.resize(shape.size());
     out.q.resize(shape.size());
-    out.tokens[0] = input.context.back();
-    out.q[0] = 1.0f;
     row_of_.assign(shape.size(), -1);
     source_->begin(input);
     // Nodes of a tree are sorted by depth.

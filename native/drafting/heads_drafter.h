@@ -16,7 +16,7 @@ class HeadsDrafter final : public Drafter {
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
     // The shape must not be deeper than the source.
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+    void draft(const DraftInput& input, Draft& out) override;
 
   private:
     void fill_level(const Tree& shape, int first, int last, Draft& out);

@@ -10,12 +10,13 @@ constexpr double keep_rate = 0.95;  // a step fades to one half after 14 later o
 
 }  // namespace
 
-LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params)
+LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params,
+                             std::shared_ptr<const DraftCost> cost)
     : inner_(std::move(inner)),
       params_(params),
       index_(params.min_length, params.max_length),
       accuracy_(params.min_length, params.max_length),
-      cost_(params.node_cost) {
+      cost_(std::move(cost)) {
     std::vector<Choice> choices;
     chains_.emplace_back();
     for (int n = 1; n <= params_.max_nodes; ++n) {
@@ -36,23 +37,17 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
     for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
 }
 
-void LookupDrafter::verified(const Tree& tree, double ms) {
-    if (inner_) inner_->verified(tree, ms);
-    step_ms_ = draft_ms_ + ms;
-    if (params_.measures_cost) cost_.record(tree.size(), ms);
-}
-
 // The newest step brought so many tokens.
 void LookupDrafter::learn_rate(size_t tokens) {
     if (!inner_only_) return;
     inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
-    inner_step_ms_ = keep_rate * inner_step_ms_ + step_ms_;
+    inner_step_ms_ = keep_rate * inner_step_ms_ + cost_->newest_step_ms();
 }
 
 bool LookupDrafter::chain_beats_inner(int room) const {
-    if (!params_.measures_cost || inner_step_ms_ <= 0) return false;
+    if (!cost_->learns() || inner_step_ms_ <= 0) return false;
     const Plan plan = plan_chain(1, room);
-    return plan.length > 0 && plan.rate * inner_step_ms_ >= inner_tokens_ * cost_.root_ms();
+    return plan.length > 0 && plan.rate * inner_step_ms_ >= inner_tokens_ * cost_->root_ms();
 }
 
 void LookupDrafter::append(Token token, bool learn) {
@@ -66,7 +61,7 @@ LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
     const int length = index_.match().length;
     if (length == 0) return {};
     const int most = std::min({params_.max_nodes, room - inner_size, Tree::max_size - inner_size});
-    double reached = 1.0, tokens = 1.0, node_cost = cost_.per_node(), cost = 1.0 + node_cost * (inner_size - 1);
+    double reached = 1.0, tokens = 1.0, node_cost = cost_->node_steps(), cost = 1.0 + node_cost * (inner_size - 1);
     Plan best{0, tokens / cost};
     for (int n = 1; n <= most; ++n) {
         reached *= accuracy_.probability(length + n - 1);
@@ -77,23 +72,22 @@ LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
     return best;
 }
 
-void LookupDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
-    const Stopwatch watch;
+void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     const auto came = input.context.subspan(index_.tokens().size());
     learn_rate(came.size());
     for (const Token token : came) append(token, true);
-    out.tree = &chains_[0];
-    out.tokens.assign(1, input.context.back());
-    out.q.assign(1, 1.0f);
-    // A shape of the root alone tells the inner drafter of a step that it has no part in.
-    if (inner_) inner_->draft(input, chain_beats_inner(input.room) ? chains_[0] : shape, out);
+    out.set_root(input.context.back());
+    if (inner_) {
+        DraftInput asked = input;
+        asked.plain = input.plain || chain_beats_inner(input.room);
+        inner_->draft(asked, out);
+    }
     inner_only_ = out.tree->size() > 1;
     index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
     if (!chain_.empty()) {
         graft(out);
         inner_only_ = false;
     }
-    draft_ms_ = watch.elapsed_ms();
 }
 
 // Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.

@@ -5,17 +5,15 @@
 #include <vector>
 
 #include "decoding/drafter.h"
+#include "drafting/draft_cost.h"
 #include "drafting/lookup.h"
-#include "drafting/step_cost.h"
 
 namespace medusa {
 
 struct LookupParams {
     int min_length = 2;
     int max_length = 8;
-    int max_nodes = 15;         // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
-    bool measures_cost = true;  // false: node_cost holds throughout
-    double node_cost = 0.15;    // of one more node, in plain steps, before any was measured
+    int max_nodes = 15;  // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
@@ -24,8 +22,8 @@ struct LookupParams {
 // right, drafted or not.
 class LookupDrafter final : public Drafter {
   public:
-    // inner: may be null.
-    LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params);
+    // inner: may be null. cost: what this session's steps cost.
+    LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params, std::shared_ptr<const DraftCost> cost);
 
     // The tree that verifies the largest draft on top of an inner one's stays within this.
     static TreeBounds bounds(const TreeBounds& inner, const LookupParams& params);
@@ -38,8 +36,7 @@ class LookupDrafter final : public Drafter {
     void rolled_back(int position) override {
         if (inner_) inner_->rolled_back(position);
     }
-    void verified(const Tree& tree, double ms) override;
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
+    void draft(const DraftInput& input, Draft& out) override;
 
   private:
     void append(Token token, bool learn);
@@ -57,8 +54,7 @@ class LookupDrafter final : public Drafter {
     LookupParams params_;
     LookupIndex index_;
     LookupAccuracy accuracy_;
-    StepCost cost_;
-    double draft_ms_ = 0, step_ms_ = 0;            // of the newest step
+    std::shared_ptr<const DraftCost> cost_;
     bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
     double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
     std::vector<Token> chain_;

@@ -5,8 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "decoding/step_policy.h"
-
 namespace medusa {
 
 // The newest values of a series, up to a fixed number of them.
@@ -36,11 +34,12 @@ class RecentValues {
 //
 // What was measured, and a running success, outlive the generation. A generation that starts with speculation because
 // earlier ones gained may give back `carried_steps` plain steps of that gain.
-class Watchdog final : public StepPolicy {
+class Watchdog {
   public:
-    void begin_generation() override;
-    bool speculate() override;
-    void report(bool speculative, double ms, int tokens) override;
+    void begin_generation();
+    bool speculate();
+    // `speculative`: the step verified drafts. `tokens` (at least 1): what it committed.
+    void report(bool speculative, double ms, int tokens);
 
   private:
     double plain_ms() const;

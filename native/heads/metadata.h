@@ -1,4 +1,4 @@
-// What a file with draft heads says about them, checked before any weight is read (DESIGN 7).
+// What a file with draft heads says about them, checked before any weight is read (docs/design.md, GGUF layout).
 #pragma once
 
 #include <string>
@@ -37,6 +37,8 @@ struct HeadsMetadata {
     PrefixParams prefix;  // of hydra_plus
 
     bool reads_path() const { return kind != HeadsKind::medusa; }
+    // The prefix layer attends to the states of all tokens.
+    bool reads_all_states() const { return kind == HeadsKind::hydra_plus; }
 };
 
 // Throws Error for anything that is damaged, unknown or for another base than one of `vocab_size` tokens.

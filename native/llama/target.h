@@ -6,7 +6,7 @@
 
 #include "decoding/target.h"
 #include "decoding/tree_cache.h"
-#include "llama/model.h"
+#include "llama/context.h"
 
 namespace medusa {
 

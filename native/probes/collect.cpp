@@ -1,4 +1,6 @@
 #include "probes/collect.h"
+#include "llama/context.h"
+#include "llama/sampler_chain.h"
 
 #include <algorithm>
 #include <cmath>

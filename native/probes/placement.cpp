@@ -1,4 +1,5 @@
 #include "probes/placement.h"
+#include "llama/context.h"
 
 #include <algorithm>
 #include <map>

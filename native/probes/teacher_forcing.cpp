@@ -1,4 +1,5 @@
 #include "probes/teacher_forcing.h"
+#include "llama/context.h"
 
 #include <algorithm>
 

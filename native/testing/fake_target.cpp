@@ -122,22 +122,6 @@ std::vector<Token> FakeGuesses::after(const std::vector<Token>& path) const {
     return order;
 }
 
-void FakeDrafter::draft(const DraftInput& input, const Tree& shape, Draft& out) {
-    out.tree = &shape;
-    out.tokens.assign(shape.size(), input.context.back());
-    out.q.assign(shape.size(), 1.0f);
-    std::vector<std::vector<Token>> paths(shape.size());
-    paths[0].assign(input.context.begin(), input.context.end());
-    for (int node = 0; node < shape.size(); ++node) {
-        const std::vector<Token> order = guesses_.after(paths[node]);
-        for (const int child : shape.children(node)) {
-            out.tokens[child] = order.at(shape.rank(child));
-            paths[child] = paths[node];
-            paths[child].push_back(out.tokens[child]);
-        }
-    }
-}
-
 void FakeLevels::begin(const DraftInput& input) {
     before_.assign(input.context.begin(), input.context.end() - 1);
 }

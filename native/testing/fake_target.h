@@ -1,4 +1,4 @@
-// A deterministic model without weights, for testing the algorithm exactly (DESIGN 8, tiers 1 and 2).
+// A deterministic model without weights, for testing the algorithm exactly (docs/design.md, Lossless: tiers 1 and 2).
 #pragma once
 
 #include <set>
@@ -69,17 +69,7 @@ class FakeGuesses {
     uint64_t seed_;
 };
 
-class FakeDrafter final : public Drafter {
-  public:
-    explicit FakeDrafter(const FakeGuesses& guesses) : guesses_(guesses) {}
-    DrafterNeeds needs() const override { return {}; }
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
-
-  private:
-    FakeGuesses guesses_;
-};
-
-// The same guesses level by level; probabilities halve from rank to rank, and differ from node to node.
+// The guesses level by level; probabilities halve from rank to rank, and differ from node to node.
 class FakeLevels final : public LevelSource {
   public:
     FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed) : guesses_(guesses), depth_(depth), seed_(seed) {}

@@ -1,4 +1,4 @@
-"""Tiers 1 and 2 of losslessness: the algorithm on a deterministic fake model, exactly (DESIGN 8).
+"""Tiers 1 and 2 of losslessness: the algorithm on a deterministic fake model, exactly (docs/design.md, Lossless).
 
 The fake hashes the whole path behind each node and keeps its cache as cells with sequence sets, edited only by the same
 bookkeeping that drives llama.cpp's cache. A wrong mask, position or commit changes the text or raises.

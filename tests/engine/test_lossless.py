@@ -1,4 +1,4 @@
-"""Tier 3 of losslessness (DESIGN 8): a real model, greedy, speculative against plain."""
+"""Tier 3 of losslessness (docs/design.md, Lossless): a real model, greedy, speculative against plain."""
 
 from __future__ import annotations
 

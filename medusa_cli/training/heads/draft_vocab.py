@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from rich.table import Table
 
 from medusa_cli.converters.heads import sidecar
 from medusa_cli.models.base_file import BaseModel
-from medusa_cli.support.atomic import atomic_file
 
+from ..memory import recall, remember
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
@@ -130,7 +129,7 @@ def choose(
     """
     sizes = candidates(len(ranked))
     asked = {"sizes": sizes, "kind": kind, "heads": heads, "tokens": len(tokens)}
-    stored = _recall(memory, asked)
+    stored = _earlier_choice(memory, asked)
     if stored is not None:
         return stored
     if len(sizes) == 1:
@@ -138,19 +137,18 @@ def choose(
     verify_ms, draft_ms = _measure(base, ranked, sizes, kind, heads, n_gpu_layers, threads, memory.parent)
     rows = trade_offs(sizes, coverage(ranked, tokens, held_out, sizes), draft_ms, verify_ms, heads)
     chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
-    with atomic_file(memory) as file:
-        file.write(json.dumps({"asked": asked, "choice": chosen.as_json()}).encode())
+    remember(memory, {"asked": asked, "choice": chosen.as_json()})
     return chosen
 
 
-def _recall(memory: Path, asked: dict[str, Any]) -> VocabularyChoice | None:
+def _earlier_choice(memory: Path, asked: dict[str, Any]) -> VocabularyChoice | None:
+    content = recall(memory)
     try:
-        content = json.loads(memory.read_text("utf-8"))
         if content["asked"] != asked:
             return None
         choice = content["choice"]
         return VocabularyChoice(choice["size"], choice["verify_ms"], [SizeTradeOff(**row) for row in choice["rows"]])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 

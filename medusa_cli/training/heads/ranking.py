@@ -1,4 +1,4 @@
-"""From heads and held-out texts to the ranks that evaluate.py works on."""
+"""From heads and held-out texts to the ranks that trees are grown from."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ They are computed once and kept beside the text.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from medusa_cli.support.atomic import atomic_file
 
+from ..memory import recall, remember
 from .recipe import TEACHER_TOP
 from .rows import FileRows
 
@@ -47,20 +47,12 @@ def teacher_rows(
         "dtype": str(output.dtype),
     }
     marker = folder / "teacher.json"
-    if not (_is_current(marker, key) and all(name.exists() for name in names)):
+    if not (recall(marker) == key and all(name.exists() for name in names)):
         marker.unlink(missing_ok=True)
         _compute(names, states, rows, top, output, on_rows)
-        with atomic_file(marker) as file:
-            file.write(json.dumps(key).encode())
+        remember(marker, key)
     ids, p = (FileRows([np.load(name, mmap_mode="r")], states.device) for name in names)
     return ids, p
-
-
-def _is_current(marker: Path, key: dict[str, object]) -> bool:
-    try:
-        return bool(json.loads(marker.read_text("utf-8")) == key)
-    except (OSError, ValueError):
-        return False
 
 
 @torch.no_grad()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medusa_cli.support.atomic import atomic_file
+from ..memory import recall, remember
 
 MOST_POINTS = 200
 LEAST_SPACING = 10
@@ -47,10 +46,10 @@ class Curve:
         self._begun = self._clock() - (self.points[-1].seconds if self.points else 0.0)
 
     def _stored(self) -> list[Point]:
+        content = recall(self._path)
         try:
-            content = json.loads(self._path.read_text("utf-8"))
             return [Point(**row) for row in content["points"]] if content["plan"] == self._plan else []
-        except (OSError, ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             return []
 
     @property
@@ -67,5 +66,4 @@ class Curve:
         mean = sum(self._losses) / len(self._losses)
         self._losses = []
         self.points.append(Point(step, step * self._batch, self.seconds, mean, tokens_per_step))
-        with atomic_file(self._path) as file:
-            file.write(json.dumps({"plan": self._plan, "points": [asdict(point) for point in self.points]}).encode())
+        remember(self._path, {"plan": self._plan, "points": [asdict(point) for point in self.points]})

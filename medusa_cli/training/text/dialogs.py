@@ -1,4 +1,4 @@
-"""Conversations to generate answers for: given in a file, or made up by seed_prompts."""
+"""Conversations to generate answers for: given in a file, or made up from seeds."""
 
 from __future__ import annotations
 

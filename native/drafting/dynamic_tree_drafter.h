@@ -3,33 +3,32 @@
 
 #include <memory>
 
-#include "drafting/growth.h"
+#include "drafting/dynamic_tree.h"
 
 namespace medusa {
 
 // What is known before the first step; empty: learned from scratch.
-struct GrowthStart {
+struct DynamicTreeStart {
     HeadCalibration::Table calibration{};
     std::vector<std::pair<int, double>> curve{};  // plain steps by number of nodes
-    bool learns_cost = true;                      // false: costs hold throughout, so that runs repeat
 };
 
 // Asks the heads less and less often while no node of theirs pays. Learns, from the tokens that come and the times that
 // steps take, what the heads' probabilities and a tree's nodes are worth.
-class GrowthDrafter final : public Drafter {
+class DynamicTreeDrafter final : public Drafter {
   public:
-    GrowthDrafter(std::unique_ptr<LevelSource> source, const GrowthParams& params, const GrowthStart& start);
+    // cost: what this session's steps cost; the drafter adds what its levels take.
+    DynamicTreeDrafter(std::unique_ptr<LevelSource> source, const DynamicTreeParams& params,
+                       const HeadCalibration::Table& calibration, std::shared_ptr<DraftCost> cost);
 
     // What a tree may come to, whatever it is grown from.
-    static TreeBounds bounds(const GrowthParams& params) { return {params.max_nodes - 1, params.max_nodes}; }
+    static TreeBounds bounds(const DynamicTreeParams& params) { return {params.max_nodes - 1, params.max_nodes}; }
 
     DrafterNeeds needs() const override { return source_->needs(); }
     void begin(std::span<const Token> prompt) override;
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
-    // A shape of one node is a plain step; any other only says that drafts are wanted.
-    void draft(const DraftInput& input, const Tree& shape, Draft& out) override;
-    void verified(const Tree& tree, double ms) override;
+    void draft(const DraftInput& input, Draft& out) override;
     const HeadCalibration::Table& calibration() const { return calibration_.table(); }
 
   private:
@@ -37,12 +36,10 @@ class GrowthDrafter final : public Drafter {
 
     std::unique_ptr<LevelSource> source_;
     HeadCalibration calibration_;
-    GrowthCost cost_;
-    Growth growth_;
-    const Tree root_only_;
-    size_t known_ = 0;  // tokens of the context that the newest tree was grown at the end of; 0: none
-    double draft_ms_ = 0, step_ms_ = 0;
-    int fruitless_ = 0;                         // steps in a row whose tree came out as the root alone
+    std::shared_ptr<DraftCost> cost_;
+    DynamicTree tree_;
+    size_t known_ = 0;   // tokens of the context that the newest tree was grown at the end of; 0: none
+    int fruitless_ = 0;  // steps in a row whose tree came out as the root alone
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
 
     static constexpr int patience = 4, first_pause = 4, longest_pause = 64;

@@ -1,4 +1,4 @@
-#include "drafting/growth.h"
+#include "drafting/dynamic_tree.h"
 
 #include <algorithm>
 #include <iterator>
@@ -12,10 +12,11 @@ constexpr double share_weight = 0.05;
 
 }  // namespace
 
-Growth::Growth(int depth, const GrowthParams& params) : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
+DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
+    : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
 
-void Growth::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, GrowthCost& cost,
-                  Draft& out) {
+void DynamicTree::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+                       Draft& out) {
     pool_.clear();
     for (int depth = 1; depth <= depth_; ++depth) {
         if (!choose_frontier(depth, cost)) break;
@@ -28,7 +29,7 @@ void Growth::grow(LevelSource& source, Token root, int room, const HeadCalibrati
 
 // Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
 // that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
-bool Growth::choose_frontier(int depth, const GrowthCost& cost) {
+bool DynamicTree::choose_frontier(int depth, const DraftCost& cost) {
     frontier_.clear();
     if (depth == 1) {
         frontier_.push_back(root_index);
@@ -47,7 +48,7 @@ bool Growth::choose_frontier(int depth, const GrowthCost& cost) {
     return gain > cost.rate() * cost.level_ms(depth);
 }
 
-void Growth::expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration) {
+void DynamicTree::expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration) {
     paths_.assign(frontier_.size() * depth, root);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         int at = frontier_[row];
@@ -70,7 +71,7 @@ void Growth::expand(LevelSource& source, int depth, Token root, const HeadCalibr
 }
 
 // How many nodes, root included, bring the most: expected tokens less what their time is worth.
-int Growth::choose_size(int room, const GrowthCost& cost) {
+int DynamicTree::choose_size(int room, const DraftCost& cost) {
     order_.resize(pool_.size());
     std::iota(order_.begin(), order_.end(), 0);
     // A child is less likely than its parent, so any number of the likeliest candidates form a tree.
@@ -80,7 +81,7 @@ int Growth::choose_size(int room, const GrowthCost& cost) {
     double tokens = 1, best_worth = tokens - cost.rate() * cost.verify_ms(size);
     int best = 1;
     std::vector<bool> has_child(pool_.size() + 1, false);
-    for (const int wanted : growth_sizes) {
+    for (const int wanted : dynamic_sizes) {
         if (wanted > most) break;
         for (; size.nodes < wanted; ++size.nodes) {
             const Candidate& candidate = pool_[order_[size.nodes - 1]];
@@ -98,10 +99,8 @@ int Growth::choose_size(int room, const GrowthCost& cost) {
     return best;
 }
 
-void Growth::build(int size, Token root, Draft& out) {
-    out.tokens.assign(1, root);
-    out.q.assign(1, 1.0f);
-    out.tree = &root_only_;
+void DynamicTree::build(int size, Token root, Draft& out) {
+    out.set_root(root);
     if (size == 1) return;
     order_.resize(size - 1);
     std::stable_sort(order_.begin(), order_.end(),
@@ -118,7 +117,7 @@ void Growth::build(int size, Token root, Draft& out) {
     out.tree = &tree_;
 }
 
-void Growth::learn(std::span<const Token> came, HeadCalibration& calibration) {
+void DynamicTree::learn(std::span<const Token> came, HeadCalibration& calibration) {
     int child = pool_.empty() ? -1 : 0;
     for (const Token token : came) {
         if (child < 0) break;

@@ -1,7 +1,7 @@
 #include <map>
 
 #include "bindings/bindings.h"
-#include "drafting/growth.h"
+#include "drafting/dynamic_tree.h"
 
 namespace medusa {
 namespace {
@@ -38,53 +38,53 @@ class TableLevels final : public LevelSource {
     int depth_;
 };
 
-class GrowthOfTable {
+class TableTree {
   public:
-    GrowthOfTable(std::map<std::vector<Token>, Guesses> table, int depth, int max_nodes, int ranks, int width)
-        : levels_(std::move(table), depth), growth_(depth, {max_nodes, ranks, width}) {}
+    TableTree(std::map<std::vector<Token>, Guesses> table, int depth, int max_nodes, int ranks, int width)
+        : levels_(std::move(table), depth), tree_(depth, {max_nodes, ranks, width}) {}
 
     // (parents, tokens, q, paths asked for by level)
-    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, GrowthCost& cost) {
+    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost) {
         levels_.asked.clear();
         Draft draft;
-        growth_.grow(levels_, root, room, calibration, cost, draft);
+        tree_.grow(levels_, root, room, calibration, cost, draft);
         return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
     }
-    void learn(const std::vector<Token>& came, HeadCalibration& calibration) { growth_.learn(came, calibration); }
+    void learn(const std::vector<Token>& came, HeadCalibration& calibration) { tree_.learn(came, calibration); }
 
   private:
     TableLevels levels_;
-    Growth growth_;
+    DynamicTree tree_;
 };
 
 }  // namespace
 
-void bind_testing_growth(nb::module_& m) {
+void bind_testing_dynamic_tree(nb::module_& m) {
     nb::class_<HeadCalibration>(m, "HeadCalibration")
         .def(nb::init<int, const HeadCalibration::Table&>(), "depth"_a, "known"_a = HeadCalibration::Table{})
         .def("record", &HeadCalibration::record, "depth"_a, "q"_a, "came"_a)
         .def("probability", &HeadCalibration::probability, "depth"_a, "q"_a)
         .def_prop_ro("table", &HeadCalibration::table);
-    nb::class_<GrowthCost>(m, "GrowthCost")
+    nb::class_<DraftCost>(m, "DraftCost")
         .def(nb::init<std::vector<std::pair<int, double>>, bool>(), "curve"_a, "learns"_a)
         .def(
-            "record", [](GrowthCost& c, int nodes, int leaves, double ms) { c.record({nodes, leaves}, ms); }, "nodes"_a,
+            "record", [](DraftCost& c, int nodes, int leaves, double ms) { c.record({nodes, leaves}, ms); }, "nodes"_a,
             "leaves"_a, "ms"_a)
         .def(
-            "verify_ms", [](const GrowthCost& c, int nodes, int leaves) { return c.verify_ms({nodes, leaves}); },
+            "verify_ms", [](const DraftCost& c, int nodes, int leaves) { return c.verify_ms({nodes, leaves}); },
             "nodes"_a, "leaves"_a)
-        .def("record_level", &GrowthCost::record_level, "depth"_a, "ms"_a)
-        .def("record_step", &GrowthCost::record_step, "ms"_a, "tokens"_a)
-        .def_prop_ro("rate", &GrowthCost::rate);
-    nb::class_<GrowthOfTable>(m, "Growth")
+        .def("record_level", &DraftCost::record_level, "depth"_a, "ms"_a)
+        .def("record_step", &DraftCost::record_step, "ms"_a, "tokens"_a)
+        .def_prop_ro("rate", &DraftCost::rate);
+    nb::class_<TableTree>(m, "DynamicTree")
         .def(nb::init<std::map<std::vector<Token>, Guesses>, int, int, int, int>(), "table"_a, "depth"_a, nb::kw_only(),
-             "max_nodes"_a = GrowthParams().max_nodes, "ranks"_a = GrowthParams().ranks,
-             "width"_a = GrowthParams().width)
-        .def("grow", &GrowthOfTable::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a)
-        .def("learn", &GrowthOfTable::learn, "came"_a, "calibration"_a);
+             "max_nodes"_a = DynamicTreeParams().max_nodes, "ranks"_a = DynamicTreeParams().ranks,
+             "width"_a = DynamicTreeParams().width)
+        .def("grow", &TableTree::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a)
+        .def("learn", &TableTree::learn, "came"_a, "calibration"_a);
     nb::list sizes;
-    for (const int size : growth_sizes) sizes.append(size);
-    m.attr("GROWTH_SIZES") = nb::tuple(sizes);
+    for (const int size : dynamic_sizes) sizes.append(size);
+    m.attr("DYNAMIC_SIZES") = nb::tuple(sizes);
 }
 
 }  // namespace medusa

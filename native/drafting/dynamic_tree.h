@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "drafting/growth_cost.h"
+#include "drafting/draft_cost.h"
 #include "drafting/head_calibration.h"
 #include "drafting/level_source.h"
 
 namespace medusa {
 
-struct GrowthParams {
+struct DynamicTreeParams {
     int max_nodes = 32;  // root included
     int ranks = 8;       // children that a node is given at most
     int width = 8;       // nodes of a level that are given children
@@ -18,13 +18,13 @@ struct GrowthParams {
 
 // Best-first over the product of calibrated probabilities along each path, one level of the source at a time; the tree
 // holds the likeliest nodes, as many as bring the most expected tokens over what they cost.
-class Growth {
+class DynamicTree {
   public:
-    Growth(int depth, const GrowthParams& params);
+    DynamicTree(int depth, const DynamicTreeParams& params);
 
     // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
     // out.tree stays valid until the next call. `cost` is told what the levels took.
-    void grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, GrowthCost& cost,
+    void grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
               Draft& out);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
@@ -42,13 +42,13 @@ class Growth {
         int first_child;  // its children follow one another; -1: none
         int node;         // in the tree
     };
-    bool choose_frontier(int depth, const GrowthCost& cost);
+    bool choose_frontier(int depth, const DraftCost& cost);
     void expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration);
-    int choose_size(int room, const GrowthCost& cost);
+    int choose_size(int room, const DraftCost& cost);
     void build(int size, Token root, Draft& out);
 
     int depth_;
-    GrowthParams params_;
+    DynamicTreeParams params_;
     std::vector<Candidate> pool_;
     std::vector<int> frontier_;       // candidates of the newest level that get children, the likeliest first
     std::vector<int> order_;          // the pool by probability
@@ -57,7 +57,6 @@ class Growth {
     LevelDrafts drafts_;
     std::vector<int> parents_;
     Tree tree_;
-    const Tree root_only_;
 };
 
 }  // namespace medusa

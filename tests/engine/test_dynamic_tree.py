@@ -21,9 +21,9 @@ LINE = [(1, 1.0), (2, 1.1)]
 """Costs of trees in plain steps: 0.1 for each node."""
 
 
-def cost(curve: list[tuple[int, float]] = LINE) -> testing.GrowthCost:
+def cost(curve: list[tuple[int, float]] = LINE) -> testing.DraftCost:
     """Costs that hold throughout; the rate is one token per plain step."""
-    return testing.GrowthCost(curve, False)
+    return testing.DraftCost(curve, False)
 
 
 @st.composite
@@ -61,14 +61,14 @@ def paths_of(parents: list[int], tokens: list[int]) -> list[Path]:
 @settings(max_examples=200, deadline=None)
 def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int) -> None:
     calibration = testing.HeadCalibration(3)
-    growth = testing.Growth(table, 3, ranks=2, width=4)
+    growth = testing.DynamicTree(table, 3, ranks=2, width=4)
     parents, tokens, q, _ = growth.grow(ROOT, room, calibration, cost([(1, 1.0), (2, 1.0 + slope)]))
     chances = [p for p, _ in likeliest(table, calibration)]
 
     def worth(nodes: int) -> float:
         return 1 + sum(chances[: nodes - 1]) - (1 + slope * (nodes - 1))
 
-    sizes = [size for size in testing.GROWTH_SIZES if size <= min(room, len(chances) + 1)]
+    sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(room, len(chances) + 1)]
     assert len(parents) in sizes
     assert worth(len(parents)) == pytest.approx(max(map(worth, sizes)), abs=1e-6)
     assert math.prod(q) > 0
@@ -80,7 +80,7 @@ def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int
 
 def test_no_node_where_none_pays() -> None:
     table: Table = {(ROOT,): [(1, 0.2), (2, 0.1)]}
-    parents, tokens, _, asked = testing.Growth(table, 3).grow(
+    parents, tokens, _, asked = testing.DynamicTree(table, 3).grow(
         ROOT, 64, testing.HeadCalibration(3), cost([(1, 1.0), (2, 2.0)])
     )
     assert (parents, tokens, asked) == ([-1], [ROOT], [1])
@@ -89,7 +89,7 @@ def test_no_node_where_none_pays() -> None:
 def test_only_levels_that_can_pay_are_asked_for() -> None:
     table = {(ROOT,): [(1, 0.9), (2, 0.05)], (ROOT, 1): [(3, 0.3), (4, 0.01)], (ROOT, 1, 3): [(5, 0.9)]}
     dear = cost([(1, 1.0), (2, 1.5)])
-    parents, tokens, _, asked = testing.Growth(table, 4, ranks=2).grow(ROOT, 64, testing.HeadCalibration(4), dear)
+    parents, tokens, _, asked = testing.DynamicTree(table, 4, ranks=2).grow(ROOT, 64, testing.HeadCalibration(4), dear)
     assert asked == [1, 1]
     assert paths_of(parents, tokens) == [(ROOT,), (ROOT, 1)]
 
@@ -97,19 +97,19 @@ def test_only_levels_that_can_pay_are_asked_for() -> None:
 def test_a_level_that_takes_long_is_not_asked_for() -> None:
     table = {(ROOT,): [(1, 0.9)], (ROOT, 1): [(2, 0.9)]}
     calibration = testing.HeadCalibration(2)
-    learned = testing.GrowthCost(LINE, True)
+    learned = testing.DraftCost(LINE, True)
     learned.record(1, 1, 1.0)
-    _, _, _, asked = testing.Growth(table, 2).grow(ROOT, 64, calibration, learned)
+    _, _, _, asked = testing.DynamicTree(table, 2).grow(ROOT, 64, calibration, learned)
     assert asked == [1, 1]
     for _ in range(40):
         learned.record_level(2, 5.0)
-    _, _, _, asked = testing.Growth(table, 2).grow(ROOT, 64, calibration, learned)
+    _, _, _, asked = testing.DynamicTree(table, 2).grow(ROOT, 64, calibration, learned)
     assert asked == [1]
 
 
 def test_a_level_gives_children_to_its_likeliest_nodes_alone() -> None:
     table: Table = {(ROOT,): [(token, 0.2 - 0.01 * token) for token in range(4)]}
-    growth = testing.Growth(table, 2, ranks=4, width=2)
+    growth = testing.DynamicTree(table, 2, ranks=4, width=2)
     _, _, _, asked = growth.grow(ROOT, 64, testing.HeadCalibration(2), cost([(1, 1.0), (2, 1.001)]))
     assert asked == [1, 2]
 
@@ -117,7 +117,7 @@ def test_a_level_gives_children_to_its_likeliest_nodes_alone() -> None:
 def test_candidates_are_learned_whether_drafted_or_not() -> None:
     table = {(ROOT,): [(1, 0.3), (2, 0.02)], (ROOT, 1): [(3, 0.6)]}
     calibration = testing.HeadCalibration(2)
-    growth = testing.Growth(table, 2, ranks=2)
+    growth = testing.DynamicTree(table, 2, ranks=2)
     before = [calibration.probability(1, 0.3), calibration.probability(1, 0.02), calibration.probability(2, 0.6)]
     for _ in range(50):
         growth.grow(ROOT, 1, calibration, cost())
@@ -155,7 +155,7 @@ def test_calibration_starts_from_a_table() -> None:
 
 
 def test_costs_follow_the_steps() -> None:
-    learned = testing.GrowthCost([], True)
+    learned = testing.DraftCost([], True)
     for _ in range(60):
         for nodes, ms in ((1, 10.0), (4, 11.0), (8, 30.0)):
             for _ in range(3):
@@ -166,7 +166,7 @@ def test_costs_follow_the_steps() -> None:
 
 
 def test_a_new_graph_has_its_price() -> None:
-    learned = testing.GrowthCost(LINE, True)
+    learned = testing.DraftCost(LINE, True)
     for _ in range(200):
         for leaves in (1, 2, 2, 2):
             learned.record(4, leaves, 10.0)
@@ -182,7 +182,7 @@ def test_a_new_graph_has_its_price() -> None:
 
 
 def test_the_rate_is_that_of_the_newest_steps_and_at_least_plain() -> None:
-    learned = testing.GrowthCost(LINE, True)
+    learned = testing.DraftCost(LINE, True)
     learned.record(1, 1, 10.0)
     assert learned.rate == pytest.approx(0.1, rel=0.06)
     for _ in range(300):
@@ -222,7 +222,7 @@ def run(
     lookup=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_grown_trees_change_no_text(acceptance: float, seed: int, temperature: float, lookup: bool) -> None:
+def test_dynamic_trees_change_no_text(acceptance: float, seed: int, temperature: float, lookup: bool) -> None:
     plain = testing.FakeSession(native.Tree([]), seed=seed, memory=3 if lookup else 0).generate(
         PROMPT, max_tokens=60, sampling=native.Sampling(temperature=temperature, top_k=12, seed=seed), ignore_eos=True
     )

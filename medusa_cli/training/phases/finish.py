@@ -1,0 +1,138 @@
+"""What the heads came to: measured on held-out text, written with a tree, and told."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from medusa_cli.converters.heads import sidecar, single_file
+from medusa_cli.decoding import tree_search
+from medusa_cli.support.progress import phase
+
+from ..heads import export
+from ..heads.layers import Heads
+from ..heads.ranking import rank_texts
+from ..heads.weights import WEIGHT_TYPE, head_parts
+from ..leftovers import SCRATCH
+from ..options import TREE_NODES
+from ..report import record
+from ..report.messages import EVALUATION_NODES, TrainResult
+from ..text import sources
+from .collect import CollectedText
+from .fitting import FittedHeads
+from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .setup import Setup
+
+SIZES = (4, 8, 16)
+"""Tree sizes (root included) that are reported."""
+
+
+def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> TrainResult:
+    """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
+    halves, done = [], 0
+    total = sum(span.length for span in (*data.split.build, *data.split.score))
+    with phase(setup.options.console, "Measuring", "positions") as bar:
+        for spans in (data.split.build, data.split.score):
+            halves.append(rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output))
+            done += sum(span.length for span in spans)
+            bar.update(done, total)
+    build, score = halves
+    accuracy = tree_search.accuracy_table(build)
+    tree = tree_search.grow_tree(accuracy, TREE_NODES)
+    measured, acceptance = tree_search.simulate(score, tree)
+    trees = {nodes: tree_search.grow_tree(accuracy, nodes) for nodes in SIZES}
+    return TrainResult(
+        output=setup.options.output,
+        tokens=sum(span.length for span in data.split.train),
+        accuracy=accuracy.tolist(),
+        tree=tree,
+        predicted=tree_search.predicted_tokens_per_step(accuracy, tree),
+        measured=measured,
+        acceptance=acceptance,
+        by_size={nodes: tree_search.simulate(score, sized)[0] for nodes, sized in trees.items()},
+    )
+
+
+def write_heads(
+    setup: Setup, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads, result: TrainResult
+) -> None:
+    """The sidecar, or base and heads in one file."""
+    parts = head_parts(heads)
+    content = sidecar.DraftHeads(
+        kind=parts.kind,
+        blocks=parts.blocks,
+        residuals=parts.residuals,
+        prefix=parts.prefix,
+        embedding_scale=rows.embedding_scale,
+        weight_type=WEIGHT_TYPE,
+        lm_head="draft_vocab",
+        d2t=vocabulary.d2t,
+        accuracy=result.accuracy,
+        tree=result.tree,
+        base_name=setup.base.name,
+        base_fingerprint=setup.base.fingerprint,
+    )
+    if setup.options.sidecar:
+        sidecar.write_sidecar(setup.options.output, content)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=setup.folder) as scratch,
+        phase(setup.options.console, "Writing file", "bytes") as bar,
+    ):
+        part = Path(scratch) / "heads.gguf"
+        sidecar.write_sidecar(part, content)
+        single_file.join(setup.options.model, part, setup.options.output, bar.update)
+
+
+def write_record(
+    setup: Setup,
+    text: CollectedText,
+    data: DataSet,
+    vocabulary: DraftVocabulary,
+    fitted: FittedHeads,
+    result: TrainResult,
+) -> list[Path]:
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+    options, base = setup.options, setup.base
+    document = {
+        "model": {"name": base.name, "fingerprint": base.fingerprint},
+        "options": options.as_json(),
+        "seed": options.seed,
+        "recipe": asdict(fitted.plan.recipe),
+        "device": fitted.plan.device,
+        "text": {
+            "tokens": text.tokens,
+            "trained_on": result.tokens,
+            "seconds": text.seconds,
+            "tokens_per_second": text.tokens / text.seconds if text.seconds else None,
+            "sources": sources.as_json(data.shares),
+        },
+        "draft_vocabulary": vocabulary.choice.as_json(),
+        "training": _training_record(fitted),
+        "accuracy": result.accuracy,
+        "acceptance_per_depth": result.acceptance,
+        "tree": result.tree,
+        "tokens_per_step": {str(nodes): value for nodes, value in result.by_size.items()},
+    }
+    written = record.write(document, options.output)
+    if options.export_hf is not None:
+        written += export.export_heads(options.output, base, options.export_hf)
+    return written
+
+
+def _training_record(fitted: FittedHeads) -> dict[str, Any]:
+    plan, points = fitted.plan, fitted.points
+    positions, seconds = fitted.steps * plan.batch, points[-1].seconds if points else 0.0
+    return {
+        "planned_steps": plan.steps,
+        "steps": fitted.steps,
+        "batch": plan.batch,
+        "positions": positions,
+        "seconds": seconds,
+        "positions_per_second": positions / seconds if seconds else None,
+        "evaluation_nodes": EVALUATION_NODES,
+        "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
+        "curve": [asdict(point) for point in points],
+    }

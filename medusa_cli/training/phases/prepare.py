@@ -1,0 +1,134 @@
+"""From text to what training reads: the data set, the draft vocabulary, and rows on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medusa_cli.decoding import tree_search
+from medusa_cli.models.base_file import embedding_rows, output_rows
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.progress import phase
+
+from ..heads import draft_vocab
+from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+from ..heads.teacher import teacher_rows
+from ..heads.torch_setup import matmul_dtype
+from ..text import dataset, sources
+from ..text.corpus import Corpus
+from .setup import Setup
+
+SCALE_ROWS = 4096
+"""Hidden states that token embeddings are scaled to the size of."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """tokens [N]: of the whole corpus; ranked: those that heads could draft, most frequent first."""
+
+    tokens: NDArray[np.int32]
+    split: dataset.Split
+    ranked: NDArray[np.int32]
+    shares: list[sources.SourceShare]
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """d2t [D] token of each draft row; t2d [n_vocab] the way back; output [D, h] their output rows on the device."""
+
+    choice: draft_vocab.VocabularyChoice
+    d2t: NDArray[np.int32]
+    t2d: NDArray[np.int32]
+    output: Tensor
+
+    @property
+    def fast_output(self) -> Tensor:
+        """`output` in the dtype that is multiplied fastest here."""
+        return self.output.to(matmul_dtype(self.output.device))
+
+
+@dataclass(frozen=True)
+class PreparedRows:
+    """embedding_scale: what the token embeddings in `source` were multiplied with (1 where there are none)."""
+
+    source: TextRows
+    embedding_scale: float
+
+
+def read_data(setup: Setup, corpus: Corpus) -> DataSet:
+    """Splits the text and counts its tokens. MedusaError when there is too little of it."""
+    split = dataset.split_texts(corpus.texts, setup.options.tokens)
+    tokens = corpus.load_tokens()
+    ranked = dataset.draft_vocabulary(tokens, split.train, setup.base.n_vocab, draft_vocab.SIZES[-1])
+    if not split.train or not split.score or len(ranked) < 2 * tree_search.RANKS:
+        raise MedusaError(
+            f"only {corpus.tokens} tokens of usable text in {len(corpus.texts)} answers: "
+            "give more time, more tokens or more prompts"
+        )
+    shares = sources.source_shares(corpus)
+    setup.options.console.print(sources.as_table(shares))
+    return DataSet(tokens, split, ranked, shares)
+
+
+def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
+    """The most frequent tokens: as many as were asked for, else the best number of them on this machine."""
+    choice = _vocabulary_choice(setup, data)
+    d2t = data.ranked[: choice.size]
+    t2d = dataset.token_to_draft(d2t, setup.base.n_vocab)
+    output = torch.from_numpy(output_rows(setup.base, d2t)).to(setup.device)
+    return DraftVocabulary(choice, d2t, t2d, output)
+
+
+def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyChoice:
+    options = setup.options
+    if options.draft_vocab is not None:
+        return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
+    choice = draft_vocab.choose(
+        setup.base,
+        data.ranked,
+        data.tokens,
+        data.split.build or data.split.score,
+        kind=options.kind,
+        heads=options.heads,
+        n_gpu_layers=options.n_gpu_layers,
+        threads=options.threads,
+        memory=setup.folder / f"{options.kind}.vocabulary.json",
+    )
+    if choice.rows:
+        options.console.print(choice.as_table())
+    return choice
+
+
+def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> PreparedRows:
+    """Hidden states with, as the heads and the objective need them, token embeddings and the base's distributions."""
+    states = FileRows(corpus.open_states(), setup.device)
+    embeddings, scale = None, 1.0
+    if setup.options.kind != "medusa":
+        embeddings, scale = _token_embeddings(setup, data, states)
+    teacher = _teacher(setup, data, vocabulary, states) if setup.options.objective == "teacher" else None
+    return PreparedRows(TextRows(states, embeddings, teacher), scale)
+
+
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows) -> tuple[TokenEmbeddings, float]:
+    """Of the tokens in use, as large as hidden states are; what they were multiplied with."""
+    used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
+    matrix = embedding_rows(setup.base, used)
+    scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+    matrix = (matrix * np.float32(scale)).astype(np.float16)
+    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place), scale
+
+
+def _teacher(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, states: FileRows) -> tuple[FileRows, FileRows]:
+    """The base's distribution at every row that is trained on. Stopped after Ctrl-C."""
+    rows = max(span.start + span.length for span in data.split.train)
+    with phase(setup.options.console, "Teacher", "positions") as bar:
+
+        def on_rows(done: int) -> None:
+            bar.update(done, rows)
+            setup.interrupt.check()
+
+        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, vocabulary.fast_output, on_rows)

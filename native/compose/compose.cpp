@@ -1,0 +1,49 @@
+#include "compose/compose.h"
+
+#include <algorithm>
+
+#include "drafting/economy.h"
+#include "drafting/heads_drafter.h"
+#include "drafting/lookup_drafter.h"
+
+namespace medusa {
+namespace {
+
+DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
+    DynamicTreeParams params;
+    params.ranks = std::min(params.ranks, plan.ranks);
+    return params;
+}
+
+TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
+    const TreeBounds fixed{plan.tree.leaf_count(), plan.tree.size()};
+    const TreeBounds bounds = plan.dynamic ? DynamicTreeDrafter::bounds(dynamic_params(plan)) : fixed;
+    return plan.lookup ? LookupDrafter::bounds(bounds, lookup) : bounds;
+}
+
+}  // namespace
+
+ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,
+                                std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain) {
+    const LookupParams lookup;
+    auto target = make_target(bounds_of(plan, lookup));
+    const auto curve = plan.dynamic ? plan.dynamic->curve : std::vector<std::pair<int, double>>{};
+    auto cost = std::make_shared<DraftCost>(curve, plan.learns_cost);
+    ComposedSession composed;
+    std::unique_ptr<Drafter> drafter;
+    if (plan.has_heads() && plan.dynamic) {
+        auto dynamic = std::make_unique<DynamicTreeDrafter>(make_levels(*target), dynamic_params(plan),
+                                                            plan.dynamic->calibration, cost);
+        composed.dynamic = dynamic.get();
+        drafter = std::move(dynamic);
+    } else if (plan.has_heads()) {
+        drafter = std::make_unique<HeadsDrafter>(make_levels(*target));
+    }
+    if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
+    composed.session =
+        std::make_unique<Session>(std::move(target), std::move(drafter), std::move(vocabulary), std::move(make_chain),
+                                  plan.tree, std::make_unique<Economy>(std::move(cost)));
+    return composed;
+}
+
+}  // namespace medusa

@@ -1,0 +1,38 @@
+// What a session is made of: which drafters, how large its trees may come out, what decides whether drafts pay. The
+// same for models and for the model without weights that tests use.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "decoding/session.h"
+#include "drafting/dynamic_tree_drafter.h"
+#include "drafting/level_source.h"
+
+namespace medusa {
+
+struct DraftingPlan {
+    Tree tree;                                // the same one in each step; the root alone: no heads draft
+    std::optional<DynamicTreeStart> dynamic;  // trees of each step's own in its place, as deep as `tree`
+    int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
+    bool lookup = false;
+    bool learns_cost = true;  // false: costs hold throughout, so that runs repeat
+
+    bool has_heads() const { return tree.size() > 1; }
+};
+
+// A target that can verify trees within the bounds.
+using MakeTarget = std::function<std::unique_ptr<Target>(const TreeBounds& bounds)>;
+// Levels as deep as the plan's tree.
+using MakeLevels = std::function<std::unique_ptr<LevelSource>(Target& target)>;
+
+struct ComposedSession {
+    std::unique_ptr<Session> session;
+    const DynamicTreeDrafter* dynamic = nullptr;  // the part of the session that grows its trees, where there is one
+};
+
+ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,
+                                std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain);
+
+}  // namespace medusa

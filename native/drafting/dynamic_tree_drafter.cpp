@@ -1,0 +1,43 @@
+#include "drafting/dynamic_tree_drafter.h"
+
+#include <algorithm>
+
+namespace medusa {
+
+DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, const DynamicTreeParams& params,
+                                       const HeadCalibration::Table& calibration, std::shared_ptr<DraftCost> cost)
+    : source_(std::move(source)),
+      calibration_(source_->depth(), calibration),
+      cost_(std::move(cost)),
+      tree_(source_->depth(), params) {}
+
+void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
+    tree_.forget();
+    known_ = 0;
+}
+
+void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
+    if (known_ > 0) tree_.learn(input.context.subspan(known_), calibration_);
+    known_ = input.context.size();
+    out.set_root(input.context.back());
+    if (input.plain) return;
+    if (pause_ > 0) {
+        --pause_;
+        return;
+    }
+    source_->begin(input);
+    tree_.grow(*source_, input.context.back(), input.room, calibration_, *cost_, out);
+    note_size(out.tree->size());
+}
+
+void DynamicTreeDrafter::note_size(int nodes) {
+    if (nodes > 1) {
+        fruitless_ = 0;
+        next_pause_ = first_pause;
+    } else if (++fruitless_ >= patience) {
+        pause_ = next_pause_;
+        next_pause_ = std::min(2 * next_pause_, longest_pause);
+    }
+}
+
+}  // namespace medusa

@@ -1,0 +1,88 @@
+#include "llama/backend.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/common.h"
+#include "kernels/buffer_type.h"
+#include "kernels/ggml_internals.h"
+
+namespace medusa {
+namespace {
+
+// libllama explains failures in its log only; the newest error line becomes part of our message.
+std::mutex log_mutex;
+std::string last_log_error;
+thread_local std::function<void(const char*)> log_reader;
+
+void on_log(ggml_log_level level, const char* text, void*) {
+    if (log_reader) log_reader(text);
+    static const bool verbose = [] {
+        const char* value = std::getenv("MEDUSA_DEBUG");
+        return value && std::string(value) == "1";
+    }();
+    if (verbose) std::fputs(text, stderr);
+    if (level != GGML_LOG_LEVEL_ERROR) return;
+    const std::lock_guard lock(log_mutex);
+    last_log_error = text;
+    while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
+}
+
+// ggml asserts on some damaged files. One line instead of a stack trace; the process ends either way.
+void on_abort(const char* message) {
+    std::fprintf(stderr, "medusa: ggml stopped (%s): the model file is damaged or not supported\n", message);
+    std::_Exit(1);
+}
+
+// ggml's AMX kernels crash when GCC built them: its intrinsic for LDTILECFG declares 8 of the 64 bytes it reads, so the
+// rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels take over.
+void remove_amx_kernels() {
+#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
+    if (!ggml_backend_cpu_get_extra_buffer_types) return;
+    std::erase_if(ggml_backend_cpu_get_extra_buffer_types(),
+                  [](ggml_backend_buffer_type_t type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
+#endif
+}
+
+}  // namespace
+
+std::string log_reason() {
+    const std::lock_guard lock(log_mutex);
+    return last_log_error.empty() ? "" : " (" + last_log_error + ")";
+}
+
+LogReader::LogReader(std::function<void(const char*)> read) {
+    log_reader = std::move(read);
+}
+
+LogReader::~LogReader() {
+    log_reader = nullptr;
+}
+
+void initialise_backend() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        llama_log_set(on_log, nullptr);
+        ggml_set_abort_callback(on_abort);
+        remove_amx_kernels();
+        kernels::register_buffer_type();
+        llama_backend_init();
+    });
+    const std::lock_guard lock(log_mutex);
+    last_log_error.clear();
+}
+
+std::string libllama_version() {
+    return llama_version();
+}
+
+ggml_type type_by_name(const std::string& name) {
+    for (int type = 0; type < GGML_TYPE_COUNT; ++type) {
+        const char* known = ggml_type_name(static_cast<ggml_type>(type));
+        if (known && name == known) return static_cast<ggml_type>(type);
+    }
+    throw Error("unknown type " + name + ": f16, bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+}
+
+}  // namespace medusa

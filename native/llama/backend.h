@@ -1,0 +1,32 @@
+// libllama as a library: its start, its log, its types.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "ggml.h"
+
+namespace medusa {
+
+std::string libllama_version();
+
+// Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
+void initialise_backend();
+
+// The newest error in libllama's log since the last initialise_backend(), as " (what it said)"; empty when there is
+// none.
+std::string log_reason();
+
+// As long as it lives, each text that libllama logs on this thread goes to `read`, too.
+class LogReader {
+  public:
+    explicit LogReader(std::function<void(const char*)> read);
+    ~LogReader();
+    LogReader(const LogReader&) = delete;
+    LogReader& operator=(const LogReader&) = delete;
+};
+
+// ggml type by its name ("f16", "q8_0"); Error for an unknown name.
+ggml_type type_by_name(const std::string& name);
+
+}  // namespace medusa

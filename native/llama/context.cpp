@@ -1,0 +1,141 @@
+#include "llama/context.h"
+
+#include <algorithm>
+
+#include "kernels/buffer_type.h"
+#include "kernels/format.h"
+#include "llama.h"
+#include "llama/backend.h"
+
+namespace medusa {
+namespace {
+
+// Keys and values of one head.
+struct HeadSizes {
+    int key, value;
+};
+
+HeadSizes head_sizes(const LlamaModel& model) {
+    const int heads = std::max(llama_model_n_head(model.handle()), 1), size = model.embedding_size() / heads;
+    const auto given = [&](const char* key) {
+        const auto value = model.file().get_u32((model.architecture() + ".attention." + key).c_str());
+        return static_cast<int>(value.value_or(static_cast<uint32_t>(size)));
+    };
+    return {given("key_length"), given("value_length")};
+}
+
+// ggml's flash attention on the CPU works in steps of 128 values when it is built for AVX512-FP16, and falls back to
+// one value at a time for heads that are no multiple of that (3 to 7 times slower at 500 to 2000 tokens). Only where
+// our own kernels do not take its place.
+bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& params) {
+    const HeadSizes size = head_sizes(model);
+    return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU &&
+           !ggml_is_quantized(params.type_v) && size.key % 128 != 0 && kernels::buffer_type() &&
+           kernels::has_avx512fp16() && !kernels::serves_attention(params.type_k, params.type_v, size.key, size.value);
+}
+
+}  // namespace
+
+// Arrays of one llama_batch, reused from step to step.
+struct LlamaContext::Batch {
+    std::vector<llama_token> tokens;
+    std::vector<llama_pos> positions;
+    std::vector<int32_t> sequence_counts;
+    std::vector<llama_seq_id*> sequences;
+    std::vector<int8_t> outputs;
+
+    llama_batch fill(std::span<const BatchRow> rows) {
+        tokens.clear(), positions.clear(), sequence_counts.clear(), sequences.clear(), outputs.clear();
+        for (const BatchRow& row : rows) {
+            tokens.push_back(row.token);
+            positions.push_back(row.position);
+            sequence_counts.push_back(static_cast<int32_t>(row.sequences.size()));
+            sequences.push_back(const_cast<llama_seq_id*>(row.sequences.data()));  // libllama only reads them
+            outputs.push_back(row.output);
+        }
+        return {static_cast<int32_t>(rows.size()),
+                tokens.data(),
+                nullptr,
+                positions.data(),
+                sequence_counts.data(),
+                sequences.data(),
+                outputs.data()};
+    }
+};
+
+LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params)
+    : model_(std::move(model)), batch_(std::make_unique<Batch>()) {
+    initialise_backend();
+    auto p = llama_context_default_params();
+    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
+    p.n_batch = p.n_ubatch = 512;
+    p.n_seq_max = params.max_sequences;
+    // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
+    p.n_outputs_max = std::max(params.max_outputs, params.max_sequences);
+    p.n_threads = p.n_threads_batch = params.threads;
+    p.type_k = params.type_k;
+    p.type_v = params.type_v;
+    p.kv_unified = params.unified;
+    if (flash_attention_is_slow(*model_, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
+    p.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    p.abort_callback = [](void* data) {
+        return static_cast<LlamaContext*>(data)->stop_ && static_cast<LlamaContext*>(data)->stop_();
+    };
+    p.abort_callback_data = this;
+    context_ = llama_init_from_model(model_->handle(), p);
+    if (!context_) {
+        throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
+                    ": lower --ctx-size or choose other cache types");
+    }
+}
+
+LlamaContext::~LlamaContext() {
+    llama_free(context_);
+}
+int LlamaContext::size() const {
+    return static_cast<int>(llama_n_ctx(context_));
+}
+int LlamaContext::batch_size() const {
+    return static_cast<int>(llama_n_batch(context_));
+}
+void LlamaContext::set_hidden(bool on) {
+    llama_set_embeddings(context_, on);
+}
+
+DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll& stop) {
+    stop_ = stop;
+    const int status = llama_decode(context_, batch_->fill(rows));
+    stop_ = nullptr;
+    if (status == 0) return DecodeStatus::ok;
+    if (status == 1) return DecodeStatus::context_full;
+    if (status == 2) return DecodeStatus::cancelled;
+    throw Error("llama_decode failed with status " + std::to_string(status) + log_reason() +
+                ": lower --ctx-size or -ngl");
+}
+
+std::span<const float> LlamaContext::logits(int row) const {
+    const float* data = llama_get_logits_ith(context_, row);
+    if (!data) throw Error("no logits for row " + std::to_string(row) + " of the last decode");
+    return {data, static_cast<size_t>(model_->vocab_size())};
+}
+
+std::span<const float> LlamaContext::hidden(int row) const {
+    const float* data = llama_get_embeddings_ith(context_, row);
+    if (!data) throw Error("this model gives no hidden states: run it with --no-spec");
+    return {data, static_cast<size_t>(model_->embedding_size())};
+}
+
+bool LlamaContext::remove(int sequence, int from, int to) {
+    return llama_memory_seq_rm(llama_get_memory(context_), sequence, from, to);
+}
+
+void LlamaContext::copy(int source, int target, int from, int to) {
+    llama_memory_seq_cp(llama_get_memory(context_), source, target, from, to);
+}
+
+void LlamaContext::clear() {
+    llama_memory_clear(llama_get_memory(context_), false);
+}
+
+}  // namespace medusa

@@ -1,0 +1,63 @@
+// A context of a loaded model: its KV cache, decoding, the rows that come out.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "decoding/target.h"
+#include "decoding/tree_cache.h"
+#include "llama/model.h"
+
+struct llama_context;
+
+namespace medusa {
+
+struct ContextParams {
+    int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
+    int max_sequences = 1;
+    int max_outputs = 1;  // output rows of one decode
+    int threads = 1;
+    bool unified = true;  // sequences share cells
+    ggml_type type_k = GGML_TYPE_F16;
+    ggml_type type_v = GGML_TYPE_F16;
+};
+
+// One token of a batch.
+struct BatchRow {
+    Token token;
+    int position;
+    std::span<const int> sequences;
+    bool output;
+};
+
+class LlamaContext final : public CacheOps {
+  public:
+    LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params);
+    ~LlamaContext() override;
+    LlamaContext(const LlamaContext&) = delete;
+    LlamaContext& operator=(const LlamaContext&) = delete;
+
+    const LlamaModel& model() const { return *model_; }
+    int size() const;
+    // Most rows one decode() takes.
+    int batch_size() const;
+    // Whether outputs carry hidden states (which makes every row of a batch an output).
+    void set_hidden(bool on);
+    // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
+    DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
+    std::span<const float> logits(int row) const;
+    std::span<const float> hidden(int row) const;
+
+    bool remove(int sequence, int from, int to) override;
+    void copy(int source, int target, int from, int to) override;
+    void clear();
+
+  private:
+    std::shared_ptr<LlamaModel> model_;
+    llama_context* context_ = nullptr;
+    struct Batch;
+    std::unique_ptr<Batch> batch_;
+    StopPoll stop_;
+};
+
+}  // namespace medusa
