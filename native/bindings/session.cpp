@@ -88,7 +88,7 @@ nb::dict defaults() {
     const SamplingParams sampling;
     const AcceptParams accept;
     nb::dict out;
-    out["n_ctx"] = default_context;
+    out["n_ctx"] = int{ModelSessionParams::default_context};
     out["top_k"] = sampling.top_k;
     out["top_p"] = sampling.top_p;
     out["min_p"] = sampling.min_p;
