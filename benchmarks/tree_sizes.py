@@ -28,7 +28,7 @@ from medusa_cli.bench import summary
 from medusa_cli.decoding import profile
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import prompt_tokens
-from medusa_cli.decoding.tree_search import Choice, grow_tree
+from medusa_cli.decoding.tree_search import Choice, greedy_tree
 from medusa_cli.support import progress
 from medusa_cli.tuning import decode, run
 from medusa_cli.tuning.choose import DYNAMIC, PLAIN, SIZES, Candidate
@@ -40,8 +40,8 @@ def fixed_trees(accuracy: list[list[float]], largest: int, tuned: list[list[int]
     """The likeliest tree of each size, all chains, and the tuned tree; each once."""
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     found: dict[frozenset[Choice], Candidate] = {}
-    grown = [grow_tree(accuracy, size) for size in SIZES if 1 < size <= largest]
-    for choices in (*grown, *chains, [tuple(choice) for choice in tuned]):
+    likeliest = [greedy_tree(accuracy, size) for size in SIZES if 1 < size <= largest]
+    for choices in (*likeliest, *chains, [tuple(choice) for choice in tuned]):
         if choices:
             found.setdefault(frozenset(choices), Candidate(choices, 0.0))
     return list(found.values())

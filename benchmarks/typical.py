@@ -20,7 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.decoding.tree_search import grow_tree
+from medusa_cli.decoding.tree_search import greedy_tree
 
 
 def repetition(tokens: list[int], n: int = 4) -> tuple[int, int]:
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
     bench = Bench(arguments.model, arguments.heads, 1)
-    tree = native.Tree(grow_tree(bench.heads.accuracy, arguments.nodes))
+    tree = native.Tree(greedy_tree(bench.heads.accuracy, arguments.nodes))
     session = native.Session(bench.model, bench.heads, tree=tree, n_ctx=2048)
     prompts = [bench.chat_tokens(text) for _, text in read_prompts(arguments.data)[: arguments.limit]]
     table = Table("rule", "epsilon", "tokens per step", "perplexity", "repeated 4-grams")

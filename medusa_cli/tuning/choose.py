@@ -81,7 +81,7 @@ def halves(texts: Sequence[NDArray[np.integer]]) -> tuple[list[NDArray[np.intege
     return usable[0::2], usable[1::2]
 
 
-def grow(
+def fixed_trees(
     accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int] = SIZES
 ) -> list[Candidate]:
     """The likeliest tree of each size above 1, and the chains, without costs; sorted by size.
@@ -91,7 +91,10 @@ def grow(
     found: dict[tuple[tree_search.Choice, ...], Candidate] = {}
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     for size in sizes:
-        for choices in (tree_search.grow_tree(accuracy, size), *(chain for chain in chains if len(chain) + 1 == size)):
+        for choices in (
+            tree_search.greedy_tree(accuracy, size),
+            *(chain for chain in chains if len(chain) + 1 == size),
+        ):
             if size > 1 and len(choices) + 1 == size:
                 found.setdefault(tuple(choices), Candidate(choices, tree_search.simulate(held_out, choices)[0]))
     return list(found.values())

@@ -121,11 +121,11 @@ def tune(
     deadlines = {phase: began + 60 * minutes * share for phase, share in SHARES.items()}
     prompts, kept_back = _split(_prompts(opened, file))
     ranked = _rank(opened, prompts, deadlines["texts"], console)
-    grown_on, held_out = choose.halves(ranked)
+    built_on, held_out = choose.halves(ranked)
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
-    accuracy = tree_search.accuracy_table(grown_on)
-    candidates = choose.grow(accuracy, held_out)
+    accuracy = tree_search.accuracy_table(built_on)
+    candidates = choose.fixed_trees(accuracy, held_out)
     curves, factors, growth = [], choose.Calibration(), trees.Growth()
     decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
