@@ -15,13 +15,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.decoding.tree_search import greedy_tree
+from medusa_cli.prompts import bench_set
 
 RULES = ("greedy", "exact", "typical")
 
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--ratio", type=float)
     arguments = parser.parse_args()
     console = Console()
-    prompts = [text for _, text in read_prompts(arguments.data)[: arguments.limit]]
+    prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
     table = Table("heads", "kind", "nodes", *arguments.rules, "depth 1, 2, ... (greedy)")
     greedy: dict[tuple[Path, int], float] = {}
     for heads in arguments.heads:

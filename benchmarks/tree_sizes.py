@@ -20,15 +20,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import read_prompts
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.bench import summary
 from medusa_cli.decoding import profile
 from medusa_cli.decoding.options import EngineOptions
-from medusa_cli.decoding.prompts import prompt_tokens
+from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.decoding.tree_search import Choice, greedy_tree
+from medusa_cli.prompts import bench_set
 from medusa_cli.support import progress
 from medusa_cli.tuning import decode, run
 from medusa_cli.tuning.choose import DYNAMIC, PLAIN, SIZES, Candidate
@@ -77,9 +77,8 @@ def main() -> None:
         **{tree.name: opened.session(tree.choices) for tree in trees},
         DYNAMIC: opened.growing_session(profile.growth_of(stored)),
     }
-    prompts = [
-        prompt_tokens(opened.model, [{"role": "user", "content": text}]) for _, text in read_prompts(arguments.data)
-    ]
+    asked = [[{"role": "user", "content": prompt.text}] for prompt in bench_set.read(arguments.data)]
+    prompts = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
     deadline = time.monotonic() + 60 * arguments.minutes
     with progress.phase(Console(stderr=True), "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.models import demo
+from medusa_cli.prompts import bench_set
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 PLAIN = "plain"
@@ -76,8 +77,8 @@ def main() -> None:
             "real heads, grown trees": (native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()), False),
             "useless heads, grown trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), False),
         }
-        prompts = read_prompts(arguments.data)[: arguments.limit] * arguments.repeat
-        found = measure(bench, sessions, [text for _, text in prompts], arguments.max_tokens)
+        prompts = bench_set.read(arguments.data)[: arguments.limit] * arguments.repeat
+        found = measure(bench, sessions, [prompt.text for prompt in prompts], arguments.max_tokens)
     table = Table("session", "of plain's speed, median", "lowest", "tokens per step", "plain steps")
     slow = []
     for name, runs in found.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.decoding import template, trees
+from medusa_cli.decoding import prompts, trees
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.decoding.template import Message
@@ -62,10 +62,7 @@ class Engine:
 
     def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
-        model = self.model
-        text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-        has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
-        return model.tokenize(text, add_special=not has_bos, parse_special=True)
+        return prompts.chat_tokens(self.model, messages)
 
     def raw_tokens(self, text: str) -> list[int]:
         """Token ids of a prompt without a template."""

@@ -183,9 +183,10 @@ def _measured(name: str, found: decode.Decoded, candidates: Sequence[choose.Cand
 
 
 def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
-    from medusa_cli.decoding.prompts import prompt_tokens
+    from medusa_cli.decoding.prompts import chat_tokens
 
-    found = [prompt_tokens(opened.model, [{"role": "user", "content": text}]) for text in texts.prompts(file)]
+    asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
+    found = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
     room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
