@@ -1,4 +1,4 @@
-"""Is the tuned way to decode the best one? Trees of every size in turn with it, and with trees grown in each step.
+"""Is the tuned way to decode the best one? Trees of every size in turn with it, and with dynamic trees.
 
     python benchmarks/tree_sizes.py [--model demo] [--heads FILE] [--data benchmarks/prompts.jsonl] [--largest 16]
                                     [--minutes 3] [-n 96] [--margin 0.03] [--dynamic-gain X]
@@ -7,7 +7,7 @@ Needs the profile that `medusa tune` stored on this machine: its accuracies make
 the chains. Every session answers a prompt before the next one comes, in changing order, every other prompt greedily,
 the rest at temperature 0.7; figures are means over the prompts of the speed relative to plain decoding of the same one.
 Exits with 1 when what was tuned is slower than the fastest fixed tree (or plain decoding) by more than --margin, or,
-with --dynamic-gain, when grown trees are not faster than the fastest fixed one by that share. The fastest of many is
+with --dynamic-gain, when dynamic trees are not faster than the fastest fixed one by that share. The fastest of many is
 partly the luckiest: the more prompts, the fairer.
 """
 
@@ -28,10 +28,11 @@ from medusa_cli.decoding import profile
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.decoding.tree_search import Choice, greedy_tree
+from medusa_cli.decoding.trees import DYNAMIC
 from medusa_cli.prompts import bench_set
 from medusa_cli.support import progress
 from medusa_cli.tuning import decode, run
-from medusa_cli.tuning.choose import DYNAMIC, PLAIN, SIZES, Candidate
+from medusa_cli.tuning.choose import PLAIN, SIZES, Candidate
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
@@ -73,9 +74,9 @@ def main() -> None:
         sys.exit(f"{opened.name} was not tuned here: run `medusa tune {arguments.model}` first")
     trees = fixed_trees(stored["accuracy"], arguments.largest, stored["tree"])
     sessions = {
-        PLAIN: opened.session(()),
-        **{tree.name: opened.session(tree.choices) for tree in trees},
-        DYNAMIC: opened.growing_session(profile.growth_of(stored)),
+        PLAIN: opened.session(None),
+        **{tree.name: opened.session(tree.tree) for tree in trees},
+        DYNAMIC: opened.session(profile.tuned_of(stored).start),
     }
     asked = [[{"role": "user", "content": prompt.text}] for prompt in bench_set.read(arguments.data)]
     prompts = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
@@ -91,7 +92,7 @@ def main() -> None:
 
 
 def judge(found: dict[str, decode.Decoded], tuned: str, arguments: argparse.Namespace, console: Console) -> None:
-    """Prints the table and what it says of the tuned way and of grown trees."""
+    """Prints the table and what it says of the tuned way and of dynamic trees."""
     fixed = {name: decoded.speedup for name, decoded in found.items() if name != DYNAMIC}
     best = max(fixed, key=lambda name: fixed[name])
     table = Table("decoding", "of plain's speed, mean", "95%", "tokens per step")

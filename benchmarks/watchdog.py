@@ -74,8 +74,11 @@ def main() -> None:
             "useless heads, always": (native.Session(bench.model, useless, tree=bench.tree), False),
             "useless heads": (native.Session(bench.model, useless, tree=bench.tree), True),
             # These look after themselves.
-            "real heads, grown trees": (native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()), False),
-            "useless heads, grown trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), False),
+            "real heads, dynamic trees": (
+                native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()),
+                False,
+            ),
+            "useless heads, dynamic trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), False),
         }
         prompts = bench_set.read(arguments.data)[: arguments.limit] * arguments.repeat
         found = measure(bench, sessions, [prompt.text for prompt in prompts], arguments.max_tokens)
@@ -90,7 +93,7 @@ def main() -> None:
         committed = sum(run["tokens_per_step"] * (run["steps"] - run["plain_steps"]) for run in runs)
         per_step = f"{committed / (steps - undrafted):.2f}" if steps > undrafted else "-"
         table.add_row(name, f"{median:.3f}", f"{min(ratios):.3f}", per_step, f"{undrafted / steps:.0%}")
-        if (sessions[name][1] or "grown" in name) and median < arguments.floor:
+        if (sessions[name][1] or "dynamic" in name) and median < arguments.floor:
             slow.append(name)
     console.print(table)
     speed = statistics.median(run["tokens_per_second"] for run in found[PLAIN])

@@ -95,12 +95,12 @@ def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     assert "real decoding ran at 1.31 of plain speed" in found.reason
     assert choose.verdict(candidates, dict.fromkeys(names, 0.9)).candidate is None
     assert choose.verdict([], {}).reason == "drafting does not pay: the heads are right about nothing"
-    grown = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
-    assert grown.candidate is not None
-    assert (grown.candidate.name, grown.dynamic) == (names[0], True)
+    dynamic = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
+    assert dynamic.candidate is not None
+    assert (dynamic.candidate.name, dynamic.dynamic) == (names[0], True)
     only = choose.verdict(candidates, {names[0]: 0.9, "dynamic": 1.2})
     assert (only.candidate, only.dynamic) == (None, True)
-    assert "and at 1.20 with a tree grown in each step" in grown.reason
+    assert "and at 1.20 with a tree grown in each step" in dynamic.reason
     assert not choose.verdict(candidates, {names[0]: 0.9, "dynamic": 0.95}).dynamic
 
 
