@@ -2,7 +2,7 @@
 
     python benchmarks/lossless.py [--data benchmarks/prompts.jsonl] [--model demo] [--heads FILE] [--nodes N] [-n 128]
 
-What counts as explained: medusa_cli/lossless.py. Exits with 1 when a difference is not.
+What counts as explained: medusa_cli/decoding/lossless.py. Exits with 1 when a difference is not.
 """
 
 from __future__ import annotations
