@@ -161,14 +161,10 @@ def _silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
     """Top-1 accuracy of each head along short greedy answers of the model; NaN where nothing was generated."""
     from medusa_cli import native
-    from medusa_cli.decoding import template
+    from medusa_cli.decoding.prompts import chat_tokens
 
-    prompts = []
-    for text in SAMPLE_PROMPTS:
-        if model.chat_template:
-            messages = [{"role": "user", "content": text}]
-            text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-        prompts.append(model.tokenize(text, add_special=not (model.bos_text and text.startswith(model.bos_text))))
+    asked = [[{"role": "user", "content": text}] for text in SAMPLE_PROMPTS]
+    prompts = [chat_tokens(model, messages, bare_if_no_template=True) for messages in asked]
     right, tried = np.zeros(heads.head_count), np.zeros(heads.head_count)
 
     def on_sequence(_: int, tokens: list[int], states: NDArray[np.float16] | None) -> None:

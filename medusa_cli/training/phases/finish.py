@@ -40,9 +40,9 @@ def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: Prep
             bar.update(done, total)
     build, score = halves
     accuracy = tree_search.accuracy_table(build)
-    tree = tree_search.grow_tree(accuracy, TREE_NODES)
+    tree = tree_search.greedy_tree(accuracy, TREE_NODES)
     measured, acceptance = tree_search.simulate(score, tree)
-    trees = {nodes: tree_search.grow_tree(accuracy, nodes) for nodes in SIZES}
+    trees = {nodes: tree_search.greedy_tree(accuracy, nodes) for nodes in SIZES}
     return TrainResult(
         output=setup.options.output,
         tokens=sum(span.length for span in data.split.train),
