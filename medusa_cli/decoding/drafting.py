@@ -135,9 +135,9 @@ def plan(
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
 
-    heads: those of heads_to_load(). tuned: their profile, read where uses_profile(). tree: named_tree(), if any. seeded:
-    the person gave a seed, so steps are to repeat as well as the text: lookup and dynamic trees, which go by the clock,
-    have to be asked for.
+    heads: those of heads_to_load(). tuned: their profile, read where uses_profile(). tree: named_tree(), if any.
+    seeded: the person gave a seed, so steps are to repeat as well as the text: lookup and dynamic trees, which go by
+    the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
     lookup = _lookup(options, model, seeded)
