@@ -1,6 +1,6 @@
 """What a file of draft heads says of itself: the names of its keys and tensors, which only this module spells.
 
-native/heads reads the same names.
+native/heads reads the same names; tests/converters/test_heads_schema.py holds the two against each other.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 LM_HEADS: tuple[LmHead, ...] = get_args(LmHead)
 PARTS: tuple[Part, ...] = get_args(Part)
 """Of a linear map; a bias may be missing."""
-
-WEIGHT_TYPES = ("f16", "q8_0")
 
 # Keys.
 VERSION_KEY = "medusa.version"

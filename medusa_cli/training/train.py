@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.converters.heads import sidecar, single_file
+from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support import paths
 from medusa_cli.support.atomic import atomic_file
@@ -362,7 +362,7 @@ class _Run:
         from .heads.weights import WEIGHT_TYPE, head_parts
 
         parts = head_parts(self.trained.heads)
-        heads = sidecar.DraftHeads(
+        heads = draft_heads.DraftHeads(
             kind=parts.kind,
             blocks=parts.blocks,
             residuals=parts.residuals,
@@ -377,14 +377,14 @@ class _Run:
             base_fingerprint=self.base.fingerprint,
         )
         if self.options.sidecar:
-            sidecar.write_sidecar(self.options.output, heads)
+            draft_heads.write_heads(self.options.output, heads)
             return
         with (
             tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.folder) as scratch,
             phase(self.options.console, "Writing file", "bytes") as bar,
         ):
             part = Path(scratch) / "heads.gguf"
-            sidecar.write_sidecar(part, heads)
+            draft_heads.write_heads(part, heads)
             single_file.join(self.options.model, part, self.options.output, bar.update)
 
     def record(self, result: TrainResult) -> list[Path]:
