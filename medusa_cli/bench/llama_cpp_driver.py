@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.decoding.settings import Settings
@@ -66,7 +67,7 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
     import llama_cpp
 
     metadata = native.read_gguf(path).metadata
-    if "medusa.kind" in metadata:
+    if KIND_KEY in metadata:
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")
     trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", DEFAULT_CONTEXT)
     types = [

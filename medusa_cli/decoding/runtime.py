@@ -170,15 +170,16 @@ def load_heads(model: native.Model, path: Path, ref: references.ModelRef, consol
         raise MedusaError(f"the heads of {ref.name} are missing ({path}): reinstall medusa-cli, or use --no-spec")
     from medusa_cli import native
     from medusa_cli.converters.gguf.fingerprint import fingerprint
+    from medusa_cli.converters.heads.schema import BASE_FINGERPRINT_KEY, BASE_NAME_KEY
 
     heads = native.Heads(model, str(path))
     if path.samefile(model.path):
         return heads
     wanted, base = native.read_gguf(str(path)).metadata, native.read_gguf(model.path).metadata
-    made_for, found = wanted.get("medusa.base.fingerprint"), fingerprint(base)
+    made_for, found = wanted.get(BASE_FINGERPRINT_KEY), fingerprint(base)
     if made_for is not None and made_for != found:
         raise MedusaError(f"{path}: made for the base {made_for}, but {model.path} is {found}: choose the right pair")
-    names = wanted.get("medusa.base.name"), base.get("general.name")
+    names = wanted.get(BASE_NAME_KEY), base.get("general.name")
     if all(names) and names[0] != names[1]:
         console.print(f"note: the heads were made for {names[0]}, this model is {names[1]}", markup=False)
     return heads
