@@ -17,9 +17,11 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.table import Table
+
+from medusa_cli.prompts import bench_set
 
 
 def step_ms(stats: dict[str, float], phases: dict[str, float], *names: str) -> float:
@@ -41,15 +43,15 @@ def main() -> None:
     bench = Bench(arguments.model, arguments.heads, arguments.nodes)
     by_category: dict[str, list[float]] = defaultdict(list)
     acceptance, overheads, speedups, same = [], [], [], 0
-    prompts = read_prompts(arguments.data)[: arguments.limit]
-    for category, text in prompts:
-        tokens = bench.chat_tokens(text)
+    prompts = bench_set.read(arguments.data)[: arguments.limit]
+    for prompt in prompts:
+        tokens = bench.chat_tokens(prompt.text)
         drafted = bench.drafting.generate(tokens, max_tokens=arguments.max_tokens)
         baseline = bench.plain.generate(tokens, max_tokens=arguments.max_tokens)
         same += drafted.tokens == baseline.tokens
         if drafted.stats["steps"] == 0:
             continue
-        by_category[category].append(drafted.stats["tokens_per_step"])
+        by_category[prompt.category].append(drafted.stats["tokens_per_step"])
         acceptance.append(drafted.stats["acceptance_per_depth"])
         ours = step_ms(drafted.stats, drafted.stats["timings_ms"], "draft", "accept", "commit", "other")
         speedups.append(drafted.stats["tokens_per_second"] / baseline.stats["tokens_per_second"])

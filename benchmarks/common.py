@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: prompts, a fixed text, models with our kernels and with stock ones."""
+"""What the benchmark scripts share: a fixed text, models with our kernels and with stock ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,11 @@ from typing import Any
 from rich.console import Console
 
 from medusa_cli import native
-from medusa_cli.decoding import template
+from medusa_cli.decoding import prompts
 from medusa_cli.models import references
 from medusa_cli.prompts.seeds.passages import PASSAGES
 
 OURS, STOCK = "ours", "stock"
-
-
-def read_prompts(path: Path) -> list[tuple[str, str]]:
-    """(category, first user turn) of each line: {"turns": [...]} as in MT-Bench, or {"prompt": ...}."""
-    prompts = []
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        prompts.append((row.get("category", "all"), row["turns"][0] if "turns" in row else row["prompt"]))
-    return prompts
 
 
 def fixed_text(model: native.Model, count: int, more: Sequence[Path] = ()) -> list[int]:
@@ -65,10 +56,4 @@ class Bench:
 
     def chat_tokens(self, text: str) -> list[int]:
         """The tokens of one user turn in the model's template."""
-        rendered = template.render(
-            self.model.chat_template,
-            [{"role": "user", "content": text}],
-            bos_text=self.model.bos_text,
-            eos_text=self.model.eos_text,
-        )
-        return self.model.tokenize(rendered, add_special=False)
+        return prompts.chat_tokens(self.model, [{"role": "user", "content": text}])

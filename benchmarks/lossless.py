@@ -2,7 +2,7 @@
 
     python benchmarks/lossless.py [--data benchmarks/prompts.jsonl] [--model demo] [--heads FILE] [--nodes N] [-n 128]
 
-What counts as explained: medusa_cli/lossless.py. Exits with 1 when a difference is not.
+What counts as explained: medusa_cli/decoding/lossless.py. Exits with 1 when a difference is not.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.decoding import lossless
+from medusa_cli.prompts import bench_set
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
@@ -32,8 +33,8 @@ def main() -> None:
 
     table = Table("prompt", "tokens", "first difference", "logit gap", "explained")
     results = []
-    for _, text in read_prompts(arguments.data):
-        prompt = bench.chat_tokens(text)
+    for asked in bench_set.read(arguments.data):
+        prompt = bench.chat_tokens(asked.text)
         bench.reset()
         plain = bench.plain.generate(prompt, max_tokens=arguments.max_tokens)
         drafted = bench.drafting.generate(prompt, max_tokens=arguments.max_tokens)
@@ -42,7 +43,7 @@ def main() -> None:
         cells = ("-", "-", "-")
         if result.first_difference is not None:
             cells = (str(result.first_difference), f"{result.gap:.3f}", "yes" if result.explained else "NO")
-        table.add_row(" ".join(text.split())[:48], str(result.tokens), *cells)
+        table.add_row(" ".join(asked.text.split())[:48], str(result.tokens), *cells)
     Console().print(table)
     differing = [result for result in results if result.first_difference is not None]
     unexplained = sum(not result.explained for result in differing)

@@ -3,7 +3,7 @@
     python benchmarks/tokens_per_step.py --data question.jsonl --heads A.gguf B.gguf [--model demo] [--nodes 4 8 16]
                                          [-n 128] [--temperature 0.7] [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12]
 
-First turns. The static tree of each size is grown from the accuracies in the heads file, which come from other text.
+First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text.
 greedy: temperature 0; exact and typical: at --temperature, seeded by prompt. Tokens per step: tokens of all steps over
 steps. `--require NODES:X` exits with 1 when the first heads, greedy, stay below X; `--ratio` when they bring less than
 that many times the tokens per step of the second ones.
@@ -15,13 +15,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.decoding.tree_search import grow_tree
+from medusa_cli.decoding.tree_search import greedy_tree
+from medusa_cli.prompts import bench_set
 
 RULES = ("greedy", "exact", "typical")
 
@@ -40,14 +41,14 @@ def main() -> None:
     parser.add_argument("--ratio", type=float)
     arguments = parser.parse_args()
     console = Console()
-    prompts = [text for _, text in read_prompts(arguments.data)[: arguments.limit]]
+    prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
     table = Table("heads", "kind", "nodes", *arguments.rules, "depth 1, 2, ... (greedy)")
     greedy: dict[tuple[Path, int], float] = {}
     for heads in arguments.heads:
         bench = Bench(arguments.model, heads, 1)
         for nodes in arguments.nodes:
             session = native.Session(
-                bench.model, bench.heads, tree=native.Tree(grow_tree(bench.heads.accuracy, nodes)), n_ctx=2048
+                bench.model, bench.heads, tree=native.Tree(greedy_tree(bench.heads.accuracy, nodes)), n_ctx=2048
             )
             found = {}
             for rule in arguments.rules:

@@ -1,4 +1,4 @@
-"""Is the tuned way to decode the best one? Trees of every size in turn with it, and with trees grown in each step.
+"""Is the tuned way to decode the best one? Trees of every size in turn with it, and with dynamic trees.
 
     python benchmarks/tree_sizes.py [--model demo] [--heads FILE] [--data benchmarks/prompts.jsonl] [--largest 16]
                                     [--minutes 3] [-n 96] [--margin 0.03] [--dynamic-gain X]
@@ -7,7 +7,7 @@ Needs the profile that `medusa tune` stored on this machine: its accuracies make
 the chains. Every session answers a prompt before the next one comes, in changing order, every other prompt greedily,
 the rest at temperature 0.7; figures are means over the prompts of the speed relative to plain decoding of the same one.
 Exits with 1 when what was tuned is slower than the fastest fixed tree (or plain decoding) by more than --margin, or,
-with --dynamic-gain, when grown trees are not faster than the fastest fixed one by that share. The fastest of many is
+with --dynamic-gain, when dynamic trees are not faster than the fastest fixed one by that share. The fastest of many is
 partly the luckiest: the more prompts, the fairer.
 """
 
@@ -20,18 +20,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import read_prompts
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.bench import summary
 from medusa_cli.decoding import profile
 from medusa_cli.decoding.options import EngineOptions
-from medusa_cli.decoding.prompts import prompt_tokens
-from medusa_cli.decoding.tree_search import Choice, grow_tree
+from medusa_cli.decoding.prompts import chat_tokens
+from medusa_cli.decoding.tree_search import Choice, greedy_tree
+from medusa_cli.decoding.trees import DYNAMIC
+from medusa_cli.prompts import bench_set
 from medusa_cli.support import progress
 from medusa_cli.tuning import decode, run
-from medusa_cli.tuning.choose import DYNAMIC, PLAIN, SIZES, Candidate
+from medusa_cli.tuning.choose import PLAIN, SIZES, Candidate
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 
@@ -40,8 +41,8 @@ def fixed_trees(accuracy: list[list[float]], largest: int, tuned: list[list[int]
     """The likeliest tree of each size, all chains, and the tuned tree; each once."""
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     found: dict[frozenset[Choice], Candidate] = {}
-    grown = [grow_tree(accuracy, size) for size in SIZES if 1 < size <= largest]
-    for choices in (*grown, *chains, [tuple(choice) for choice in tuned]):
+    likeliest = [greedy_tree(accuracy, size) for size in SIZES if 1 < size <= largest]
+    for choices in (*likeliest, *chains, [tuple(choice) for choice in tuned]):
         if choices:
             found.setdefault(frozenset(choices), Candidate(choices, 0.0))
     return list(found.values())
@@ -73,13 +74,12 @@ def main() -> None:
         sys.exit(f"{opened.name} was not tuned here: run `medusa tune {arguments.model}` first")
     trees = fixed_trees(stored["accuracy"], arguments.largest, stored["tree"])
     sessions = {
-        PLAIN: opened.session(()),
-        **{tree.name: opened.session(tree.choices) for tree in trees},
-        DYNAMIC: opened.growing_session(profile.growth_of(stored)),
+        PLAIN: opened.session(None),
+        **{tree.name: opened.session(tree.tree) for tree in trees},
+        DYNAMIC: opened.session(profile.tuned_of(stored).start),
     }
-    prompts = [
-        prompt_tokens(opened.model, [{"role": "user", "content": text}]) for _, text in read_prompts(arguments.data)
-    ]
+    asked = [[{"role": "user", "content": prompt.text}] for prompt in bench_set.read(arguments.data)]
+    prompts = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
     deadline = time.monotonic() + 60 * arguments.minutes
     with progress.phase(Console(stderr=True), "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def judge(found: dict[str, decode.Decoded], tuned: str, arguments: argparse.Namespace, console: Console) -> None:
-    """Prints the table and what it says of the tuned way and of grown trees."""
+    """Prints the table and what it says of the tuned way and of dynamic trees."""
     fixed = {name: decoded.speedup for name, decoded in found.items() if name != DYNAMIC}
     best = max(fixed, key=lambda name: fixed[name])
     table = Table("decoding", "of plain's speed, mean", "95%", "tokens per step")

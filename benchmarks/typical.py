@@ -14,13 +14,14 @@ import argparse
 import math
 from pathlib import Path
 
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.decoding.tree_search import grow_tree
+from medusa_cli.decoding.tree_search import greedy_tree
+from medusa_cli.prompts import bench_set
 
 
 def repetition(tokens: list[int], n: int = 4) -> tuple[int, int]:
@@ -41,9 +42,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     arguments = parser.parse_args()
     bench = Bench(arguments.model, arguments.heads, 1)
-    tree = native.Tree(grow_tree(bench.heads.accuracy, arguments.nodes))
+    tree = native.Tree(greedy_tree(bench.heads.accuracy, arguments.nodes))
     session = native.Session(bench.model, bench.heads, tree=tree, n_ctx=2048)
-    prompts = [bench.chat_tokens(text) for _, text in read_prompts(arguments.data)[: arguments.limit]]
+    prompts = [bench.chat_tokens(asked.text) for asked in bench_set.read(arguments.data)[: arguments.limit]]
     table = Table("rule", "epsilon", "tokens per step", "perplexity", "repeated 4-grams")
     rules = [("exact", None), *(("typical", epsilon) for epsilon in arguments.epsilon)]
     for kind, epsilon in rules:

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Bench, read_prompts
+from common import Bench
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.models import demo
+from medusa_cli.prompts import bench_set
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 PLAIN = "plain"
@@ -73,11 +74,14 @@ def main() -> None:
             "useless heads, always": (native.Session(bench.model, useless, tree=bench.tree), False),
             "useless heads": (native.Session(bench.model, useless, tree=bench.tree), True),
             # These look after themselves.
-            "real heads, grown trees": (native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()), False),
-            "useless heads, grown trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), False),
+            "real heads, dynamic trees": (
+                native.Session(bench.model, bench.heads, dynamic=native.DynamicTree()),
+                False,
+            ),
+            "useless heads, dynamic trees": (native.Session(bench.model, useless, dynamic=native.DynamicTree()), False),
         }
-        prompts = read_prompts(arguments.data)[: arguments.limit] * arguments.repeat
-        found = measure(bench, sessions, [text for _, text in prompts], arguments.max_tokens)
+        prompts = bench_set.read(arguments.data)[: arguments.limit] * arguments.repeat
+        found = measure(bench, sessions, [prompt.text for prompt in prompts], arguments.max_tokens)
     table = Table("session", "of plain's speed, median", "lowest", "tokens per step", "plain steps")
     slow = []
     for name, runs in found.items():
@@ -89,7 +93,7 @@ def main() -> None:
         committed = sum(run["tokens_per_step"] * (run["steps"] - run["plain_steps"]) for run in runs)
         per_step = f"{committed / (steps - undrafted):.2f}" if steps > undrafted else "-"
         table.add_row(name, f"{median:.3f}", f"{min(ratios):.3f}", per_step, f"{undrafted / steps:.0%}")
-        if (sessions[name][1] or "grown" in name) and median < arguments.floor:
+        if (sessions[name][1] or "dynamic" in name) and median < arguments.floor:
             slow.append(name)
     console.print(table)
     speed = statistics.median(run["tokens_per_second"] for run in found[PLAIN])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +252,15 @@ def encode_array(key: str, kind: int, values: Sequence[int] | Sequence[float]) -
     """An array of scalars of one type."""
     body = struct.pack(f"<IQ{len(values)}{SCALARS[kind][1]}", kind, len(values), *values)
     return KeyValue(key, ARRAY, encode_string(key) + struct.pack("<I", ARRAY) + body)
+
+
+def placed(tensors: Sequence[TensorInfo], start: int, alignment: int) -> list[TensorInfo]:
+    """The same tensors, one behind the other from `start`."""
+    out = []
+    for tensor in tensors:
+        out.append(replace(tensor, offset=start))
+        start = padded(start + tensor.nbytes, alignment)
+    return out
 
 
 def build(kv: Sequence[KeyValue], tensors: Sequence[TensorInfo], alignment: int, version: int = 3) -> bytes:

@@ -1,27 +1,104 @@
-"""What a file of draft heads says of itself: the names of its keys and tensors."""
+"""What a file of draft heads says of itself: the names of its keys and tensors, which only this module spells.
+
+native/heads reads the same names; tests/converters/test_heads_schema.py holds the two against each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from medusa_cli.support.errors import MedusaError
 
 ARCHITECTURE = "medusa"
-
 VERSION = 1
+INPUT = "post_norm"
+"""What heads read: the base's last hidden state behind its norm."""
 
+Kind = Literal["medusa", "hydra", "hydra++"]
+LmHead = Literal["own", "base", "draft_vocab"]
+Part = Literal["weight", "bias"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LM_HEADS: tuple[LmHead, ...] = get_args(LmHead)
+PARTS: tuple[Part, ...] = get_args(Part)
+"""Of a linear map; a bias may be missing."""
+
+# Keys.
+VERSION_KEY = "medusa.version"
+KIND_KEY = "medusa.kind"
+HEAD_COUNT_KEY = "medusa.head_count"
+BLOCK_COUNT_KEY = "medusa.block_count"
+LM_HEAD_KEY = "medusa.lm_head"
+DRAFT_VOCAB_SIZE_KEY = "medusa.draft_vocab_size"
+INPUT_KEY = "medusa.input"
+EMBEDDING_SCALE_KEY = "medusa.embedding_scale"
+PREFIX_HEAD_COUNT_KEY = "medusa.prefix.head_count"
+PREFIX_HEAD_COUNT_KV_KEY = "medusa.prefix.head_count_kv"
+PREFIX_ROPE_FREQ_BASE_KEY = "medusa.prefix.rope_freq_base"
+PREFIX_NORM_EPS_KEY = "medusa.prefix.norm_eps"
+PREFIX_FROM_ANSWER_KEY = "medusa.prefix.from_answer"
+ACCURACY_KEY = "medusa.accuracy"
+ACCURACY_RANKS_KEY = "medusa.accuracy_ranks"
+TREE_KEY = "medusa.tree"
 SELF_CHECK_KEY = "medusa.check.top1"
 """f32[K]: share of positions where the best token of head k was right in a short sample; NaN: not measured."""
+BASE_NAME_KEY = "medusa.base.name"
+BASE_FINGERPRINT_KEY = "medusa.base.fingerprint"
+BASE_SIZE_KEY = "medusa.base.size"
+"""Bytes of the base file inside a single file."""
+SOURCE_KEYS = "medusa.source."
+"""How the keys begin that say where the heads were converted from."""
+BASE_SOURCE_KEYS = "medusa.base.source."
+"""The same of the base."""
 
-LM_HEADS = ("own", "base", "draft_vocab")
-
-KINDS = ("medusa", "hydra", "hydra++")
-
-WEIGHT_TYPES = ("f16", "q8_0")
-
+# Tensors.
+BASE_HEADER = "medusa.base_header"
+"""The header of the base file inside a single file, I8."""
+D2T = "medusa.d2t"
+"""The base token of each row of a draft vocabulary, I32."""
+SHARED_OUTPUT = "medusa.output.weight"
+"""One output matrix for all heads."""
 PREFIX_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-
 PREFIX_NORMS = ("attn_norm", "ffn_norm", "output_norm")
+
+
+def is_of_heads(name: str) -> bool:
+    """Whether a key or a tensor is not the base's."""
+    return name.startswith("medusa.")
+
+
+def block(head: int, j: int, part: Part) -> str:
+    """Residual block j of a head (both from 0)."""
+    return f"medusa.{head}.block.{j}.{part}"
+
+
+def residual(head: int, part: Part) -> str:
+    """The linear residual of a Hydra head's first block."""
+    return f"medusa.{head}.block.0.residual.{part}"
+
+
+def output(head: int, part: Part) -> str:
+    """The lm_head of one head."""
+    return f"medusa.{head}.output.{part}"
+
+
+def prefix(name: str) -> str:
+    """One of PREFIX_MATRICES or PREFIX_NORMS."""
+    return f"medusa.prefix.{name}.weight"
+
+
+def prefix_shapes(hidden: int, query: int, key: int, inner: int) -> dict[str, tuple[int, ...]]:
+    """Shapes, in torch order, of the PREFIX_MATRICES and PREFIX_NORMS. query, key: rows of their projections."""
+    return {
+        "attn_q": (query, hidden),
+        "attn_k": (key, hidden),
+        "attn_v": (key, hidden),
+        "attn_output": (hidden, query),
+        "ffn_gate": (inner, hidden),
+        "ffn_up": (inner, hidden),
+        "ffn_down": (hidden, inner),
+        **dict.fromkeys(PREFIX_NORMS, (hidden,)),
+    }
 
 
 def flatten_tree(choices: Sequence[Sequence[int]]) -> list[int]:
@@ -35,12 +112,7 @@ def unflatten_tree(values: Sequence[int]) -> list[list[int]]:
     while at < len(values):
         end = at + 1 + values[at]
         if values[at] < 1 or end > len(values) or min(values[at + 1 : end]) < 0:
-            raise MedusaError(f"medusa.tree: broken at entry {at}, the heads file is damaged")
+            raise MedusaError(f"{TREE_KEY}: broken at entry {at}, the heads file is damaged")
         choices.append(list(values[at + 1 : end]))
         at = end
     return choices
-
-
-BASE_HEADER = "medusa.base_header"
-
-BASE_SIZE_KEY = "medusa.base.size"

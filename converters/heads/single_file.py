@@ -31,9 +31,10 @@ from ..gguf.header import (
     encode_kv,
     padded,
     parse,
+    placed,
     read_header,
 )
-from .schema import ARCHITECTURE, BASE_HEADER, BASE_SIZE_KEY
+from .schema import ARCHITECTURE, BASE_FINGERPRINT_KEY, BASE_HEADER, BASE_SIZE_KEY, is_of_heads
 
 Progress = Callable[[int, int], None]
 """Called with (bytes written, bytes in all)."""
@@ -53,8 +54,8 @@ def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progr
     region = base.data_offset + padded(base.data_size, base.alignment)
     blob = TensorInfo(BASE_HEADER, (base.data_offset,), int(GGMLQuantizationType.I8), 0, base.data_offset)
     shifted = [replace(tensor, offset=tensor.offset + base.data_offset) for tensor in base.tensors]
-    heads = _placed(sidecar.tensors, region, base.alignment)
-    medusa_kv = [entry for entry in sidecar.kv if entry.key.startswith("medusa.") and entry.key != BASE_SIZE_KEY]
+    heads = placed(sidecar.tensors, region, base.alignment)
+    medusa_kv = [entry for entry in sidecar.kv if is_of_heads(entry.key) and entry.key != BASE_SIZE_KEY]
     size_kv = encode_kv(BASE_SIZE_KEY, UINT64, base_size)
     header = build([*base.kv, *medusa_kv, size_kv], [blob, *shifted, *heads], base.alignment)
 
@@ -79,10 +80,9 @@ def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress |
         base = _embedded_base(outer, file)
         base_size = _embedded_size(outer, base)
         heads = outer.tensors[1 + len(base.tensors) :]
-        placed = _placed(heads, 0, DEFAULT_ALIGNMENT)
         medusa_kv = [entry for entry in outer.kv[len(base.kv) :] if entry.key != BASE_SIZE_KEY]
         architecture = encode_kv("general.architecture", STRING, ARCHITECTURE)
-        header = build([architecture, *medusa_kv], placed, DEFAULT_ALIGNMENT)
+        header = build([architecture, *medusa_kv], placed(heads, 0, DEFAULT_ALIGNMENT), DEFAULT_ALIGNMENT)
         total = base_size + len(header) + sum(padded(tensor.nbytes, DEFAULT_ALIGNMENT) for tensor in heads)
         if outer.data_offset + base_size > size:
             raise MedusaError(f"{path}: truncated GGUF, the base model is not complete, fetch the file again")
@@ -103,18 +103,18 @@ def _check_pair(base: Header, base_size: int, sidecar: Header) -> None:
     """MedusaError unless `sidecar` holds heads and `base` is a complete base model they belong to."""
     if sidecar.get("general.architecture") != ARCHITECTURE or not sidecar.tensors:
         raise MedusaError(f"{sidecar.name}: not a heads file (its architecture is not '{ARCHITECTURE}')")
-    stray = [tensor.name for tensor in sidecar.tensors if not tensor.name.startswith("medusa.")]
+    stray = [tensor.name for tensor in sidecar.tensors if not is_of_heads(tensor.name)]
     if stray or is_single_file(sidecar):
         raise MedusaError(f"{sidecar.name}: tensor {(stray or [BASE_HEADER])[0]!r} does not belong in a heads file")
     metadata = base.metadata()
-    if any(name.startswith("medusa.") for name in (*metadata, *(tensor.name for tensor in base.tensors))):
+    if any(is_of_heads(name) for name in (*metadata, *(tensor.name for tensor in base.tensors))):
         raise MedusaError(f"{base.name}: already carries heads, take it apart with `medusa split` first")
     if metadata.get("split.count", 0) > 1:
         raise MedusaError(f"{base.name}: one part of a split model, merge it with llama-gguf-split first")
     extra = base_size - base.data_offset - padded(base.data_size, base.alignment)
     if not base.tensors or extra > 0:
         raise MedusaError(f"{base.name}: {extra} unknown bytes after the last tensor, is it a complete model?")
-    wanted, found = sidecar.get("medusa.base.fingerprint"), fingerprint(metadata)
+    wanted, found = sidecar.get(BASE_FINGERPRINT_KEY), fingerprint(metadata)
     if wanted != found:
         raise MedusaError(f"{sidecar.name}: made for base {wanted}, but {base.name} is {found}: choose the right pair")
 
@@ -139,7 +139,7 @@ def _embedded_base(outer: Header, file: BinaryIO) -> Header:
     ):
         raise MedusaError(f"{outer.name}: {BASE_HEADER} and the file's own header disagree, the file is damaged")
     names = [tensor.name for tensor in outer.tensors[1 + count :]] + [entry.key for entry in outer.kv[len(base.kv) :]]
-    stray = [name for name in names if not name.startswith("medusa.")]
+    stray = [name for name in names if not is_of_heads(name)]
     if stray or not count:
         raise MedusaError(f"{outer.name}: {(stray or ['the base'])[0]!r} is not part of heads, the file is damaged")
     return base
@@ -155,15 +155,6 @@ def _embedded_size(outer: Header, base: Header) -> int:
     if not isinstance(size, int) or not least <= size <= most:
         raise MedusaError(f"{outer.name}: {BASE_SIZE_KEY} {size!r} does not fit the tensors, the file is damaged")
     return size
-
-
-def _placed(tensors: Sequence[TensorInfo], start: int, alignment: int) -> list[TensorInfo]:
-    """The same tensors, one behind the other from `start`."""
-    placed = []
-    for tensor in tensors:
-        placed.append(replace(tensor, offset=start))
-        start = padded(start + tensor.nbytes, alignment)
-    return placed
 
 
 class _Copier:

@@ -1,23 +1,39 @@
-"""Writes converted heads as a sidecar, one tensor at a time."""
+"""Writes draft heads as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
 
-from ..gguf.header import FLOAT32, INT32, UINT32, KeyValue, encode_array, encode_kv, read_header
+from ..gguf.header import (
+    BOOL,
+    DEFAULT_ALIGNMENT,
+    FLOAT32,
+    INT32,
+    STRING,
+    UINT32,
+    KeyValue,
+    TensorInfo,
+    build,
+    encode_array,
+    encode_kv,
+    padded,
+    placed,
+    read_header,
+    tensor_bytes,
+)
+from . import schema
 from .formats import HeadTensor, SourceHeads
-from .schema import ARCHITECTURE, SELF_CHECK_KEY, VERSION, flatten_tree
 
 FALLBACK_TYPE = "f16"
 
@@ -25,7 +41,7 @@ FALLBACK_TYPE = "f16"
 @dataclass(frozen=True)
 class HeadsPlan:
     """How heads are written. Types are ggml names ("f16", "q8_0").
-    provenance: keys and texts to store.
+    provenance: keys and texts to store. measured: entries on how well the heads draft.
     """
 
     base_name: str
@@ -33,6 +49,7 @@ class HeadsPlan:
     output_type: str = "q8_0"
     block_type: str = "f16"
     provenance: Mapping[str, str] = field(default_factory=dict)
+    measured: Sequence[KeyValue] = ()
 
 
 def write_heads_file(
@@ -40,37 +57,28 @@ def write_heads_file(
 ) -> None:
     """Writes `source` to `path` (a temporary file of the caller's). Holds one tensor in memory at a time.
 
-    MedusaError for values that the type cannot hold, NaNs included.
+    The same heads make the same bytes. MedusaError for values that the type cannot hold, NaNs included.
     """
-    tensors = source.tensors
-    writer = GGUFWriter(path, ARCHITECTURE)
-    try:
-        _add_keys(writer, source, plan)
-        types = [tensor_type(tensor, plan) for tensor in tensors]
-        sizes = [_nbytes(tensor.shape, type_) for tensor, type_ in zip(tensors, types, strict=True)]
-        for tensor, type_, size in zip(tensors, types, sizes, strict=True):
-            # With the type given, the shape is taken as it is, in elements.
-            raw_type = GGMLQuantizationType[type_.upper()]
-            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), size, raw_dtype=raw_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        done = 0
-        for tensor, type_, size in zip(tensors, types, sizes, strict=True):
-            data = _encoded(tensor, type_)
-            if data.nbytes != size:
-                raise MedusaError(f"{tensor.name}: {data.nbytes} bytes, not the announced {size}: a damaged source")
-            writer.write_tensor_data(data)
-            done += size
+    infos = placed([_info(tensor, plan) for tensor in source.tensors], 0, DEFAULT_ALIGNMENT)
+    done, total = 0, sum(info.nbytes for info in infos)
+    with path.open("wb") as file:
+        file.write(build(_entries(source, plan), infos, DEFAULT_ALIGNMENT))
+        for tensor, info in zip(source.tensors, infos, strict=True):
+            data = _encoded(tensor, tensor_type(tensor, plan))
+            if data.nbytes != info.nbytes:
+                raise MedusaError(
+                    f"{tensor.name}: {data.nbytes} bytes, not the announced {info.nbytes}: a damaged source"
+                )
+            file.write(data.data)
+            file.write(bytes(padded(info.nbytes, DEFAULT_ALIGNMENT) - info.nbytes))
+            done += info.nbytes
             if on_bytes is not None:
-                on_bytes(done, sum(sizes))
-    finally:
-        writer.close()
+                on_bytes(done, total)
 
 
 def planned_bytes(source: SourceHeads, plan: HeadsPlan) -> int:
     """Bytes of tensor data that write_heads_file() will write."""
-    return sum(_nbytes(tensor.shape, tensor_type(tensor, plan)) for tensor in source.tensors)
+    return sum(_info(tensor, plan).nbytes for tensor in source.tensors)
 
 
 def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
@@ -79,9 +87,13 @@ def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
         return "i32"
     if len(tensor.shape) == 1:
         return "f32"
-    wanted = plan.output_type if tensor.role == "output" else plan.block_type
-    block, _ = GGML_QUANT_SIZES[_quant(wanted)]
-    return wanted if tensor.shape[-1] % block == 0 else FALLBACK_TYPE
+    return _type_of_rows(plan.output_type if tensor.role == "output" else plan.block_type, tensor.shape[-1])
+
+
+def rounded(matrix: NDArray[np.floating], wanted: str) -> NDArray[np.float32]:
+    """`matrix` [rows, columns] as a reader sees it of a file whose weights are to have type `wanted`."""
+    type_ = _type_of_rows(wanted, matrix.shape[-1])
+    return native.dequantize_rows(type_, _encoded_rows(matrix, type_), matrix.shape[-1])
 
 
 def patch_f32_array(path: Path, key: str, values: Sequence[float]) -> None:
@@ -97,29 +109,32 @@ def patch_f32_array(path: Path, key: str, values: Sequence[float]) -> None:
         view[end - len(data) : end] = data
 
 
-def _add_keys(writer: GGUFWriter, source: SourceHeads, plan: HeadsPlan) -> None:
-    writer.add_uint32("medusa.version", VERSION)
-    writer.add_string("medusa.kind", source.kind)
-    writer.add_uint32("medusa.head_count", source.head_count)
-    writer.add_uint32("medusa.block_count", source.block_count)
-    writer.add_string("medusa.lm_head", source.lm_head)
-    if source.lm_head == "draft_vocab":
-        writer.add_uint32("medusa.draft_vocab_size", source.rows)
-    writer.add_string("medusa.input", "post_norm")
-    for key, value in source.metadata.items():
-        if isinstance(value, str):
-            writer.add_string(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_float32(key, value)
-    writer.add_array(SELF_CHECK_KEY, [float("nan")] * source.head_count)
-    writer.add_string("medusa.base.name", plan.base_name)
-    writer.add_string("medusa.base.fingerprint", plan.base_fingerprint)
-    for key, text in plan.provenance.items():
-        writer.add_string(key, text)
+def _entries(source: SourceHeads, plan: HeadsPlan) -> list[KeyValue]:
+    """All keys of the file, in its order."""
+    draft_vocab = {schema.DRAFT_VOCAB_SIZE_KEY: source.rows} if source.lm_head == "draft_vocab" else {}
+    values: dict[str, int | float | str] = {
+        "general.architecture": schema.ARCHITECTURE,
+        schema.VERSION_KEY: schema.VERSION,
+        schema.KIND_KEY: source.kind,
+        schema.HEAD_COUNT_KEY: source.head_count,
+        schema.BLOCK_COUNT_KEY: source.block_count,
+        schema.LM_HEAD_KEY: source.lm_head,
+        **draft_vocab,
+        schema.INPUT_KEY: schema.INPUT,
+        **source.metadata,
+    }
+    base = {schema.BASE_NAME_KEY: plan.base_name, schema.BASE_FINGERPRINT_KEY: plan.base_fingerprint}
+    before = [_entry(key, value) for key, value in values.items()]
+    after = [_entry(key, text) for key, text in {**base, **plan.provenance}.items()]
+    return [*before, *plan.measured, *after]
+
+
+def _entry(key: str, value: int | float | str) -> KeyValue:
+    if isinstance(value, str):
+        return encode_kv(key, STRING, value)
+    if isinstance(value, bool):
+        return encode_kv(key, BOOL, value)
+    return encode_kv(key, UINT32 if isinstance(value, int) else FLOAT32, value)
 
 
 def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> SourceHeads:
@@ -143,22 +158,26 @@ def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> Sou
         return HeadTensor(tensor.name, shape, tensor.role, lambda: np.ascontiguousarray(tensor.load()[rows]))
 
     tensors = [selected(tensor) for tensor in source.tensors if tensor.role != "map"]
-    tensors.append(HeadTensor("medusa.d2t", (len(kept),), "map", lambda: kept))
+    tensors.append(HeadTensor(schema.D2T, (len(kept),), "map", lambda: kept))
     return replace(source, tensors=tensors, rows=len(kept), lm_head="draft_vocab")
 
 
 def _encoded(tensor: HeadTensor, type_: str) -> NDArray[np.generic]:
     values = tensor.load()
     if type_ == "i32":
-        return np.ascontiguousarray(values, dtype=np.int32)
+        return np.ascontiguousarray(values, dtype="<i4")
     if not np.isfinite(values).all():
         raise MedusaError(f"{tensor.name}: holds NaN or infinite values, the checkpoint is damaged")
     if type_ == "f32":
-        return np.ascontiguousarray(values, dtype=np.float32)
+        return np.ascontiguousarray(values, dtype="<f4")
     if type_ == "f16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
         raise MedusaError(f"{tensor.name}: holds values beyond F16, choose --heads-quant BF16 or F32")
-    matrix = np.ascontiguousarray(values, dtype=np.float32)
-    return np.frombuffer(native.quantize_rows(type_, matrix), np.uint8)
+    return np.frombuffer(_encoded_rows(values, type_), np.uint8)
+
+
+def _encoded_rows(matrix: NDArray[np.floating], type_: str) -> bytes:
+    """Row by row as ggml type `type_`; values that F16 cannot hold turn into infinities."""
+    return native.quantize_rows(type_, np.ascontiguousarray(matrix, dtype=np.float32))
 
 
 def _quant(type_: str) -> GGMLQuantizationType:
@@ -168,20 +187,30 @@ def _quant(type_: str) -> GGMLQuantizationType:
         raise MedusaError(f"type {type_} is unknown, choose F16, BF16, F32, Q8_0, Q6_K, Q5_0, Q4_K or Q4_0") from None
 
 
-def _row_bytes(columns: int, type_: str) -> int:
-    block, size = GGML_QUANT_SIZES[_quant(type_)]
-    return columns // block * size
+def _type_of_rows(wanted: str, columns: int) -> str:
+    """The type of a matrix: `wanted`, or F16 where rows do not fill its blocks."""
+    block, _ = GGML_QUANT_SIZES[_quant(wanted)]
+    return wanted if columns % block == 0 else FALLBACK_TYPE
 
 
-def _nbytes(shape: tuple[int, ...], type_: str) -> int:
-    return int(np.prod(shape[:-1], dtype=np.int64)) * _row_bytes(shape[-1], type_)
+def _info(tensor: HeadTensor, plan: HeadsPlan) -> TensorInfo:
+    """At offset 0. numpy's [rows, columns] is ggml's ne = {columns, rows}."""
+    shape, type_ = tensor.shape[::-1], int(_quant(tensor_type(tensor, plan)))
+    return TensorInfo(tensor.name, shape, type_, 0, tensor_bytes(tensor.name, shape, type_))
+
+
+def unmeasured(head_count: int) -> KeyValue:
+    """Room for what a self-check will find, see patch_f32_array()."""
+    return encode_array(schema.SELF_CHECK_KEY, FLOAT32, [math.nan] * head_count)
 
 
 def tuned_entries(accuracy: Sequence[Sequence[float]], tree: Sequence[Sequence[int]]) -> list[KeyValue]:
-    """What the file of draft heads says of them: accuracy [head][rank], and the tree unless it has no choices."""
-    values = [value for row in accuracy for value in row]
-    entries = [
-        encode_array("medusa.accuracy", FLOAT32, values),
-        encode_kv("medusa.accuracy_ranks", UINT32, len(accuracy[0])),
-    ]
-    return [*entries, encode_array("medusa.tree", INT32, flatten_tree(tree))] if tree else entries
+    """What the file of draft heads says of them: accuracy [head][rank] and the tree's choices, each unless empty."""
+    entries = []
+    if accuracy:
+        values = [float(value) for row in accuracy for value in row]
+        entries.append(encode_array(schema.ACCURACY_KEY, FLOAT32, values))
+        entries.append(encode_kv(schema.ACCURACY_RANKS_KEY, UINT32, len(accuracy[0])))
+    if tree:
+        entries.append(encode_array(schema.TREE_KEY, INT32, [int(value) for value in schema.flatten_tree(tree)]))
+    return entries

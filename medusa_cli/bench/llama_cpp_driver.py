@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.bench.protocol import Order, Ready, Spec
-from medusa_cli.decoding import template
+from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.models import references
 from medusa_cli.support.console import messages
@@ -65,7 +66,7 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
     import llama_cpp
 
     metadata = native.read_gguf(path).metadata
-    if "medusa.kind" in metadata:
+    if KIND_KEY in metadata:
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")
     most = engine_default("n_ctx")
     trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", most)
@@ -90,6 +91,26 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
         raise MedusaError(f"llama-cpp-python cannot load {path} ({error})") from error
 
 
+class LlamaTokenizer:
+    """A Llama as a prompts.Tokenizer, so that it is asked the same as our engine."""
+
+    def __init__(self, llama: Any, vocabulary: Any) -> None:
+        """vocabulary: llama.cpp's handle on that of the model."""
+        import llama_cpp
+
+        def special(name: str) -> str:
+            id = int(llama.metadata.get(f"tokenizer.ggml.{name}_token_id", -1))
+            return llama_cpp.llama_vocab_get_text(vocabulary, id).decode() if id >= 0 else ""
+
+        self._llama = llama
+        self.chat_template: str | None = llama.metadata.get("tokenizer.chat_template")
+        self.bos_text, self.eos_text = special("bos"), special("eos")
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special)
+        return tokens
+
+
 class LlamaCppDriver:
     """Decodes with prompt lookup, or with a draft model where the spec names one."""
 
@@ -111,6 +132,7 @@ class LlamaCppDriver:
                 "give a draft model of the same family"
             )
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)
+        self._tokenizer = LlamaTokenizer(self._llama, self._vocabulary)
         self._n_draft = count
         self.ready = Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
@@ -118,7 +140,7 @@ class LlamaCppDriver:
         """See Outcome. An incomplete last step counts for neither steps nor acceptance."""
         import llama_cpp
 
-        prompt = self._tokens(order.prompt)
+        prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
         if len(prompt) >= self._llama.n_ctx():
             raise MedusaError(f"the prompt has {len(prompt)} tokens, the context holds {self._llama.n_ctx()}")
         clock = StepClock(self._llama, self._drafter)
@@ -156,25 +178,6 @@ class LlamaCppDriver:
     def predict(self, position: int) -> None:
         """Nothing is known of these drafts beforehand."""
         return None
-
-    def _tokens(self, text: str) -> list[int]:
-        """As Engine.chat_tokens."""
-        import llama_cpp
-
-        def special(name: str) -> str:
-            id = int(self._llama.metadata.get(f"tokenizer.ggml.{name}_token_id", -1))
-            return llama_cpp.llama_vocab_get_text(self._vocabulary, id).decode() if id >= 0 else ""
-
-        bos = special("bos")
-        rendered = template.render(
-            self._llama.metadata.get("tokenizer.chat_template"),
-            [{"role": "user", "content": text}],
-            bos_text=bos,
-            eos_text=special("eos"),
-        )
-        has_bos = bool(bos) and rendered.startswith(bos)
-        tokens: list[int] = self._llama.tokenize(rendered.encode(), add_bos=not has_bos, special=True)
-        return tokens
 
 
 class StepClock:

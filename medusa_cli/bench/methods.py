@@ -21,8 +21,9 @@ class Method:
     """One way to decode.
 
     driver: what runs in its worker process, our engine or llama-cpp-python's Llama class. stock_kernels: with those
-    of llama.cpp. draft: what it makes of the draft options of the command line. same_sampler: with the same seed it
-    draws the same random numbers as plain decoding, so that sampled texts can be compared.
+    of llama.cpp. draft: what it makes of the draft options of the command line; who drafts then, drafting.plan() says.
+    same_sampler: with the same seed it draws the same random numbers as plain decoding, so that sampled texts can be
+    compared.
     """
 
     name: str

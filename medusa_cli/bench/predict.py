@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from medusa_cli.decoding import pass_cost, trees
+from medusa_cli.decoding.drafting import FixedTree
 
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
@@ -16,12 +17,12 @@ ROUNDS = 5
 def predict(engine: Engine, n_threads: int, position: int) -> dict[str, float] | None:
     """Of a step with `position` tokens in the cache.
 
-    None without stored accuracies, where lookup drafts, too, or where trees are grown.
+    None without stored accuracies, where lookup drafts, too, or with a dynamic tree.
 
     tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms: forward
     passes over one token and over the tree, medians of rounds that hold both.
     """
-    if engine.heads is None or engine.lookup or engine.dynamic:
+    if engine.heads is None or engine.plan.lookup or not isinstance(engine.plan.tree, FixedTree):
         return None
     choices = engine.session.tree.choices
     chances = [chance for chance in trees.probabilities(choices, engine.heads.accuracy) if chance is not None]

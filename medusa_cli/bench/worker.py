@@ -44,7 +44,7 @@ class EngineDriver:
         self.ready = Ready(
             self._engine.model.description,
             self._engine.n_ctx,
-            self._engine.tree_name,
+            self._engine.plan.tree_name,
             self._engine.tree_nodes,
             tuple(line.strip() for line in remarks.getvalue().splitlines() if line.strip()),
         )

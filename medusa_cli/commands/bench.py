@@ -260,13 +260,16 @@ def _methods(
 ) -> list[Method]:
     """The methods that are asked for, or all that the model allows. The model is fetched where that is needed."""
     from medusa_cli.bench import methods
+    from medusa_cli.converters.heads.schema import KIND_KEY
+    from medusa_cli.decoding import drafting
     from medusa_cli.models import gguf_files, references
 
     wanted = None if names is None else methods.parse(names)
     for path in filter(None, (heads, draft_model)):
         gguf_files.check_is_file(path)
     ref = references.resolve(model, messages)
-    has_heads = bool(heads or ref.heads or "medusa.kind" in gguf_files.read_header(ref.path).metadata)
+    holds_heads = KIND_KEY in gguf_files.read_header(ref.path).metadata
+    has_heads = drafting.heads_file(DraftOptions(heads=heads), ref, holds_heads) is not None
     wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
     methods.check(wanted, ref.name, has_heads, draft_model is not None, synthetic)
     _check_memory(ref.path, len(wanted), messages)

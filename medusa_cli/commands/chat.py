@@ -42,7 +42,7 @@ def chat(
     from medusa_cli.decoding.runtime import open_engine
     from medusa_cli.support.files import valid_text
 
-    opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
+    opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
     # Said before the first message is typed, not after.
     opened.chat_tokens([{"role": "user", "content": "Hello"}])
     reader = open_reader(list(COMMANDS))
@@ -59,20 +59,20 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     from medusa_cli import __version__
     from medusa_cli.support.units import size
 
-    model, heads = engine.model, engine.heads
+    model, heads, plan = engine.model, engine.heads, engine.plan
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
-    if heads is not None and engine.tree_nodes == 1:
+    if heads is not None and plan.tree is None:
         drafting = (
             "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )
-        drafting += ", prompt lookup does" * engine.lookup
+        drafting += ", prompt lookup does" * plan.lookup
     elif heads is not None:
-        tree = "a tree grown in each step" if engine.dynamic else f"tree of {engine.tree_nodes} nodes"
-        drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({engine.tree_name})"
-        drafting += " and prompt lookup" * engine.lookup
-    elif engine.lookup:
+        tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
+        drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({plan.tree_name})"
+        drafting += " and prompt lookup" * plan.lookup
+    elif plan.lookup:
         drafting = "prompt lookup drafts (`medusa train` adds heads)"
     else:
         drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"

@@ -51,7 +51,7 @@ def generate(
     chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
     from medusa_cli.decoding.runtime import open_engine
 
-    opened = open_engine(model, engine, settings.repeatable(draft, chosen), console.messages())
+    opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
     if raw:
         tokens = opened.raw_tokens(text)
     else:

@@ -30,14 +30,14 @@ from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkp
 from medusa_cli.converters.gguf.file_types import UNQUANTISED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.gguf.quantize import quantise
-from medusa_cli.converters.heads import single_file
+from medusa_cli.converters.heads import schema, single_file
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
-from medusa_cli.converters.heads.schema import SELF_CHECK_KEY
 from medusa_cli.converters.heads.write import (
     HeadsPlan,
     patch_f32_array,
     planned_bytes,
     tensor_type,
+    unmeasured,
     with_draft_vocabulary,
     write_heads_file,
 )
@@ -244,15 +244,16 @@ class Conversion:
         return "BF16" if "BF16" in types else "F16"
 
     def _heads_plan(self, base_name: str, base_fingerprint: str) -> HeadsPlan:
-        provenance = {f"medusa.source.{key}": text for key, text in self.heads_provenance.items()}
-        provenance["medusa.source.family"] = self.source.family
-        provenance |= {f"medusa.base.source.{key}": text for key, text in self.base.provenance.items()}
+        provenance = {f"{schema.SOURCE_KEYS}{key}": text for key, text in self.heads_provenance.items()}
+        provenance[f"{schema.SOURCE_KEYS}family"] = self.source.family
+        provenance |= {f"{schema.BASE_SOURCE_KEYS}{key}": text for key, text in self.base.provenance.items()}
         return HeadsPlan(
             base_name,
             base_fingerprint,
             self.options.heads_quant.lower(),
             self.options.blocks_quant.lower(),
             provenance,
+            [unmeasured(self.source.head_count)],
         )
 
     def _check_base(self, metadata: dict[str, Any]) -> None:
@@ -313,7 +314,7 @@ class Conversion:
             if self.options.strict:
                 raise MedusaError(f"{self.options.heads}: {message}")
             self.console.print(f"warning: {message}", markup=False)
-        patch_f32_array(finished, SELF_CHECK_KEY, found.accuracy)
+        patch_f32_array(finished, schema.SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
 
 
@@ -322,15 +323,15 @@ def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
     architecture = base["general.architecture"]
 
     def value(key: str, base_key: str, default: float) -> Any:
-        return source.metadata.get(f"medusa.prefix.{key}", base.get(f"{architecture}.{base_key}", default))
+        return source.metadata.get(key, base.get(f"{architecture}.{base_key}", default))
 
-    count = int(value("head_count", "attention.head_count", 0))
+    count = int(value(schema.PREFIX_HEAD_COUNT_KEY, "attention.head_count", 0))
     keys = prefix_keys(
         source,
         head_count=count,
-        head_count_kv=int(value("head_count_kv", "attention.head_count_kv", count)),
-        rope_freq_base=float(value("rope_freq_base", "rope.freq_base", 10000.0)),
-        norm_eps=float(value("norm_eps", "attention.layer_norm_rms_epsilon", 1e-5)),
+        head_count_kv=int(value(schema.PREFIX_HEAD_COUNT_KV_KEY, "attention.head_count_kv", count)),
+        rope_freq_base=float(value(schema.PREFIX_ROPE_FREQ_BASE_KEY, "rope.freq_base", 10000.0)),
+        norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
     )
     return replace(source, metadata={**source.metadata, **keys})
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_cli.converters.heads import schema
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -91,16 +93,16 @@ def reference_logits(
     tensors = {tensor.name: tensor for tensor in source.tensors}
     shared = (
         None
-        if "medusa.0.output.weight" in tensors
-        else (tensors["medusa.output.weight"].load() if "medusa.output.weight" in tensors else base.output())
+        if schema.output(0, "weight") in tensors
+        else (tensors[schema.SHARED_OUTPUT].load() if schema.SHARED_OUTPUT in tensors else base.output())
     )
 
-    def linear(name: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        y = x @ tensors[f"{name}.weight"].load().astype(np.float32).T
-        return y + tensors[f"{name}.bias"].load() if f"{name}.bias" in tensors else y
+    def linear(named: Callable[[schema.Part], str], x: NDArray[np.float32]) -> NDArray[np.float32]:
+        y = x @ tensors[named("weight")].load().astype(np.float32).T
+        return y + tensors[named("bias")].load() if named("bias") in tensors else y
 
     newest = states[:, -1] if source.kind != "hydra++" else prefix_output(source, states)
-    scale = float(source.metadata.get("medusa.embedding_scale", 1.0))
+    scale = float(source.metadata.get(schema.EMBEDDING_SCALE_KEY, 1.0))
     out = []
     for k in range(source.head_count):
         x = newest
@@ -108,11 +110,11 @@ def reference_logits(
             embedded = scale * base.embeddings(path[:, : k + 1].reshape(-1))
             x = np.concatenate([newest, embedded.reshape(len(newest), -1)], axis=1, dtype=np.float32)
         for j in range(source.block_count):
-            block = f"medusa.{k}.block.{j}"
-            kept = linear(f"{block}.residual", x) if f"{block}.residual.weight" in tensors else x
-            x = kept + _silu(linear(block, x))
+            has_residual = j == 0 and schema.residual(k, "weight") in tensors
+            kept = linear(partial(schema.residual, k), x) if has_residual else x
+            x = kept + _silu(linear(partial(schema.block, k, j), x))
         if shared is None:
-            out.append(linear(f"medusa.{k}.output", x))
+            out.append(linear(partial(schema.output, k), x))
         else:
             out.append(x @ shared.astype(np.float32).T)
     return np.stack(out)
@@ -120,16 +122,17 @@ def reference_logits(
 
 def prefix_output(source: SourceHeads, states: NDArray[np.float32]) -> NDArray[np.float32]:
     """states [n, t, h] -> [n, h]: Hydra++'s decoder layer (as in LLaMA) and its norm, at the newest token."""
-    start = "medusa.prefix."
-    part = {t.name[len(start) :]: t.load().astype(np.float32) for t in source.tensors if t.name.startswith(start)}
-    heads, heads_kv = (int(source.metadata[f"{start}head_count{end}"]) for end in ("", "_kv"))
-    base, eps = (float(source.metadata[f"{start}{key}"]) for key in ("rope_freq_base", "norm_eps"))
+    tensors, keys = {tensor.name: tensor for tensor in source.tensors}, source.metadata
+    names = (*schema.PREFIX_MATRICES, *schema.PREFIX_NORMS)
+    part = {name: tensors[schema.prefix(name)].load().astype(np.float32) for name in names}
+    heads, heads_kv = int(keys[schema.PREFIX_HEAD_COUNT_KEY]), int(keys[schema.PREFIX_HEAD_COUNT_KV_KEY])
+    base, eps = float(keys[schema.PREFIX_ROPE_FREQ_BASE_KEY]), float(keys[schema.PREFIX_NORM_EPS_KEY])
 
     def normed(x: NDArray[np.float32], name: str) -> NDArray[np.float32]:
-        return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * part[f"{name}.weight"])
+        return np.asarray(x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * part[name])
 
     def split(x: NDArray[np.float32], name: str, count: int) -> NDArray[np.float32]:
-        y = x @ part[f"attn_{name}.weight"].T
+        y = x @ part[f"attn_{name}"].T
         return y.reshape(*y.shape[:-1], count, -1)
 
     def turned(x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -148,9 +151,9 @@ def prefix_output(source: SourceHeads, states: NDArray[np.float32]) -> NDArray[n
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     attended = np.einsum("nht,nthd->nhd", weights, value).reshape(len(states), -1)
-    x = states[:, -1] + attended @ part["attn_output.weight"].T
+    x = states[:, -1] + attended @ part["attn_output"].T
     y = normed(x, "ffn_norm")
-    x = x + (_silu(y @ part["ffn_gate.weight"].T) * (y @ part["ffn_up.weight"].T)) @ part["ffn_down.weight"].T
+    x = x + (_silu(y @ part["ffn_gate"].T) * (y @ part["ffn_up"].T)) @ part["ffn_down"].T
     return normed(x, "output_norm").astype(np.float32)
 
 
@@ -161,14 +164,10 @@ def _silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
     """Top-1 accuracy of each head along short greedy answers of the model; NaN where nothing was generated."""
     from medusa_cli import native
-    from medusa_cli.decoding import template
+    from medusa_cli.decoding.prompts import chat_tokens
 
-    prompts = []
-    for text in SAMPLE_PROMPTS:
-        if model.chat_template:
-            messages = [{"role": "user", "content": text}]
-            text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-        prompts.append(model.tokenize(text, add_special=not (model.bos_text and text.startswith(model.bos_text))))
+    asked = [[{"role": "user", "content": text}] for text in SAMPLE_PROMPTS]
+    prompts = [chat_tokens(model, messages, bare_if_no_template=True) for messages in asked]
     right, tried = np.zeros(heads.head_count), np.zeros(heads.head_count)
 
     def on_sequence(_: int, tokens: list[int], states: NDArray[np.float16] | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
 from medusa_cli.decoding import trees
+from medusa_cli.decoding.drafting import Tuned
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.support import machine, paths
 from medusa_cli.support.errors import MedusaError
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-FORMAT = 2
+FORMAT = 3
 STOCK = "llama.cpp"
 """What kernels are called that are not ours."""
-TUNED_TREE = "tuned"
-"""Name of the tree that comes from a profile."""
 SAMPLE_BYTES = 1 << 20
 
 Key = dict[str, Any]
@@ -113,17 +112,18 @@ def load(key: Key) -> dict[str, Any] | None:
         return None
     trees.checked(found["tree"], str(path))
     try:
-        growth_of(found)
+        tuned_of(found)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path) from error
     return found
 
 
-def growth_of(profile: dict[str, Any]) -> trees.Growth:
-    """What a profile knows of grown trees. KeyError, TypeError or ValueError where it is none."""
-    known = profile["growth"]
+def tuned_of(profile: dict[str, Any]) -> Tuned:
+    """What a profile says of drafting. KeyError, TypeError or ValueError where it is none."""
+    known = profile["dynamic_start"]
     calibration = [[float(share) for share in row] for row in known["calibration"]]
-    return trees.Growth(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
+    start = trees.DynamicStart(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
+    return Tuned(profile["tree"], bool(profile["dynamic"]), start)
 
 
 def damaged(path: Path) -> MedusaError:
@@ -131,12 +131,9 @@ def damaged(path: Path) -> MedusaError:
     return MedusaError(f"{path} is no profile of `medusa tune`: delete it, or tune again")
 
 
-def stored_tree(
-    model: native.Model, heads_file: Path, options: EngineOptions, asked: str | None, console: Console
-) -> trees.NamedTree | None:
-    """The tuned tree for this model on this machine, without choices where plain decoding is faster; None: not tuned.
+def tuned(model: native.Model, heads_file: Path, options: EngineOptions, console: Console) -> Tuned | None:
+    """What was tuned for this model on this machine, if anything.
 
-    asked: trees.DYNAMIC or trees.STATIC, whatever was chosen; None: what was chosen.
     A damaged profile is a remark on `console`: it must not keep a model from running.
     """
     if not folder().is_dir():
@@ -146,8 +143,4 @@ def stored_tree(
     except MedusaError as error:
         console.print(f"note: {error}", markup=False, soft_wrap=True)
         return None
-    if found is None:
-        return None
-    if asked == trees.DYNAMIC or (asked is None and found["dynamic"]):
-        return trees.NamedTree(trees.DYNAMIC, [], growth=growth_of(found))
-    return trees.NamedTree(TUNED_TREE, found["tree"])
+    return None if found is None else tuned_of(found)

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from medusa_cli import native
+from collections.abc import Sequence
+from typing import Protocol
+
 from medusa_cli.decoding import template
-
-Message = dict[str, str]
-
-
-def tokenize_rendered(model: native.Model, text: str) -> list[int]:
-    """Rendered text as tokens, with one begin-of-text token also where the template writes its own."""
-    starts = bool(model.bos_text) and text.startswith(model.bos_text)
-    return model.tokenize(text, add_special=not starts, parse_special=True)
+from medusa_cli.decoding.template import Message
 
 
-def prompt_tokens(model: native.Model, messages: list[Message]) -> list[int]:
-    """Token ids of a conversation up to where the answer begins.
+class Tokenizer(Protocol):
+    """What is needed of native.Model."""
 
-    A model without a chat template gets the texts alone. MedusaError when the template does not render them.
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def bos_text(self) -> str: ...
+    @property
+    def eos_text(self) -> str: ...
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
+
+
+def chat_tokens(model: Tokenizer, messages: Sequence[Message], *, bare_if_no_template: bool = False) -> list[int]:
+    """Token ids of a conversation in the model's own template, up to where the assistant speaks.
+
+    bare_if_no_template: a model without a template gets the texts alone. MedusaError when the template does not render
+    the conversation, or, without that, is missing.
     """
-    if model.chat_template is None:
+    if bare_if_no_template and not model.chat_template:
         return model.tokenize("\n\n".join(message["content"] for message in messages))
-    text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-    return tokenize_rendered(model, text)
+    return rendered_tokens(model, rendered(model, messages))
+
+
+def rendered(model: Tokenizer, messages: Sequence[Message]) -> str:
+    """The text of a conversation in the model's own template. MedusaError when there is none, or it fails."""
+    return template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
+
+
+def rendered_tokens(model: Tokenizer, text: str) -> list[int]:
+    """Token ids of rendered text: one begin-of-text token, also where the template writes its own."""
+    has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
+    return model.tokenize(text, add_special=not has_bos, parse_special=True)

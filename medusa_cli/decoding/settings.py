@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
-from medusa_cli.decoding.trees import STATIC
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -129,13 +128,6 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
             delta=draft.delta,
         ),
     )
-
-
-def repeatable(draft: DraftOptions, settings: Settings) -> DraftOptions:
-    """The draft options; where a seed is given, without lookup and grown trees that are not asked for."""
-    if settings.seed is None:
-        return draft
-    return dataclasses.replace(draft, lookup=bool(draft.lookup), tree=draft.tree or STATIC)
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ def path_probability(accuracy: NDArray[np.floating] | Sequence[Sequence[float]],
     return probability
 
 
-def grow_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], nodes: int) -> list[Choice]:
+def greedy_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], nodes: int) -> list[Choice]:
     """The tree of at most `nodes` nodes (root included) with the most expected tokens (Medusa 2.3.3).
 
-    Grown greedily: always the likeliest path whose parent is in the tree; ties go to the shorter, then to the lower
+    Built greedily: always the likeliest path whose parent is in the tree; ties go to the shorter, then to the lower
     ranks. Paths of probability 0 are never added. Returns choices sorted by depth, then by ranks.
     """
     heads = len(accuracy)

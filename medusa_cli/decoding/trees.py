@@ -16,15 +16,15 @@ BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
 DYNAMIC = "dynamic"
-"""Name of no tree, but of growing one in each step."""
+"""Name of no tree, but of making one anew in each step: a dynamic tree."""
 STATIC = "static"
 """Name of whatever tree is the default, as long as it is the same in each step."""
 EXAMPLE = "[[0], [0, 0], [1]]"
 
 
 @dataclass(frozen=True)
-class Growth:
-    """What is known of grown trees before the first step; empty: learned while decoding.
+class DynamicStart:
+    """What is known of dynamic trees before the first step; empty: learned while decoding.
 
     calibration: [head][bin], native.DynamicTree's. costs: (nodes, cost in plain steps).
     """
@@ -35,15 +35,11 @@ class Growth:
 
 @dataclass(frozen=True)
 class NamedTree:
-    """Choices and where they come from. strict: the person wrote them, so they are never clipped silently.
-
-    growth: trees are grown in each step, and there are no choices.
-    """
+    """Choices and where they come from. strict: the person wrote them, so they are never clipped silently."""
 
     name: str
     choices: Choices
     strict: bool = False
-    growth: Growth | None = None
 
 
 @functools.cache
@@ -62,9 +58,7 @@ def named(name: str) -> NamedTree:
 
 
 def resolve(argument: str) -> NamedTree:
-    """A `--tree` argument but STATIC: DYNAMIC, a built-in NAME, a FILE, or FILE:NAME. MedusaError for any other."""
-    if argument == DYNAMIC:
-        return NamedTree(DYNAMIC, [], growth=Growth())
+    """A `--tree` argument but DYNAMIC and STATIC: a built-in NAME, a FILE, or FILE:NAME. MedusaError for any other."""
     if argument in built_in():
         return named(argument)
     path, name = Path(argument), ""

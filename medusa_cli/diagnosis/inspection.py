@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.converters.gguf.file_types import FILE_TYPES
-from medusa_cli.converters.heads.schema import ARCHITECTURE, BASE_HEADER, SELF_CHECK_KEY, VERSION, unflatten_tree
+from medusa_cli.converters.heads import schema
 from medusa_cli.decoding import trees
 from medusa_cli.support.errors import MedusaError
 
@@ -20,12 +20,10 @@ def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) ->
     "content" is "model", "single file" (model with heads) or "heads" (sidecar). Keys that do not apply are None.
     """
     metadata = gguf.metadata
-    own_heads = [tensor for tensor in gguf.tensors if tensor.name.startswith("medusa.") and tensor.name != BASE_HEADER]
-    base = [tensor for tensor in gguf.tensors if not tensor.name.startswith("medusa.")]
-    content = (
-        "heads" if metadata.get("general.architecture") == ARCHITECTURE else "single file" if own_heads else "model"
-    )
-    sidecar = content == "heads"
+    own_heads = _head_tensors(gguf)
+    base = [tensor for tensor in gguf.tensors if not schema.is_of_heads(tensor.name)]
+    sidecar = metadata.get("general.architecture") == schema.ARCHITECTURE
+    content = "heads" if sidecar else "single file" if own_heads else "model"
     head_source = heads if heads is not None else gguf if own_heads or sidecar else None
     return {
         "path": gguf.path,
@@ -52,6 +50,10 @@ def _of_architecture(metadata: dict[str, Any], key: str) -> Any:
 def _vocabulary(metadata: dict[str, Any]) -> int | None:
     tokens = metadata.get("tokenizer.ggml.tokens")
     return len(tokens) if tokens else _of_architecture(metadata, "vocab_size")
+
+
+def _head_tensors(gguf: native.GgufFile) -> list[native.GgufTensor]:
+    return [item for item in gguf.tensors if schema.is_of_heads(item.name) and item.name != schema.BASE_HEADER]
 
 
 def _parameters(tensors: list[native.GgufTensor]) -> int:
@@ -81,27 +83,27 @@ def _quantisation(tensors: list[native.GgufTensor], metadata: dict[str, Any]) ->
 def _heads(gguf: native.GgufFile) -> dict[str, Any]:
     """The heads' part of the report. MedusaError for a layout of another version or damaged keys."""
     metadata = gguf.metadata
-    version = metadata.get("medusa.version")
-    if version != VERSION:
-        raise MedusaError(f"{gguf.path}: heads of layout version {version}, this medusa knows {VERSION}")
-    tensors = [tensor for tensor in gguf.tensors if tensor.name.startswith("medusa.") and tensor.name != BASE_HEADER]
-    choices = unflatten_tree(metadata.get("medusa.tree") or [])
+    version = metadata.get(schema.VERSION_KEY)
+    if version != schema.VERSION:
+        raise MedusaError(f"{gguf.path}: heads of layout version {version}, this medusa knows {schema.VERSION}")
+    tensors = _head_tensors(gguf)
+    choices = schema.unflatten_tree(metadata.get(schema.TREE_KEY) or [])
     accuracy = _accuracy(gguf)
     return {
         "path": gguf.path,
-        "kind": metadata.get("medusa.kind"),
-        "head_count": metadata.get("medusa.head_count"),
-        "block_count": metadata.get("medusa.block_count"),
-        "lm_head": metadata.get("medusa.lm_head"),
-        "draft_vocab_size": metadata.get("medusa.draft_vocab_size"),
+        "kind": metadata.get(schema.KIND_KEY),
+        "head_count": metadata.get(schema.HEAD_COUNT_KEY),
+        "block_count": metadata.get(schema.BLOCK_COUNT_KEY),
+        "lm_head": metadata.get(schema.LM_HEAD_KEY),
+        "draft_vocab_size": metadata.get(schema.DRAFT_VOCAB_SIZE_KEY),
         "parameters": _parameters(tensors),
         "bytes": sum(tensor.nbytes for tensor in tensors),
         "types": _by_type(tensors),
-        "base_name": metadata.get("medusa.base.name"),
-        "base_fingerprint": metadata.get("medusa.base.fingerprint"),
-        "source": _under(metadata, "medusa.source."),
-        "base_source": _under(metadata, "medusa.base.source."),
-        "check_top1": [None if math.isnan(share) else share for share in metadata.get(SELF_CHECK_KEY) or []],
+        "base_name": metadata.get(schema.BASE_NAME_KEY),
+        "base_fingerprint": metadata.get(schema.BASE_FINGERPRINT_KEY),
+        "source": _under(metadata, schema.SOURCE_KEYS),
+        "base_source": _under(metadata, schema.BASE_SOURCE_KEYS),
+        "check_top1": [None if math.isnan(share) else share for share in metadata.get(schema.SELF_CHECK_KEY) or []],
         "accuracy": accuracy,
         "tree": choices,
         "expected_tokens_per_step": _expected(choices, accuracy),
@@ -114,12 +116,13 @@ def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _accuracy(gguf: native.GgufFile) -> list[list[float]]:
-    """medusa.accuracy as [head][rank]; empty when the file has none."""
-    flat, ranks = gguf.metadata.get("medusa.accuracy") or [], gguf.metadata.get("medusa.accuracy_ranks") or 0
+    """The measured accuracies as [head][rank]; empty when the file has none."""
+    flat = gguf.metadata.get(schema.ACCURACY_KEY) or []
+    ranks = gguf.metadata.get(schema.ACCURACY_RANKS_KEY) or 0
     if not flat:
         return []
     if ranks < 1 or len(flat) % ranks:
-        raise MedusaError(f"{gguf.path}: its medusa.accuracy is damaged: convert or train the heads again")
+        raise MedusaError(f"{gguf.path}: its {schema.ACCURACY_KEY} is damaged: convert or train the heads again")
     return [[float(value) for value in flat[at : at + ranks]] for at in range(0, len(flat), ranks)]
 
 

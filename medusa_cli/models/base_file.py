@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.gguf.header import TensorInfo, read_header
+from medusa_cli.converters.heads.schema import is_of_heads
 from medusa_cli.support.errors import MedusaError
 
 EMBEDDING_NAME = "token_embd.weight"
@@ -41,7 +42,7 @@ class BaseModel:
 def read_base(path: Path) -> BaseModel:
     """MedusaError for files that are no language model, carry heads already or have no usable output matrix."""
     header, size = read_header(path)
-    if any(entry.key.startswith("medusa.") for entry in header.kv):
+    if any(is_of_heads(entry.key) for entry in header.kv):
         raise MedusaError(f"{path}: carries heads already, take it apart with `medusa split` and train its base")
     metadata = header.metadata()
     try:

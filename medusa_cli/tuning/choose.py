@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli.decoding import tree_search
+from medusa_cli.decoding.drafting import FixedTree
+from medusa_cli.decoding.trees import DYNAMIC
 
-PLAIN, TREE, CHAIN, DYNAMIC = "plain", "tree", "chain", "dynamic"
-"""Ways to decode: without drafts; with a fixed tree, one that branches or not; with a tree grown in each step."""
+PLAIN, TREE, CHAIN = "plain", "tree", "chain"
+"""Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""
 SIZES = (*range(1, 17), 24, 32, 48, 64)
 """Nodes of the trees that are considered, root included; 1 is plain decoding."""
 
@@ -55,6 +57,11 @@ class Candidate:
         return len(self.choices) + 1
 
     @property
+    def tree(self) -> FixedTree:
+        """For a session."""
+        return FixedTree([list(choice) for choice in self.choices])
+
+    @property
     def kind(self) -> str:
         """TREE or CHAIN."""
         return TREE if any(any(choice) for choice in self.choices) else CHAIN
@@ -81,7 +88,7 @@ def halves(texts: Sequence[NDArray[np.integer]]) -> tuple[list[NDArray[np.intege
     return usable[0::2], usable[1::2]
 
 
-def grow(
+def fixed_trees(
     accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int] = SIZES
 ) -> list[Candidate]:
     """The likeliest tree of each size above 1, and the chains, without costs; sorted by size.
@@ -91,7 +98,10 @@ def grow(
     found: dict[tuple[tree_search.Choice, ...], Candidate] = {}
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
     for size in sizes:
-        for choices in (tree_search.grow_tree(accuracy, size), *(chain for chain in chains if len(chain) + 1 == size)):
+        for choices in (
+            tree_search.greedy_tree(accuracy, size),
+            *(chain for chain in chains if len(chain) + 1 == size),
+        ):
             if size > 1 and len(choices) + 1 == size:
                 found.setdefault(tuple(choices), Candidate(choices, tree_search.simulate(held_out, choices)[0]))
     return list(found.values())
@@ -128,7 +138,7 @@ def shortlist(candidates: Sequence[Candidate]) -> list[Candidate]:
 class Verdict:
     """How to decode from now on, and why.
 
-    candidate: the best fixed tree; None: plain decoding is faster. dynamic: trees grown in each step are faster still.
+    candidate: the best fixed tree; None: plain decoding is faster. dynamic: dynamic trees are faster still.
     """
 
     candidate: Candidate | None
@@ -145,17 +155,17 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
     if not tried:
         return Verdict(None, False, "drafting does not pay: the heads are right about nothing")
     best = max(tried, key=lambda candidate: measured[candidate.name])
-    speed, grown = measured[best.name], measured.get(DYNAMIC, 0.0)
+    speed, dynamic = measured[best.name], measured.get(DYNAMIC, 0.0)
     bargain = (
         f"a {best.name} nodes brings {best.tokens_per_step:.2f} tokens a step for the time of {best.costs[0]:.2f} "
         f"plain steps, real decoding ran at {speed:.2f} of plain speed"
     )
     if DYNAMIC in measured:
-        bargain += f", and at {grown:.2f} with a tree grown in each step"
-    if max(speed, grown) <= 1:
+        bargain += f", and at {dynamic:.2f} with a tree grown in each step"
+    if max(speed, dynamic) <= 1:
         return Verdict(None, False, f"drafting does not pay on this machine: {bargain}")
-    if grown >= speed:
-        return Verdict(best if speed > 1 else None, True, f"drafting pays most with grown trees: {bargain}")
+    if dynamic >= speed:
+        return Verdict(best if speed > 1 else None, True, f"drafting pays most with dynamic trees: {bargain}")
     return Verdict(best, False, f"drafting pays: {bargain}")
 
 

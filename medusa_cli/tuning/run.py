@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding import pass_cost, profile, tree_search, trees
-from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding import drafting, pass_cost, profile, runtime, tree_search
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import engine_default
+from medusa_cli.decoding.trees import DYNAMIC, DynamicStart
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, costs, decode, texts
@@ -51,41 +52,30 @@ class Opened:
         most: int = engine_default("n_ctx")
         return min(self.model.n_ctx_train or most, most)
 
-    def session(self, choices: Sequence[Sequence[int]]) -> native.Session:
-        """A session with this tree and a context of the default size; plain decoding without choices."""
-        from medusa_cli import native
-
-        tree = native.Tree([list(choice) for choice in choices])
-        return native.Session(self.model, self.heads, tree=tree, n_ctx=self.n_ctx, n_threads=self.options.threads)
-
-    def growing_session(self, growth: trees.Growth) -> native.Session:
-        """The same with trees that are grown."""
-        from medusa_cli import native
-
-        start = native.DynamicTree(calibration=growth.calibration, costs=growth.costs)
-        return native.Session(self.model, self.heads, dynamic=start, n_ctx=self.n_ctx, n_threads=self.options.threads)
+    def session(self, tree: drafting.Tree | None) -> native.Session:
+        """A session with this tree and a context of the default size; plain decoding without one."""
+        options = dataclasses.replace(self.options, ctx_size=self.n_ctx)
+        return runtime.open_session(self.model, self.heads, tree, options)
 
 
 def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
     """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
-    from medusa_cli.decoding import runtime
     from medusa_cli.models import gguf_files, references
 
     if heads is not None:
         gguf_files.check_is_file(heads)
     ref = references.resolve(reference, console)
     model = runtime.load_model(ref.path, options.n_gpu_layers, console)
-    heads_path = runtime.heads_file(ref, heads, model)
+    facts = runtime.model_facts(ref, model)
+    heads_path = drafting.heads_file(DraftOptions(heads=heads), ref, facts.holds_heads)
     if heads_path is None:
         raise MedusaError(
             f"{ref.name} has no draft heads, so there is no tree to tune: give --heads FILE, or make some with "
             "`medusa train` or `medusa convert`"
         )
     if model.is_recurrent:
-        raise MedusaError(
-            f"{ref.name} is a recurrent model ({model.architecture}), which cannot check a tree of drafts"
-        )
-    loaded = runtime.load_heads(model, heads_path, console)
+        raise MedusaError(f"{drafting.recurrent(facts)} a tree of drafts")
+    loaded = runtime.load_heads(model, heads_path, ref, console)
     key = profile.key(model, heads_path, options)
     return Opened(ref.name, model, loaded, options, key, heads_path, heads_path == ref.heads)
 
@@ -122,12 +112,12 @@ def tune(
     deadlines = {phase: began + 60 * minutes * share for phase, share in SHARES.items()}
     prompts, kept_back = _split(_prompts(opened, file))
     ranked = _rank(opened, prompts, deadlines["texts"], console)
-    grown_on, held_out = choose.halves(ranked)
+    built_on, held_out = choose.halves(ranked)
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
-    accuracy = tree_search.accuracy_table(grown_on)
-    candidates = choose.grow(accuracy, held_out)
-    curves, factors, growth = [], choose.Calibration(), trees.Growth()
+    accuracy = tree_search.accuracy_table(built_on)
+    candidates = choose.fixed_trees(accuracy, held_out)
+    curves, factors, start = [], choose.Calibration(), DynamicStart()
     decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
         most = max(candidate.tokens_per_step for candidate in candidates)
@@ -136,8 +126,8 @@ def tune(
         curves = _curves(opened, places, most, deadlines["costs"], console)
         factors = _calibrate(opened, candidates, kept_back[:PROBE_PROMPTS], deadlines["calibration"], console)
         candidates = choose.priced(candidates, curves, factors)
-        growth = _learn(opened, choose.relative_costs(curves), prompts, deadlines["learning"], console)
-        decoded = _decode(opened, choose.shortlist(candidates), growth, kept_back, deadlines["decoding"], console)
+        start = _learn(opened, choose.relative_costs(curves), prompts, deadlines["learning"], console)
+        decoded = _decode(opened, choose.shortlist(candidates), start, kept_back, deadlines["decoding"], console)
     measured = {name: found.speedup for name, found in decoded.items() if name != choose.PLAIN}
     verdict = choose.verdict(candidates, measured)
     return {
@@ -155,7 +145,7 @@ def tune(
         "costs": [{"position": curve.position, "verify_ms": {str(n): ms for n, ms in curve.verify_ms.items()}}
                   for curve in curves],
         "calibration": dataclasses.asdict(factors),
-        "growth": dataclasses.asdict(growth),
+        "dynamic_start": dataclasses.asdict(start),
         "predicted": [_predicted(candidate) for candidate in candidates],
         "measured": [_measured(name, found, candidates) for name, found in decoded.items()],
     }  # fmt: skip
@@ -184,9 +174,10 @@ def _measured(name: str, found: decode.Decoded, candidates: Sequence[choose.Cand
 
 
 def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
-    from medusa_cli.decoding.prompts import prompt_tokens
+    from medusa_cli.decoding.prompts import chat_tokens
 
-    found = [prompt_tokens(opened.model, [{"role": "user", "content": text}]) for text in texts.prompts(file)]
+    asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
+    found = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
     room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
@@ -260,7 +251,7 @@ def _calibrate(
 ) -> choose.Calibration:
     """Short real answers against bare passes at the same positions, in turn."""
     probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
-    sessions = {1: opened.session(()), **{probe.nodes: opened.session(probe.choices) for probe in probes}}
+    sessions = {1: opened.session(None), **{probe.nodes: opened.session(probe.tree) for probe in probes}}
     position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
     timer = pass_cost.make_timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
     real: list[tuple[int, dict[str, float], int]] = []
@@ -283,9 +274,9 @@ def _learn(
     prompts: Sequence[list[int]],
     deadline: float,
     console: Console,
-) -> trees.Growth:
-    """What the heads' probabilities are worth, by growing trees for real answers."""
-    session = opened.growing_session(trees.Growth(costs=curve))
+) -> DynamicStart:
+    """What the heads' probabilities are worth, by real answers with dynamic trees."""
+    session = opened.session(DynamicStart(costs=curve))
     with progress.phase(console, "Learning", "answers") as bar:
         for number, prompt in enumerate(prompts):
             if number >= MIN_LEARNED and time.monotonic() > deadline:
@@ -293,21 +284,21 @@ def _learn(
             bar.update(number, len(prompts), "how often the heads are right when they say so")
             session.reset()
             session.generate(prompt, max_tokens=ANSWER_TOKENS, sampling=decode.sampling(number))
-    return trees.Growth(session.calibration or [], curve)
+    return DynamicStart(session.calibration or [], curve)
 
 
 def _decode(
     opened: Opened,
     candidates: Sequence[choose.Candidate],
-    growth: trees.Growth,
+    start: DynamicStart,
     prompts: Sequence[list[int]],
     deadline: float,
     console: Console,
 ) -> Mapping[str, decode.Decoded]:
     sessions = {
-        choose.PLAIN: opened.session(()),
-        **{candidate.name: opened.session(candidate.choices) for candidate in candidates},
-        choose.DYNAMIC: opened.growing_session(growth),
+        choose.PLAIN: opened.session(None),
+        **{candidate.name: opened.session(candidate.tree) for candidate in candidates},
+        DYNAMIC: opened.session(start),
     }
     with progress.phase(console, "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)

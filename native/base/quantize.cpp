@@ -3,17 +3,24 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <string_view>
 
 #include "base/common.h"
 
 namespace medusa {
 namespace {
 
+// ggml spells its names "q4_0", but "q4_K".
+bool same_name(std::string_view a, std::string_view b) {
+    const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 ggml_type quantized_type(const std::string& name, int64_t columns) {
     for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
         const auto type = static_cast<ggml_type>(i);
         const char* type_name = ggml_type_name(type);
-        if (!type_name || name != type_name || ggml_blck_size(type) <= 0) continue;
+        if (!type_name || !same_name(name, type_name) || ggml_blck_size(type) <= 0) continue;
         const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
         if (!is_float && (!ggml_is_quantized(type) || !ggml_get_type_traits(type)->to_float)) break;
         if (ggml_quantize_requires_imatrix(type))

@@ -21,7 +21,7 @@ TREE = [[0], [0, 0], [2]]
 CALIBRATION = {"plain_factor": 1.0, "plain_rest_ms": 0.0, "draft_factor": 1.1, "draft_rest_ms": 0.4}
 
 
-GROWTH = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
+START = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
 
 
 def predicted(name: str, nodes: int, tokens: float, cost: float, speed: float) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def made_up(key: dict[str, Any], tree: list[list[int]], *, dynamic: bool = False
         "seconds": 61.0,
         "tree": tree,
         "dynamic": dynamic,
-        "growth": GROWTH,
+        "dynamic_start": START,
         "reason": "drafting pays: a good reason",
         "accuracy": [[0.5, 0.2], [0.4, 0.1]],
         "texts": {"prompts": "made up", "count": 9, "positions": 900},
@@ -87,7 +87,7 @@ def test_generate_uses_the_tuned_tree(model: tuple[Path, Path, Any]) -> None:
     assert model[2].created[-1].dynamic is None
 
 
-def test_generate_grows_trees_with_what_was_tuned(model: tuple[Path, Path, Any]) -> None:
+def test_generate_makes_dynamic_trees_with_what_was_tuned(model: tuple[Path, Path, Any]) -> None:
     base, heads, session = model
     for profile_says, more in ((True, ()), (False, ("--tree", "dynamic"))):
         profile.save(made_up(key_of(model), TREE, dynamic=profile_says))
@@ -114,7 +114,7 @@ def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any])
 
     profile.save(made_up(key_of(model), []))
     engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=model[1]), Console(quiet=True))
-    assert (engine.tree_name, engine.tree_nodes) == ("", 1)
+    assert (engine.plan.tree_name, engine.tree_nodes) == ("", 1)
     assert first_screen(engine, Settings(0.0))[1].startswith("heads draft nothing: plain decoding was measured to be")
 
 
@@ -141,8 +141,8 @@ def test_a_damaged_profile_is_a_remark(model: tuple[Path, Path, Any]) -> None:
     stored = made_up(key_of(model), TREE)
     damaged: tuple[dict[str, Any], ...] = (
         {"tree": [["x"]]},
-        {"growth": {}},
-        {"growth": {"calibration": [["x"]], "costs": []}},
+        {"dynamic_start": {}},
+        {"dynamic_start": {"calibration": [["x"]], "costs": []}},
     )
     for text in ("{", "[]", *(json.dumps({**stored, **part}) for part in damaged)):
         path.write_text(text)
@@ -290,8 +290,8 @@ def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     names = [row["name"] for row in found["measured"]]
     assert (names[0], names[-1]) == ("plain", "dynamic")
     assert 3 <= len(names) <= 6
-    assert len(found["growth"]["calibration"]) > 1
-    assert found["growth"]["costs"][0] == [1, 1.0]
+    assert len(found["dynamic_start"]["calibration"]) > 1
+    assert found["dynamic_start"]["costs"][0] == [1, 1.0]
     assert found["measured"][0]["speedup"] == 1.0
     assert [cost["position"] for cost in found["costs"]][1] == 64
     assert 0.2 < found["accuracy"][0][0] < 0.9

@@ -26,9 +26,9 @@ def ranks(seed: int, right: float = 0.5, positions: int = 400, heads: int = 3) -
 def candidates_for(cost: Any, positions: Sequence[int] = (512,)) -> list[Candidate]:
     """All trees, where a pass over n tokens at p takes cost(n, p) ms."""
     table = tree_search.accuracy_table([ranks(0)])
-    grown = choose.grow(table, [ranks(1)])
+    found = choose.fixed_trees(table, [ranks(1)])
     curves = [CostCurve(p, {n: cost(n, p) for n in choose.SIZES}) for p in positions]
-    return choose.priced(grown, curves, Calibration())
+    return choose.priced(found, curves, Calibration())
 
 
 def predicted_verdict(candidates: Sequence[Candidate]) -> tuple[Candidate | None, str]:
@@ -95,12 +95,12 @@ def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     assert "real decoding ran at 1.31 of plain speed" in found.reason
     assert choose.verdict(candidates, dict.fromkeys(names, 0.9)).candidate is None
     assert choose.verdict([], {}).reason == "drafting does not pay: the heads are right about nothing"
-    grown = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
-    assert grown.candidate is not None
-    assert (grown.candidate.name, grown.dynamic) == (names[0], True)
+    dynamic = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
+    assert dynamic.candidate is not None
+    assert (dynamic.candidate.name, dynamic.dynamic) == (names[0], True)
     only = choose.verdict(candidates, {names[0]: 0.9, "dynamic": 1.2})
     assert (only.candidate, only.dynamic) == (None, True)
-    assert "and at 1.20 with a tree grown in each step" in grown.reason
+    assert "and at 1.20 with a tree grown in each step" in dynamic.reason
     assert not choose.verdict(candidates, {names[0]: 0.9, "dynamic": 0.95}).dynamic
 
 
@@ -112,7 +112,7 @@ def test_relative_costs_are_means_over_the_positions() -> None:
 
 def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
     table = tree_search.accuracy_table([ranks(0, right=0.9)])
-    good, bad = (choose.grow(table, [ranks(1, right=right)])[0].tokens_per_step for right in (0.9, 0.2))
+    good, bad = (choose.fixed_trees(table, [ranks(1, right=right)])[0].tokens_per_step for right in (0.9, 0.2))
     assert good == pytest.approx(1.9, abs=0.08)
     assert bad == pytest.approx(1.2, abs=0.08)
     made, held = choose.halves(
@@ -123,10 +123,10 @@ def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
 
 
 def test_priced_leaves_out_sizes_that_were_not_measured() -> None:
-    grown = choose.grow(tree_search.accuracy_table([ranks(0)]), [ranks(1)])
+    trees = choose.fixed_trees(tree_search.accuracy_table([ranks(0)]), [ranks(1)])
     curves = [CostCurve(1, {1: 2.0, 2: 3.0, 3: 4.0}), CostCurve(2, {1: 4.0, 2: 4.0})]
     calibration = Calibration(plain_factor=2.0, plain_rest_ms=1.0, draft_factor=3.0, draft_rest_ms=1.0)
-    (found,) = choose.priced(grown, curves, calibration)
+    (found,) = choose.priced(trees, curves, calibration)
     assert found.nodes == 2
     assert found.costs == [(3 * 3 + 1) / (2 * 2 + 1), (3 * 4 + 1) / (2 * 4 + 1)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from medusa_cli.converters.gguf.fingerprint import fingerprint
-from medusa_cli.converters.heads.sidecar import Block, DraftHeads, write_sidecar
+from medusa_cli.converters.heads.draft_heads import Block, DraftHeads, write_heads
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
@@ -31,7 +31,7 @@ def heads(demo_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     block = Block(np.zeros((width, width), np.float16), np.zeros(width, np.float32))
     path = tmp_path_factory.mktemp("heads") / "heads.gguf"
     name = metadata["general.name"]
-    write_sidecar(path, DraftHeads([[block], [block]], "base", name, fingerprint(metadata), tree=[[0], [1], [0, 0]]))
+    write_heads(path, DraftHeads([[block], [block]], "base", name, fingerprint(metadata), tree=[[0], [1], [0, 0]]))
     return path
 
 
@@ -85,7 +85,7 @@ def test_a_prompt_longer_than_the_context_is_one_line() -> None:
 def test_heads_of_another_base_are_refused(tmp_path: Path) -> None:
     block = Block(np.zeros((64, 64), np.float16), np.zeros(64, np.float32))
     path = tmp_path / "other.gguf"
-    write_sidecar(path, DraftHeads([[block]], "base", "other", "llama-1x64-10-000000000000"))
+    write_heads(path, DraftHeads([[block]], "base", "other", "llama-1x64-10-000000000000"))
     result = CliRunner().invoke(cli.app, ["generate", "demo", "-p", "Hi", "--heads", str(path)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert str(path) in result.stderr

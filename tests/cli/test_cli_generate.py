@@ -152,7 +152,7 @@ def test_greedy_acceptance_means_temperature_0(model: str, session: type[FakeSes
 @pytest.mark.parametrize(
     ("options", "watched"),
     [
-        ((), False),  # grown trees look after themselves
+        ((), False),  # dynamic trees look after themselves
         (("--tree", "static"), True),
         (("--tree", "static", "-s", "5"), False),
         (("--tree", "static", "-s", "-1"), True),
@@ -183,14 +183,14 @@ def test_engine_options_reach_the_session(model: str, session: type[FakeSession]
     assert (made.heads, made.tree.size) == (None, 1)
 
 
-GROWN = -1
-"""In place of a size: each step grows a tree of its own."""
+DYNAMIC = -1
+"""In place of a size: each step has a tree of its own."""
 
 
 @pytest.mark.parametrize(
     ("arguments", "gpu", "stored", "size"),
     [
-        ((), False, [[0]], GROWN),
+        ((), False, [[0]], DYNAMIC),
         (("--tree", "static"), False, [], 4),
         ((), True, [], 64),
         (("--tree", "static"), False, [[0], [0, 0]], 3),
@@ -221,7 +221,7 @@ def test_the_tree_is_the_asked_one_the_stored_one_or_the_default(
     code, _, err = generate(model, "-p", "x", "--heads", heads, *arguments)
     assert (code, err) == (0, "")
     made = session.created[0]
-    assert (GROWN if made.dynamic else made.tree.size) == size
+    assert (DYNAMIC if made.dynamic else made.tree.size) == size
     assert (made.heads is None) == ("--no-spec" in arguments)
 
 

@@ -115,7 +115,7 @@ def test_usage_errors_exit_with_2(arguments: tuple[str, ...]) -> None:
 def test_multi_letter_options_parse_like_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def open_engine(reference: str, options: object, draft: object, console: object) -> None:
+    def open_engine(reference: str, options: object, draft: object, console: object, *, seeded: bool) -> None:
         seen.update(vars(options), reference=reference, **vars(draft))
         raise MedusaError("far enough")
 

@@ -10,7 +10,7 @@ import pytest
 from command_line import invoke
 
 from medusa_cli import native
-from medusa_cli.decoding import settings
+from medusa_cli.decoding import drafting, settings
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.decoding.settings import Settings, engine_default, from_options
 
@@ -56,3 +56,7 @@ def test_help_names_the_engines_context_and_cache_types() -> None:
     options = EngineOptions()
     for name, kind in (("type_k", options.cache_type_k), ("type_v", options.cache_type_v)):
         assert f"{name}: str = '{kind.value}'" in signature
+
+
+def test_the_largest_tree_is_the_engines() -> None:
+    assert f"max_nodes: int = {drafting.MAX_NODES})" in (native.Tree.clipped.__doc__ or "")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from medusa_cli import cli, native
 from medusa_cli.conversion import self_check
-from medusa_cli.decoding import template
+from medusa_cli.decoding.prompts import chat_tokens
 
 MEDUSA_HEADS = Path(__file__).parents[1] / "data" / "demo-medusa.gguf"
 PROMPTS = Path(__file__).parents[2] / "benchmarks" / "prompts.jsonl"
@@ -224,7 +224,8 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     model = native.Model(str(out))
     converted, trained = native.Heads(model, str(out)), native.Heads(model, str(MEDUSA_HEADS))
     lines = PROMPTS.read_text("utf-8").splitlines()
-    prompts = [chat_tokens(model, json.loads(line)["prompt"]) for line in lines]
+    asked = [[{"role": "user", "content": json.loads(line)["prompt"]}] for line in lines]
+    prompts = [chat_tokens(model, messages) for messages in asked]
     texts: list[tuple[list[int], Any]] = []
     native.collect(
         model,
@@ -273,9 +274,3 @@ def tokens_per_step(
             committed += 1 + len(path)
             at += 1 + len(path)
     return committed / steps
-
-
-def chat_tokens(model: native.Model, text: str) -> list[int]:
-    messages = [{"role": "user", "content": text}]
-    rendered = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-    return model.tokenize(rendered, add_special=False)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from medusa_cli.converters.gguf import header as gh
 from medusa_cli.converters.gguf.fingerprint import fingerprint
+from medusa_cli.converters.heads import draft_heads as dh
 from medusa_cli.converters.heads import schema, single_file
-from medusa_cli.converters.heads import sidecar as sc
 
 from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
@@ -43,11 +43,11 @@ def write_base(path: Path, *, rows: int = 11, extra: bytes = b"", trim: int = 0,
     return path
 
 
-def make_heads(base: Path, count: int = 2, **changes: Any) -> sc.DraftHeads:
+def make_heads(base: Path, count: int = 2, **changes: Any) -> dh.DraftHeads:
     rng = np.random.default_rng(count)
     header, _ = gh.read_header(base)
     fields: dict[str, Any] = {
-        "blocks": [[sc.Block(rng.normal(size=(HIDDEN, HIDDEN)), rng.normal(size=HIDDEN))] for _ in range(count)],
+        "blocks": [[dh.Block(rng.normal(size=(HIDDEN, HIDDEN)), rng.normal(size=HIDDEN))] for _ in range(count)],
         "lm_head": "draft_vocab",
         "d2t": np.array([5, 1, 3]),
         "accuracy": [[0.5, 0.25]] * count,
@@ -55,13 +55,13 @@ def make_heads(base: Path, count: int = 2, **changes: Any) -> sc.DraftHeads:
         "base_name": "tiny",
         "base_fingerprint": fingerprint(header.metadata()),
     }
-    return sc.DraftHeads(**{**fields, **changes})
+    return dh.DraftHeads(**{**fields, **changes})
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     base = write_base(tmp_path / "base.gguf")
-    sc.write_sidecar(tmp_path / "heads.gguf", make_heads(base))
+    dh.write_heads(tmp_path / "heads.gguf", make_heads(base))
     return base, tmp_path / "heads.gguf"
 
 
@@ -104,7 +104,7 @@ def test_sidecar_of_each_lm_head_kind(tmp_path: Path, lm_head: str) -> None:
         changes["outputs"] = [matrix, matrix]
     if lm_head == "draft_vocab":
         changes |= {"d2t": np.arange(3), "output": matrix}
-    sc.write_sidecar(tmp_path / "heads.gguf", make_heads(base, **changes))
+    dh.write_heads(tmp_path / "heads.gguf", make_heads(base, **changes))
     names = [tensor.name for tensor in gh.read_header(tmp_path / "heads.gguf")[0].tensors]
     assert ("medusa.0.output.weight" in names) == (lm_head == "own")
     assert ("medusa.output.weight" in names) == ("medusa.d2t" in names) == (lm_head == "draft_vocab")
@@ -115,20 +115,21 @@ def test_sidecar_of_each_lm_head_kind(tmp_path: Path, lm_head: str) -> None:
     [
         ({"lm_head": "other"}, "unknown lm_head"),
         ({"blocks": []}, "same number of blocks"),
-        ({"blocks": [[sc.Block(np.zeros((4, 8)), np.zeros(8))]], "accuracy": ()}, "8 wide"),
+        ({"blocks": [[dh.Block(np.zeros((4, 8)), np.zeros(8))]], "accuracy": ()}, "8 wide"),
         ({"d2t": None}, "needs d2t"),
         ({"output": np.zeros((3, 5))}, "output matrices"),
         ({"output": np.zeros((4, HIDDEN))}, "one row for each"),
         ({"lm_head": "own", "d2t": None}, "one output matrix"),
         ({"accuracy": [[0.5]]}, "heads x ranks"),
         ({"accuracy": [[0.5], [0.5, 0.1]]}, "heads x ranks"),
-        ({"blocks": [[sc.Block(np.full((8, 8), 1e6), np.zeros(8))]] * 2}, "F16"),
+        ({"blocks": [[dh.Block(np.full((8, 8), 1e6), np.zeros(8))]] * 2}, "F16"),
+        ({"blocks": [[dh.Block(np.zeros((8, 8)), np.full(8, np.nan))]] * 2}, "learning rate"),
     ],
 )
 def test_heads_that_do_not_fit_together_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     base = write_base(tmp_path / "base.gguf")
     with pytest.raises(MedusaError, match=message):
-        sc.write_sidecar(tmp_path / "heads.gguf", make_heads(base, **changes))
+        dh.write_heads(tmp_path / "heads.gguf", make_heads(base, **changes))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.gguf"]
 
 
@@ -177,7 +178,7 @@ def test_round_trip_of_any_shape(tmp_path: Path, rows: int, heads: int, trim: in
     body = b"".join(bytes([i + 1]) * size + bytes(-size % alignment) for i, size in enumerate(sizes))
     data = gh.build(kv, tensors, alignment) + body
     base.write_bytes(data[: len(data) - min(trim, alignment - 3)])
-    sc.write_sidecar(tmp_path / "heads.gguf", make_heads(base, heads))
+    dh.write_heads(tmp_path / "heads.gguf", make_heads(base, heads))
 
     single_file.join(base, tmp_path / "heads.gguf", tmp_path / "one.gguf")
     single_file.split(tmp_path / "one.gguf", tmp_path / "b.gguf", tmp_path / "h.gguf")

@@ -8,8 +8,8 @@ import pytest
 from gguf import GGUFReader
 from medusa_cli.converters.gguf import header as gh
 from medusa_cli.converters.gguf import rewrite
+from medusa_cli.converters.heads import draft_heads as dh
 from medusa_cli.converters.heads import schema, single_file, write
-from medusa_cli.converters.heads import sidecar as sc
 from test_converters_files import left_overs, make_heads, write_base
 
 from medusa_cli import native
@@ -22,7 +22,7 @@ TREE = [(0,), (0, 0), (2,)]
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     base = write_base(tmp_path / "base.gguf", trim=5)
-    sc.write_sidecar(tmp_path / "heads.gguf", make_heads(base))
+    dh.write_heads(tmp_path / "heads.gguf", make_heads(base))
     return base, tmp_path / "heads.gguf"
 
 
@@ -59,7 +59,7 @@ def test_without_choices_the_tree_stays(pair: tuple[Path, Path]) -> None:
 def test_keys_that_were_not_there_are_added(pair: tuple[Path, Path], tmp_path: Path) -> None:
     base, _ = pair
     path = tmp_path / "bare.gguf"
-    sc.write_sidecar(path, make_heads(base, accuracy=()))
+    dh.write_heads(path, make_heads(base, accuracy=()))
     data = data_of(path)
     rewrite.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
     assert gh.read_header(path)[0].get("medusa.accuracy_ranks") == 3

@@ -13,7 +13,8 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 from head_numpy import NumpyHeads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_heads import Kind, LmHead, random_heads, write
+from medusa_cli.converters.heads.schema import Kind, LmHead
+from random_heads import random_heads, write
 
 from medusa_cli import native
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from test_engine_fake import tree_choices
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless, template
+from medusa_cli.decoding import lossless
+from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 from medusa_cli.prompts.bench_set import built_in
 
@@ -108,12 +109,6 @@ def test_a_recurrent_model_decodes_plainly_and_refuses_trees(tmp_path: Path) -> 
     assert len(first.tokens) == 8
 
 
-def rendered(model: native.Model, prompt: str) -> list[int]:
-    messages = [{"role": "user", "content": prompt}]
-    text = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-    return model.tokenize(text, add_special=False)
-
-
 @pytest.mark.parametrize(("nodes", "prompts", "tokens"), [(16, 24, 128), (64, 2, 48)])
 def test_the_demo_model_says_the_same_with_and_without_drafts(
     demo_model_path: Path, nodes: int, prompts: int, tokens: int
@@ -128,7 +123,7 @@ def test_the_demo_model_says_the_same_with_and_without_drafts(
     assert len(rows) == prompts
     drafted = 0
     for row in rows:
-        prompt = rendered(model, row["prompt"])
+        prompt = chat_tokens(model, [{"role": "user", "content": row["prompt"]}])
         plain.reset()
         drafting.reset()
         expected = plain.generate(prompt, max_tokens=tokens)
@@ -149,7 +144,7 @@ def test_lookup_on_copied_text_says_the_same_in_fewer_steps(demo_model_path: Pat
     assert texts
     committed = steps = 0
     for text in texts:
-        prompt = rendered(model, text)
+        prompt = chat_tokens(model, [{"role": "user", "content": text}])
         plain.reset()
         drafting.reset()
         expected = plain.generate(prompt, max_tokens=96)

@@ -114,3 +114,10 @@ def test_matrices_that_do_not_fill_groups_are_left_alone() -> None:
     data, _ = quantised("q4_0", 24, 64, seed=7)
     with pytest.raises(native.NativeError, match="groups"):
         testing.kernel_product("scalar", "q4_0", data, 64, np.ones((1, 64), np.float32))
+
+
+def test_types_are_known_in_either_case() -> None:
+    values = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+    assert bytes(native.quantize_rows("q4_k", values)) == bytes(native.quantize_rows("q4_K", values))
+    with pytest.raises(native.NativeError, match="q4_x"):
+        native.quantize_rows("q4_x", values)

@@ -12,8 +12,7 @@ from typing import Any
 
 import fixtures
 import torch
-from gguf import GGUFWriter
-from medusa_cli.converters.heads import single_file
+from medusa_cli.converters.heads import single_file, write
 
 from medusa_cli.decoding import tree_search
 from medusa_cli.training import train
@@ -77,7 +76,7 @@ PHASES: dict[str, Callable[[], None]] = {
     "fit": lambda: on_call(fit, "learning_rate", 14),
     "checkpoint": lambda: on_call(torch, "save", 4, half_saved),
     "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
-    "write": lambda: on_call(GGUFWriter, "write_tensors_to_file", 1),
+    "write": lambda: on_call(write, "_encoded", 4),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
 

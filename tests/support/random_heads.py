@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from fixtures import BASE_HIDDEN, BASE_VOCAB
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
 from medusa_cli.converters.heads.write import HeadsPlan, write_heads_file
 
@@ -14,14 +17,12 @@ from medusa_cli import native
 
 DRAFT_VOCABULARY = 48
 
-Kind = Literal["medusa", "hydra", "hydra++"]
 PREFIX_HEADS, PREFIX_HEADS_KV, PREFIX_INNER = 4, 2, 96
-LmHead = Literal["own", "base", "draft_vocab"]
 
 
 def random_heads(
-    kind: Kind,
-    lm_head: LmHead = "own",
+    kind: schema.Kind,
+    lm_head: schema.LmHead = "own",
     *,
     heads: int = 3,
     blocks: int = 2,
@@ -41,37 +42,45 @@ def random_heads(
             values = native.dequantize_rows(type_, packed, values.shape[1])
         tensors.append(HeadTensor(name, values.shape, role, lambda: values))
 
-    def linear(name: str, rows: int, columns: int, role: Literal["block", "output"], with_bias: bool) -> None:
-        add(f"{name}.weight", rng.standard_normal((rows, columns)) / np.sqrt(columns), role)
+    def linear(
+        named: Callable[[schema.Part], str],
+        rows: int,
+        columns: int,
+        role: Literal["block", "output"],
+        with_bias: bool,
+    ) -> None:
+        add(named("weight"), rng.standard_normal((rows, columns)) / np.sqrt(columns), role)
         if with_bias:
             role_of_bias = "bias" if role == "block" else "output_bias"
-            add(f"{name}.bias", rng.standard_normal(rows).astype(np.float32), role_of_bias)
+            add(named("bias"), rng.standard_normal(rows).astype(np.float32), role_of_bias)
 
     rows = DRAFT_VOCABULARY if lm_head == "draft_vocab" else BASE_VOCAB
     for k in range(heads):
         for j in range(blocks):
             reads_path = kind != "medusa" and j == 0
             width = hidden * (k + 2) if reads_path else hidden
-            linear(f"medusa.{k}.block.{j}", hidden, width, "block", bias)
+            linear(partial(schema.block, k, j), hidden, width, "block", bias)
             if reads_path:
-                linear(f"medusa.{k}.block.0.residual", hidden, width, "block", bias)
+                linear(partial(schema.residual, k), hidden, width, "block", bias)
         if lm_head == "own":
-            linear(f"medusa.{k}.output", rows, hidden, "output", bias and kind != "medusa")
+            linear(partial(schema.output, k), rows, hidden, "output", bias and kind != "medusa")
     if lm_head == "draft_vocab":
         d2t = rng.permutation(BASE_VOCAB)[:rows].astype(np.int32)
-        tensors.append(HeadTensor("medusa.d2t", d2t.shape, "map", lambda: d2t))
-    metadata: dict[str, int | float | str] = {"medusa.embedding_scale": embedding_scale} if kind != "medusa" else {}
+        tensors.append(HeadTensor(schema.D2T, d2t.shape, "map", lambda: d2t))
+    metadata: dict[str, int | float | str] = {}
+    if kind != "medusa":
+        metadata[schema.EMBEDDING_SCALE_KEY] = embedding_scale
     if kind == "hydra++":
         width = hidden // PREFIX_HEADS * PREFIX_HEADS_KV
-        shapes = {"attn_q": (hidden, hidden), "attn_k": (width, hidden), "attn_v": (width, hidden)}
-        shapes |= {"attn_output": (hidden, hidden), "ffn_gate": (PREFIX_INNER, hidden)}
-        shapes |= {"ffn_up": (PREFIX_INNER, hidden), "ffn_down": (hidden, PREFIX_INNER)}
-        for name, shape in shapes.items():
-            add(f"medusa.prefix.{name}.weight", rng.standard_normal(shape) / np.sqrt(shape[1]), "prefix")
-        for name in ("attn_norm", "ffn_norm", "output_norm"):
-            add(f"medusa.prefix.{name}.weight", rng.uniform(0.5, 1.5, hidden).astype(np.float32), "prefix")
-        metadata |= {"medusa.prefix.head_count": PREFIX_HEADS, "medusa.prefix.head_count_kv": PREFIX_HEADS_KV}
-        metadata |= {"medusa.prefix.rope_freq_base": 10000.0, "medusa.prefix.norm_eps": 1e-5}
+        shapes = schema.prefix_shapes(hidden, hidden, width, PREFIX_INNER)
+        for name in schema.PREFIX_MATRICES:
+            add(schema.prefix(name), rng.standard_normal(shapes[name]) / np.sqrt(shapes[name][1]), "prefix")
+        for name in schema.PREFIX_NORMS:
+            add(schema.prefix(name), rng.uniform(0.5, 1.5, hidden).astype(np.float32), "prefix")
+        metadata[schema.PREFIX_HEAD_COUNT_KEY] = PREFIX_HEADS
+        metadata[schema.PREFIX_HEAD_COUNT_KV_KEY] = PREFIX_HEADS_KV
+        metadata[schema.PREFIX_ROPE_FREQ_BASE_KEY] = 10000.0
+        metadata[schema.PREFIX_NORM_EPS_KEY] = 1e-5
     return SourceHeads("random", kind, heads, blocks, lm_head, hidden, rows, tensors, metadata=metadata)
 
 

@@ -1,4 +1,4 @@
-"""Accuracies, tree growth and simulation against naive references."""
+"""Accuracies, greedy trees and simulation against naive references."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def all_trees(heads: int, ranks: int, nodes: int) -> list[frozenset[tuple[int, .
     """Every tree with `nodes` nodes (root included): sets of paths closed under taking the parent."""
     trees: set[frozenset[tuple[int, ...]]] = {frozenset()}
     for _ in range(nodes - 1):
-        grown = set()
+        larger = set()
         for tree in trees:
             for parent in ((), *tree):
                 if len(parent) < heads:
-                    grown |= {tree | {(*parent, rank)} for rank in range(ranks) if (*parent, rank) not in tree}
-        trees = grown
+                    larger |= {tree | {(*parent, rank)} for rank in range(ranks) if (*parent, rank) not in tree}
+        trees = larger
     return list(trees)
 
 
@@ -61,9 +61,9 @@ def all_trees(heads: int, ranks: int, nodes: int) -> list[frozenset[tuple[int, .
     st.integers(1, 5),
 )
 @settings(max_examples=60, deadline=None)
-def test_greedy_growth_finds_the_best_tree(accuracy: list[list[float]], nodes: int) -> None:
+def test_the_greedy_tree_is_the_best_tree(accuracy: list[list[float]], nodes: int) -> None:
     candidates = all_trees(len(accuracy), 2, nodes)
-    tree = tree_search.grow_tree(accuracy, nodes)
+    tree = tree_search.greedy_tree(accuracy, nodes)
     if not candidates:  # fewer paths exist than nodes were asked for
         assert len(tree) < nodes - 1
         return
@@ -72,10 +72,10 @@ def test_greedy_growth_finds_the_best_tree(accuracy: list[list[float]], nodes: i
     assert frozenset(tree) in candidates
 
 
-def test_growth_puts_parents_first_and_skips_the_impossible() -> None:
-    tree = tree_search.grow_tree([[0.6, 0.2, 0.0], [0.9, 0.05, 0.0]], 100)
+def test_the_greedy_tree_puts_parents_first_and_skips_the_impossible() -> None:
+    tree = tree_search.greedy_tree([[0.6, 0.2, 0.0], [0.9, 0.05, 0.0]], 100)
     assert tree == [(0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
-    assert tree_search.grow_tree([[0.5]], 1) == []
+    assert tree_search.greedy_tree([[0.5]], 1) == []
     assert tree_search.predicted_tokens_per_step([[0.6], [0.5]], [(0,), (0, 0)]) == pytest.approx(1.9)
 
 
@@ -93,7 +93,7 @@ def naive_walk(text: NDArray[np.int64], choices: list[tuple[int, ...]]) -> list[
 
 @given(rank_texts(), st.integers(1, 12))
 def test_simulation_walks_like_the_engine(texts: list[NDArray[np.int64]], nodes: int) -> None:
-    choices = tree_search.grow_tree([[0.5, 0.3, 0.2]] * 3, nodes)
+    choices = tree_search.greedy_tree([[0.5, 0.3, 0.2]] * 3, nodes)
     steps = [count for text in texts for count in naive_walk(text, choices)]
     tokens_per_step, acceptance = tree_search.simulate(texts, choices)
     assert tokens_per_step == pytest.approx(1 + (sum(steps) / len(steps) if steps else 0))

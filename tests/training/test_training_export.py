@@ -75,8 +75,8 @@ def write_hydra(path: Path, heads: int, blocks: int, prefix: bool) -> dict[str, 
                 "ffn_down": (BASE_HIDDEN, 96),
                 "ffn_gate": (96, BASE_HIDDEN),
                 "ffn_up": (96, BASE_HIDDEN),
-            }.get(name.removesuffix(".weight"), (BASE_HIDDEN, BASE_HIDDEN))
-            add(f"medusa.prefix.{name}", *((BASE_HIDDEN,) if "norm" in name else (rows, columns)))
+            }.get(name.removeprefix("medusa.prefix.").removesuffix(".weight"), (BASE_HIDDEN, BASE_HIDDEN))
+            add(name, *((BASE_HIDDEN,) if "norm" in name else (rows, columns)))
     tensors["medusa.d2t"] = rng.permutation(BASE_VOCAB)[:50].astype(np.int32)
     writer = gguf.GGUFWriter(path, "medusa")
     writer.add_uint32("medusa.version", 1)
@@ -127,7 +127,7 @@ def test_hydra_heads_compute_the_same_when_read_back(base: Path, tmp_path: Path,
         assert source.metadata["medusa.prefix.head_count"] == 2
         assert source.metadata["medusa.prefix.rope_freq_base"] == 5000.0
         for name in PREFIX_NAMES.values():
-            np.testing.assert_allclose(again.get(f"medusa.prefix.{name}"), tensors[f"medusa.prefix.{name}"], atol=1e-3)
+            np.testing.assert_allclose(again.get(name), tensors[name], atol=1e-3)
 
 
 @pytest.mark.parametrize("prefix", [False, True])

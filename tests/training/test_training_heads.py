@@ -12,7 +12,7 @@ import torch
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from head_numpy import NumpyHeads
-from medusa_cli.converters.heads import schema, sidecar
+from medusa_cli.converters.heads import draft_heads as dh
 from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
 from numpy.typing import NDArray
 
@@ -34,7 +34,7 @@ def random_heads(kind: str, blocks: int, hidden: int = HIDDEN) -> Heads:
     return heads
 
 
-def draft_heads(heads: Heads, **changes: Any) -> sidecar.DraftHeads:
+def draft_heads(heads: Heads, **changes: Any) -> dh.DraftHeads:
     parts = head_parts(heads)
     fields: dict[str, Any] = {
         "kind": parts.kind,
@@ -47,7 +47,7 @@ def draft_heads(heads: Heads, **changes: Any) -> sidecar.DraftHeads:
         "base_name": "tiny",
         "base_fingerprint": "f",
     }
-    return sidecar.DraftHeads(**{**fields, **changes})
+    return dh.DraftHeads(**{**fields, **changes})
 
 
 def read_back(path: Path) -> tuple[NumpyHeads, dict[str, Any]]:
@@ -76,12 +76,12 @@ def test_fresh_heads_pass_the_hidden_state_on(kind: str) -> None:
     torch.testing.assert_close(z, states.expand(2, -1, -1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("weight_type", schema.WEIGHT_TYPES)
+@pytest.mark.parametrize("weight_type", dh.WEIGHT_TYPES)
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_file_says_what_torch_computes(tmp_path: Path, kind: str, blocks: int, weight_type: str) -> None:
     heads = random_heads(kind, blocks)
-    sidecar.write_sidecar(tmp_path / "heads.gguf", draft_heads(heads, weight_type=weight_type))
+    dh.write_heads(tmp_path / "heads.gguf", draft_heads(heads, weight_type=weight_type))
     round_weights(heads, weight_type)
     rng = np.random.default_rng(0)
     states, embedded = rng.normal(size=(7, HIDDEN)), rng.normal(size=(7, COUNT, HIDDEN))
@@ -128,7 +128,7 @@ def test_the_prefix_layer_has_even_heads_and_whole_blocks(hidden: int) -> None:
 
 def test_rows_that_do_not_fill_q8_0_blocks_stay_f16(tmp_path: Path) -> None:
     heads = random_heads("hydra", 1, hidden=24)
-    sidecar.write_sidecar(tmp_path / "heads.gguf", draft_heads(heads))
+    dh.write_heads(tmp_path / "heads.gguf", draft_heads(heads))
     kinds = {tensor.name: tensor.tensor_type.name for tensor in GGUFReader(tmp_path / "heads.gguf").tensors}
     assert kinds["medusa.0.block.0.weight"] == "F16"  # 48 wide
     assert kinds["medusa.2.block.0.weight"] == "Q8_0"  # 96 wide
@@ -158,7 +158,7 @@ def test_prefix_tensors_of_other_shapes_are_refused() -> None:
         ("attn_output", {**whole.prefix.tensors, "attn_output": np.zeros((HIDDEN, 3))}),
         ("needs", {"attn_q": np.zeros((HIDDEN, HIDDEN))}),
     ):
-        prefix = sidecar.Prefix(tensors, 1, 1, 1e4, 1e-5, from_answer=True)
+        prefix = dh.Prefix(tensors, 1, 1, 1e4, 1e-5, from_answer=True)
         with pytest.raises(MedusaError, match=name):
             draft_heads(random_heads("hydra++", 1), prefix=prefix).check()
 

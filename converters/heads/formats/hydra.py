@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from medusa_cli.support.errors import MedusaError
 
 from ...checkpoints.checkpoint import Checkpoint
+from .. import schema
 from .model import (
     HeadTensor,
     Role,
@@ -42,26 +42,26 @@ NAME = re.compile(
 )
 
 PREFIX_NAMES = {
-    "layers.0.input_layernorm.weight": "attn_norm.weight",
-    "layers.0.self_attn.q_proj.weight": "attn_q.weight",
-    "layers.0.self_attn.k_proj.weight": "attn_k.weight",
-    "layers.0.self_attn.v_proj.weight": "attn_v.weight",
-    "layers.0.self_attn.o_proj.weight": "attn_output.weight",
-    "layers.0.post_attention_layernorm.weight": "ffn_norm.weight",
-    "layers.0.mlp.gate_proj.weight": "ffn_gate.weight",
-    "layers.0.mlp.up_proj.weight": "ffn_up.weight",
-    "layers.0.mlp.down_proj.weight": "ffn_down.weight",
-    "norm.weight": "output_norm.weight",
+    "layers.0.input_layernorm.weight": schema.prefix("attn_norm"),
+    "layers.0.self_attn.q_proj.weight": schema.prefix("attn_q"),
+    "layers.0.self_attn.k_proj.weight": schema.prefix("attn_k"),
+    "layers.0.self_attn.v_proj.weight": schema.prefix("attn_v"),
+    "layers.0.self_attn.o_proj.weight": schema.prefix("attn_output"),
+    "layers.0.post_attention_layernorm.weight": schema.prefix("ffn_norm"),
+    "layers.0.mlp.gate_proj.weight": schema.prefix("ffn_gate"),
+    "layers.0.mlp.up_proj.weight": schema.prefix("ffn_up"),
+    "layers.0.mlp.down_proj.weight": schema.prefix("ffn_down"),
+    "norm.weight": schema.prefix("output_norm"),
 }
 COMPUTED = "layers.0.self_attn.rotary_emb.inv_freq"
 """A buffer that old versions of transformers stored; it follows from the rope base."""
 
 PREFIX_CONFIG = {
-    "medusa.prefix.head_count": ("num_attention_heads", int),
-    "medusa.prefix.head_count_kv": ("num_key_value_heads", int),
-    "medusa.prefix.rope_freq_base": ("rope_theta", float),
-    "medusa.prefix.norm_eps": ("rms_norm_eps", float),
-    "medusa.prefix.from_answer": ("prefix_from_answer", bool),
+    schema.PREFIX_HEAD_COUNT_KEY: ("num_attention_heads", int),
+    schema.PREFIX_HEAD_COUNT_KV_KEY: ("num_key_value_heads", int),
+    schema.PREFIX_ROPE_FREQ_BASE_KEY: ("rope_theta", float),
+    schema.PREFIX_NORM_EPS_KEY: ("rms_norm_eps", float),
+    schema.PREFIX_FROM_ANSWER_KEY: ("prefix_from_answer", bool),
 }
 """Our keys, where config.json may say them and their type; unsaid, the prefix layer is like one of the base's."""
 
@@ -92,14 +92,18 @@ def read_hydra(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
     rows, hidden = matrix_shape(checkpoint, find(checkpoint, outputs, (0, "weight"), "hydra_lm_head.0.weight"))
 
     tensors: list[HeadTensor] = []
+    parts: tuple[tuple[schema.Part, tuple[int, ...], Role], ...] = (
+        ("weight", (rows, hidden), "output"),
+        ("bias", (rows,), "output_bias"),
+    )
     for head in range(heads):
         tensors += _blocks_of(checkpoint, layers, head, numbers, hidden, grounded)
-        for part, shape, role in (("weight", (rows, hidden), "output"), ("bias", (rows,), "output_bias")):
+        for part, shape, role in parts:
             source = find(checkpoint, outputs, (head, part), f"hydra_lm_head.{head}.{part}")
-            tensors.append(tensor(checkpoint, source, f"medusa.{head}.output.{part}", shape, role))  # type: ignore[arg-type]
-    for head, part in outputs:
+            tensors.append(tensor(checkpoint, source, schema.output(head, part), shape, role))
+    for (head, _), name in outputs.items():
         if head >= heads:
-            raise MedusaError(f"{checkpoint.name}: tensor {outputs[head, part]!r} has no blocks of its own")
+            raise MedusaError(f"{checkpoint.name}: tensor {name!r} has no blocks of its own")
     if prefix:
         tensors += _prefix_tensors(checkpoint, prefix, hidden)
     return _result(checkpoint, tensors, heads, len(numbers), hidden, rows, grounded, bool(prefix), remarks)
@@ -120,7 +124,7 @@ def _result(
     if isinstance(stated, bool) and stated != grounded:
         remarks.append(f"config.json says grounded_heads = {stated}, the tensors say otherwise")
     remarks = count_remark(config_int(checkpoint.config, "hydra_num_heads"), heads, "heads") + remarks
-    kind: Literal["medusa", "hydra", "hydra++"] = "hydra++" if has_prefix else "hydra" if grounded else "medusa"
+    kind: schema.Kind = "hydra++" if has_prefix else "hydra" if grounded else "medusa"
     return SourceHeads(
         family="hydra-prefix-mlp" if has_prefix else "hydra-mlp",
         kind=kind,
@@ -130,7 +134,7 @@ def _result(
         hidden=hidden,
         rows=rows,
         tensors=tensors,
-        metadata={**({"medusa.embedding_scale": 1.0} if grounded else {}), **_stated_prefix(checkpoint, has_prefix)},
+        metadata={**({schema.EMBEDDING_SCALE_KEY: 1.0} if grounded else {}), **_stated_prefix(checkpoint, has_prefix)},
         remarks=remarks + shared_remark(tensors),
     )
 
@@ -167,7 +171,7 @@ def _blocks_of(
     checkpoint: Checkpoint, layers: dict[Key, str], head: int, numbers: Sequence[int], hidden: int, grounded: bool
 ) -> list[HeadTensor]:
     tensors: list[HeadTensor] = []
-    parts: tuple[tuple[str, Role], ...] = (("weight", "block"), ("bias", "bias"))
+    parts: tuple[tuple[schema.Part, Role], ...] = (("weight", "block"), ("bias", "bias"))
     for part, role in parts:
         row = []
         for j, index in enumerate(numbers):
@@ -175,7 +179,7 @@ def _blocks_of(
             shape = (hidden, width) if part == "weight" else (hidden,)
             described = f"hydra_mlp.{head}.{index}"
             source = find(checkpoint, layers, (head, index, "linear", part), f"{described}.linear.{part}")
-            row.append(tensor(checkpoint, source, f"medusa.{head}.block.{j}.{part}", shape, role))
+            row.append(tensor(checkpoint, source, schema.block(head, j, part), shape, role))
             residual = layers.get((head, index, "res_connection", part))
             if (residual is not None) != (grounded and j == 0):
                 raise MedusaError(
@@ -183,8 +187,7 @@ def _blocks_of(
                     f"{'is unknown' if residual else 'is missing'}: the first block alone has a linear residual"
                 )
             if residual is not None:
-                name = f"medusa.{head}.block.0.residual.{part}"
-                tensors.append(tensor(checkpoint, residual, name, shape, role))
+                tensors.append(tensor(checkpoint, residual, schema.residual(head, part), shape, role))
         tensors += mark_shared(row)
     return tensors
 
@@ -195,19 +198,9 @@ def _prefix_tensors(checkpoint: Checkpoint, prefix: dict[str, str], hidden: int)
         if key not in PREFIX_NAMES:
             raise MedusaError(f"{checkpoint.name}: tensor {source!r} is unknown in a prefix layer")
     found = {ours: find(checkpoint, prefix, key, f"prefix_embeding_layer.{key}") for key, ours in PREFIX_NAMES.items()}
-    query = matrix_shape(checkpoint, found["attn_q.weight"])[0]
-    key_rows = matrix_shape(checkpoint, found["attn_k.weight"])[0]
-    inner = matrix_shape(checkpoint, found["ffn_gate.weight"])[0]
-    shapes = {
-        "attn_q.weight": (query, hidden),
-        "attn_k.weight": (key_rows, hidden),
-        "attn_v.weight": (key_rows, hidden),
-        "attn_output.weight": (hidden, query),
-        "ffn_gate.weight": (inner, hidden),
-        "ffn_up.weight": (inner, hidden),
-        "ffn_down.weight": (hidden, inner),
-    }
-    return [
-        tensor(checkpoint, source, f"medusa.prefix.{ours}", shapes.get(ours, (hidden,)), "prefix")
-        for ours, source in found.items()
-    ]
+    query = matrix_shape(checkpoint, found[schema.prefix("attn_q")])[0]
+    key_rows = matrix_shape(checkpoint, found[schema.prefix("attn_k")])[0]
+    inner = matrix_shape(checkpoint, found[schema.prefix("ffn_gate")])[0]
+    stated = schema.prefix_shapes(hidden, query, key_rows, inner)
+    shapes = {schema.prefix(name): shape for name, shape in stated.items()}
+    return [tensor(checkpoint, source, ours, shapes[ours], "prefix") for ours, source in found.items()]

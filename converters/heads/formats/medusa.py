@@ -13,6 +13,7 @@ from typing import Any
 from medusa_cli.support.errors import MedusaError
 
 from ...checkpoints.checkpoint import Checkpoint
+from .. import schema
 from .model import (
     HeadTensor,
     Role,
@@ -47,7 +48,7 @@ def read_medusa(checkpoint: Checkpoint, names: Sequence[str], is_full_model: boo
     rows, hidden = _sizes(checkpoint, prefix, block_count, blocks, outputs)
 
     tensors: list[HeadTensor] = []
-    parts: tuple[tuple[str, tuple[int, ...], Role], ...] = (
+    parts: tuple[tuple[schema.Part, tuple[int, ...], Role], ...] = (
         ("weight", (rows, hidden), "output"),
         ("bias", (rows,), "output_bias"),
     )
@@ -57,7 +58,7 @@ def read_medusa(checkpoint: Checkpoint, names: Sequence[str], is_full_model: boo
             if any(key[2] == part for key in outputs):
                 described = f"{prefix}{head}.{block_count}.{part}"
                 source = find(checkpoint, outputs, (head, block_count, part), described)
-                tensors.append(tensor(checkpoint, source, f"medusa.{head}.output.{part}", shape, role))
+                tensors.append(tensor(checkpoint, source, schema.output(head, part), shape, role))
 
     config = checkpoint.config
     stated = config_int(_section(config), "num_medusa_heads", "medusa_num_heads")
@@ -135,7 +136,7 @@ def _blocks_of(
     """The blocks of one head. Those that the file omits are the same module as the first one it stores."""
     tensors: list[HeadTensor] = []
     stored = sorted({index for owner, index, _ in blocks if owner == head})
-    parts: tuple[tuple[str, Role], ...] = (("weight", "block"), ("bias", "bias"))
+    parts: tuple[tuple[schema.Part, Role], ...] = (("weight", "block"), ("bias", "bias"))
     for part, role in parts:
         if part == "bias" and not any(key[2] == "bias" for key in blocks):
             continue
@@ -144,7 +145,7 @@ def _blocks_of(
         for j in range(count):
             index = j if j in stored or not stored else stored[0]
             source = find(checkpoint, blocks, (head, index, part), f"{prefix}{head}.{index}.linear.{part}")
-            row.append(tensor(checkpoint, source, f"medusa.{head}.block.{j}.{part}", shape, role))
+            row.append(tensor(checkpoint, source, schema.block(head, j, part), shape, role))
         tensors += mark_shared(row)
     return tensors
 

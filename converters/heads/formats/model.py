@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from medusa_cli.support.errors import MedusaError
 
 from ...checkpoints.checkpoint import FLOATS, Checkpoint
+from .. import schema
 
 MAX_BLOCKS = 64
 WEIGHT_DTYPES = (*FLOATS, "F8_E4M3", "F8_E5M2")
@@ -39,9 +40,9 @@ class HeadTensor:
 
 @dataclass(frozen=True)
 class SourceHeads:
-    """Heads as a checkpoint holds them.
+    """Heads as they are written: those of a checkpoint, or trained ones.
 
-    family: v1, v2, full, vllm, modelopt, hydra-mlp or hydra-prefix-mlp. hidden: size of the
+    family: v1, v2, full, vllm, modelopt, hydra-mlp, hydra-prefix-mlp or trained. hidden: size of the
     hidden state they read. rows: rows of their output matrix, 0 where they use the base's (lm_head "base").
     base_reference: the base that the configuration names, as it stands there: text from a foreign file.
     is_full_model: the checkpoint carries its own base. metadata: further keys of our layout. remarks: one line each,
@@ -49,10 +50,10 @@ class SourceHeads:
     """
 
     family: str
-    kind: Literal["medusa", "hydra", "hydra++"]
+    kind: schema.Kind
     head_count: int
     block_count: int
-    lm_head: Literal["own", "base", "draft_vocab"]
+    lm_head: schema.LmHead
     hidden: int
     rows: int
     tensors: list[HeadTensor]
@@ -176,15 +177,15 @@ def prefix_keys(
     The checkpoint itself does not say them. MedusaError when they do not fit the prefix layer's shapes.
     """
     shapes = {item.name: item.shape for item in heads.tensors}
-    query, key = shapes["medusa.prefix.attn_q.weight"][0], shapes["medusa.prefix.attn_k.weight"][0]
+    query, key = shapes[schema.prefix("attn_q")][0], shapes[schema.prefix("attn_k")][0]
     if head_count < 1 or head_count_kv < 1 or query % head_count or key * head_count != query * head_count_kv:
         raise MedusaError(
             f"the heads' prefix layer has {query} x {key} query and key rows, which do not fit a base of {head_count} "
             f"attention heads ({head_count_kv} for keys): choose the base they were trained for"
         )
     return {
-        "medusa.prefix.head_count": head_count,
-        "medusa.prefix.head_count_kv": head_count_kv,
-        "medusa.prefix.rope_freq_base": float(rope_freq_base),
-        "medusa.prefix.norm_eps": float(norm_eps),
+        schema.PREFIX_HEAD_COUNT_KEY: head_count,
+        schema.PREFIX_HEAD_COUNT_KV_KEY: head_count_kv,
+        schema.PREFIX_ROPE_FREQ_BASE_KEY: float(rope_freq_base),
+        schema.PREFIX_NORM_EPS_KEY: float(norm_eps),
     }

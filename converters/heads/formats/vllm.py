@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from medusa_cli.support.errors import MedusaError
 
 from ...checkpoints.checkpoint import Checkpoint
+from .. import schema
 from .model import (
     HeadTensor,
     SourceHeads,
@@ -52,10 +53,10 @@ def read_vllm(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
         for j in range(block_count):
             described = f"blocks.{head}.layers.{j}"
             source = find(checkpoint, blocks, (head, j, "weight"), f"{described}.weight")
-            tensors.append(tensor(checkpoint, source, f"medusa.{head}.block.{j}.weight", (hidden, hidden), "block"))
+            tensors.append(tensor(checkpoint, source, schema.block(head, j, "weight"), (hidden, hidden), "block"))
             if any(part == "bias" for _, _, part in blocks):
                 source = find(checkpoint, blocks, (head, j, "bias"), f"{described}.bias")
-                tensors.append(tensor(checkpoint, source, f"medusa.{head}.block.{j}.bias", (hidden,), "bias"))
+                tensors.append(tensor(checkpoint, source, schema.block(head, j, "bias"), (hidden,), "bias"))
 
     config = checkpoint.config
     remarks = count_remark(config_int(config, "num_heads"), heads, "heads")
@@ -64,12 +65,12 @@ def read_vllm(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
     token_map = _token_map(checkpoint, map_name, matrix_shape(checkpoint, outputs[min(outputs)])[0], remarks)
     output_tensors, rows = _outputs(checkpoint, outputs, 1 if shared else heads, hidden, token_map)
     if shared:
-        output_tensors = [replace(output_tensors[0], name="medusa.output.weight")]
+        output_tensors = [replace(output_tensors[0], name=schema.SHARED_OUTPUT)]
         remarks.append("all heads share one output matrix")
         if token_map is None:
             token_map = np.arange(rows, dtype=np.int32)
     if token_map is not None:
-        output_tensors.append(HeadTensor("medusa.d2t", (rows,), "map", token_map.copy, map_name or ""))
+        output_tensors.append(HeadTensor(schema.D2T, (rows,), "map", token_map.copy, map_name or ""))
     return SourceHeads(
         family="vllm",
         kind="medusa",
@@ -126,7 +127,7 @@ def _outputs(
     tensors = []
     for head in range(count):
         source = outputs.get(-1) or find(checkpoint, outputs, head, f"lm_heads.{head}.weight")
-        name = f"medusa.{head}.output.weight"
+        name = schema.output(head, "weight")
         tensors.append(tensor(checkpoint, source, name, (stored_rows, hidden), "output", factor))
     if token_map is None or len(token_map) == stored_rows:
         return tensors, stored_rows

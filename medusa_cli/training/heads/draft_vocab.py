@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from medusa_cli.converters.heads import sidecar
+from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 
 from ..memory import recall, remember
@@ -174,15 +174,15 @@ def _measure(
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
     weight = (rng.standard_normal(shape, np.float32) * np.float32(base.n_embd**-0.5)).astype(np.float16)
-    blocks = [[sidecar.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
+    blocks = [[draft_heads.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
     state = rng.standard_normal(base.n_embd, np.float32)
     best = [float("inf")] * len(sizes)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         path = Path(scratch) / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
-                made = sidecar.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
-                sidecar.write_sidecar(path, made)
+                made = draft_heads.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
+                draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))
     return verify_ms, at_most_as_larger(best)

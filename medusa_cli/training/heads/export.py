@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
 from medusa_cli.converters.gguf.header import read_header
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats.hydra import PREFIX_CONFIG, PREFIX_NAMES
 from medusa_cli.models.base_file import BaseModel, output_rows
 from medusa_cli.support.atomic import atomic_file, explain_os_error
@@ -66,13 +67,13 @@ class _Heads:
         header, _ = read_header(path)
         self.metadata = header.metadata()
         self._tensors: dict[str, ReaderTensor] = {
-            tensor.name: tensor for tensor in GGUFReader(path).tensors if tensor.name.startswith("medusa.")
+            tensor.name: tensor for tensor in GGUFReader(path).tensors if schema.is_of_heads(tensor.name)
         }
-        self.kind = str(self.metadata.get("medusa.kind"))
-        self.count = int(self.metadata.get("medusa.head_count", 0))
-        self.blocks = int(self.metadata.get("medusa.block_count", 0))
-        self.scale = float(self.metadata.get("medusa.embedding_scale", 1.0))
-        self.d2t = self.load("medusa.d2t").astype(np.int64) if "medusa.d2t" in self._tensors else None
+        self.kind = str(self.metadata.get(schema.KIND_KEY))
+        self.count = int(self.metadata.get(schema.HEAD_COUNT_KEY, 0))
+        self.blocks = int(self.metadata.get(schema.BLOCK_COUNT_KEY, 0))
+        self.scale = float(self.metadata.get(schema.EMBEDDING_SCALE_KEY, 1.0))
+        self.d2t = self.load(schema.D2T).astype(np.int64) if schema.D2T in self._tensors else None
 
     def load(self, name: str) -> NDArray[Any]:
         tensor = self._tensors[name]
@@ -90,17 +91,17 @@ class _Heads:
 
     @property
     def prefix(self) -> list[str]:
-        return [name for name in self._tensors if name.startswith("medusa.prefix.")]
+        return [name for name in self._tensors if name in PREFIX_NAMES.values()]
 
 
 def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
     assert heads.d2t is not None
     d2t = heads.d2t
     tensors = [
-        heads.stored(f"medusa.{k}.block.{j}.{part}", f"blocks.{k}.layers.{j}.{part}")
+        heads.stored(schema.block(k, j, part), f"blocks.{k}.layers.{j}.{part}")
         for k in range(heads.count)
         for j in range(heads.blocks)
-        for part in ("weight", "bias")
+        for part in schema.PARTS
     ]
     # Under this name one matrix serves all heads, in vLLM as in `medusa convert`.
     tensors.append(TensorToWrite("lm_head.weight", (len(d2t), base.n_embd), "F16", partial(output_rows, base, d2t)))
@@ -126,9 +127,12 @@ def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorT
     for k in range(heads.count):
         for j in range(heads.blocks):
             index = 2 * j + 1 if has_prefix else j
-            for ours, theirs in (("", "linear"), (".residual", "res_connection"))[: 2 if j == 0 else 1]:
-                for part in ("weight", "bias"):
-                    name = f"medusa.{k}.block.{j}{ours}.{part}"
+            linear_maps = {"linear": partial(schema.block, k, j)}
+            if j == 0:
+                linear_maps["res_connection"] = partial(schema.residual, k)
+            for theirs, ours in linear_maps.items():
+                for part in schema.PARTS:
+                    name = ours(part)
                     scaled = partial(_scaled, heads, name, base.n_embd) if (j, part) == (0, "weight") else None
                     tensors.append(heads.stored(name, f"hydra_mlp.{k}.{index}.{theirs}.{part}", scaled))
     behind = "1." if has_prefix else ""
@@ -140,8 +144,7 @@ def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorT
         tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}bias", (base.n_vocab,), "F32", bias))
     theirs_of = {ours: theirs for theirs, ours in PREFIX_NAMES.items()}
     for name in heads.prefix:
-        target = f"prefix_embeding_layer.{theirs_of[name.removeprefix('medusa.prefix.')]}"
-        tensors.append(heads.stored(name, target))
+        tensors.append(heads.stored(name, f"prefix_embeding_layer.{theirs_of[name]}"))
     return _hydra_config(heads, base, has_prefix), tensors
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli.decoding.tree_search import RANKS, accuracy_table, grow_tree, simulate
+from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 
 from ..text.dataset import Span, examples_of
 from .layers import Heads
@@ -55,4 +55,4 @@ def tokens_per_step(texts: Sequence[NDArray[np.integer]], nodes: int) -> float:
     """Of the best tree of `nodes` nodes (root included) for these very texts: for comparing heads, not for boasting."""
     if sum(map(len, texts)) == 0:
         return 1.0
-    return simulate(texts, grow_tree(accuracy_table(texts), nodes))[0]
+    return simulate(texts, greedy_tree(accuracy_table(texts), nodes))[0]

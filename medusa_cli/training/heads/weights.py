@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medusa_cli.converters.heads.draft_heads import Block, Prefix
 from medusa_cli.converters.heads.schema import PREFIX_MATRICES, PREFIX_NORMS
-from medusa_cli.converters.heads.sidecar import Block, Prefix, rounded
+from medusa_cli.converters.heads.write import rounded
 
 from .layers import Heads
 from .prefix import NORM_EPS, ROPE_BASE
@@ -21,7 +22,7 @@ WEIGHT_TYPE = "q8_0"
 
 @dataclass(frozen=True)
 class HeadParts:
-    """The trained fields of sidecar.DraftHeads."""
+    """The trained fields of draft_heads.DraftHeads."""
 
     kind: str
     blocks: list[list[Block]]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from medusa_cli.converters.heads import sidecar, single_file
+from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support.progress import phase
 
@@ -40,9 +40,9 @@ def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: Prep
             bar.update(done, total)
     build, score = halves
     accuracy = tree_search.accuracy_table(build)
-    tree = tree_search.grow_tree(accuracy, TREE_NODES)
+    tree = tree_search.greedy_tree(accuracy, TREE_NODES)
     measured, acceptance = tree_search.simulate(score, tree)
-    trees = {nodes: tree_search.grow_tree(accuracy, nodes) for nodes in SIZES}
+    trees = {nodes: tree_search.greedy_tree(accuracy, nodes) for nodes in SIZES}
     return TrainResult(
         output=setup.options.output,
         tokens=sum(span.length for span in data.split.train),
@@ -60,7 +60,7 @@ def write_heads(
 ) -> None:
     """The sidecar, or base and heads in one file."""
     parts = head_parts(heads)
-    content = sidecar.DraftHeads(
+    content = draft_heads.DraftHeads(
         kind=parts.kind,
         blocks=parts.blocks,
         residuals=parts.residuals,
@@ -75,14 +75,14 @@ def write_heads(
         base_fingerprint=setup.base.fingerprint,
     )
     if setup.options.sidecar:
-        sidecar.write_sidecar(setup.options.output, content)
+        draft_heads.write_heads(setup.options.output, content)
         return
     with (
         tempfile.TemporaryDirectory(prefix=SCRATCH, dir=setup.folder) as scratch,
         phase(setup.options.console, "Writing file", "bytes") as bar,
     ):
         part = Path(scratch) / "heads.gguf"
-        sidecar.write_sidecar(part, content)
+        draft_heads.write_heads(part, content)
         single_file.join(setup.options.model, part, setup.options.output, bar.update)
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import is_degenerate, loop_start
-from medusa_cli.decoding.prompts import Message, prompt_tokens
+from medusa_cli.decoding.prompts import chat_tokens
+from medusa_cli.decoding.template import Message
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
@@ -187,7 +188,7 @@ class TextWriter:
 
     def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
         """Generates the round's answers into the corpus; counts the round as done unless stopped."""
-        pairs = [(job, prompt_tokens(self.model, job.messages)) for job in current.jobs]
+        pairs = [(job, chat_tokens(self.model, job.messages, bare_if_no_template=True)) for job in current.jobs]
         self.too_long += sum(len(tokens) > self.max_prompt for _, tokens in pairs)
         pairs = [(job, tokens) for job, tokens in pairs if 0 < len(tokens) <= self.max_prompt]
         finished = 0

@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable
 
 from medusa_cli import native
-from medusa_cli.decoding import template
 from medusa_cli.decoding.loops import loop_start
-from medusa_cli.decoding.prompts import tokenize_rendered
+from medusa_cli.decoding.prompts import rendered, rendered_tokens
 from medusa_cli.prompts.seeds.prompts import follow_up
 from medusa_cli.prompts.seeds.words import OPENERS
 
@@ -33,8 +32,7 @@ class UserTurns:
         """MedusaError when the model's chat template does not render."""
         self.model, self.parallel, self.threads = model, parallel, threads
         messages = [{"role": "user", "content": CAPTION}]
-        rendered = template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
-        self.header, _, rest = rendered.partition(CAPTION)
+        self.header, _, rest = rendered(model, messages).partition(CAPTION)
         self.end_marker = (rest.split() or [""])[0]
 
     def write(
@@ -55,7 +53,7 @@ class UserTurns:
         with contextlib.suppress(Stopped):
             native.collect(
                 self.model,
-                [tokenize_rendered(self.model, self.header + opener) for opener in openers],
+                [rendered_tokens(self.model, self.header + opener) for opener in openers],
                 [round(rng.uniform(0.7, 1.0), 2) for _ in openers],
                 max_tokens=MAX_TOKENS,
                 n_parallel=self.parallel,

@@ -1,0 +1,206 @@
+"""Who drafts: what is asked for, the model, its heads and what was tuned make one plan. No files, no engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_cli.decoding import trees
+from medusa_cli.decoding.options import DraftOptions
+from medusa_cli.decoding.trees import Choices, DynamicStart, NamedTree
+from medusa_cli.models.references import ModelRef
+from medusa_cli.support.errors import MedusaError
+
+MAX_NODES = 256
+CPU_NODES = 4
+"""Most nodes, on a CPU, of the tree that came with the heads: there each node costs, and that tree is as large as its
+training could measure."""
+TUNED_TREE = "tuned"
+"""Name of the tree that comes from a profile."""
+STORED_TREE = "heads"
+"""Name of the tree that came with the heads."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A loaded model, as far as drafting depends on it. holds_heads: the file has heads of its own."""
+
+    ref: ModelRef
+    architecture: str
+    is_recurrent: bool = False
+    gpu: bool = False
+    holds_heads: bool = False
+
+
+@dataclass(frozen=True)
+class HeadsFacts:
+    """Loaded heads. output_rows: tokens they tell apart. tree: choices stored with them, empty where there are none."""
+
+    head_count: int
+    output_rows: int
+    tree: Choices
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A profile. choices: of its fixed tree, none where plain decoding is faster; dynamic: a dynamic tree was fastest.
+
+    start: what was learned of dynamic trees.
+    """
+
+    choices: Choices
+    dynamic: bool
+    start: DynamicStart
+
+
+@dataclass(frozen=True)
+class FixedTree:
+    """A tree that is the same in each step: `choices`, without those that the heads cannot fill, cut to `max_nodes`."""
+
+    choices: Choices
+    max_nodes: int = MAX_NODES
+
+
+Tree = FixedTree | DynamicStart
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """Who drafts.
+
+    heads: the file of the heads that are loaded, if any. tree: what they fill; None: they draft nothing. tree_name: ""
+    where no heads draft. watchdog: steps may leave out drafts that do not pay (an answer with a seed keeps them all).
+    """
+
+    heads: Path | None = None
+    tree: Tree | None = None
+    tree_name: str = ""
+    lookup: bool = False
+    watchdog: bool = False
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the heads' tree is a dynamic one."""
+        return isinstance(self.tree, DynamicStart)
+
+
+def may_use_heads(options: DraftOptions) -> bool:
+    """Whether heads are drafted with where there are any."""
+    return not (options.no_spec or options.no_heads)
+
+
+def named_tree(options: DraftOptions) -> str | None:
+    """The --tree argument where it names one fixed tree that heads are to fill: for trees.resolve() to find."""
+    named = may_use_heads(options) and options.tree and options.tree not in (trees.DYNAMIC, trees.STATIC)
+    return options.tree if named else None
+
+
+def uses_profile(options: DraftOptions) -> bool:
+    """Whether the plan depends on what was tuned for the heads."""
+    return may_use_heads(options) and named_tree(options) is None
+
+
+def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path | None:
+    """The file that heads are read from: --heads, else the model file itself, else what came with the reference."""
+    if not may_use_heads(options):
+        return None
+    if options.heads is not None:
+        return options.heads
+    return ref.path if holds_heads else ref.heads
+
+
+def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
+    """heads_file() of a loaded model. MedusaError when its heads could not draft, or a tree has no heads to fill it."""
+    path = heads_file(options, model.ref, model.holds_heads)
+    if path is None and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
+        raise MedusaError(f"--tree needs draft heads, and {model.ref.name} has none: give --heads FILE")
+    if path is not None and model.is_recurrent:
+        raise MedusaError(f"{recurrent(model)} a tree of drafts: run it with --no-spec")
+    return path
+
+
+def recurrent(model: ModelFacts) -> str:
+    """The beginning of what is said of a recurrent model: what it cannot check comes next."""
+    return f"{model.ref.name} is a recurrent model ({model.architecture}), which cannot check"
+
+
+def plan(
+    options: DraftOptions,
+    model: ModelFacts,
+    heads: HeadsFacts | None = None,
+    tuned: Tuned | None = None,
+    *,
+    tree: NamedTree | None = None,
+    seeded: bool = False,
+) -> DraftPlan:
+    """Who drafts. MedusaError, one line, for what does not fit together.
+
+    heads: those of heads_to_load(). tuned: their profile, read where uses_profile(). tree: named_tree(), if any.
+    seeded: the person gave a seed, so steps are to repeat as well as the text: lookup and dynamic trees, which go by
+    the clock, have to be asked for.
+    """
+    path = heads_to_load(options, model)
+    lookup = _lookup(options, model, seeded)
+    if path is None:
+        return DraftPlan(lookup=lookup)
+    assert heads is not None
+    name, chosen = _named(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
+    watchdog = isinstance(chosen, FixedTree) and _is_default(options)
+    return DraftPlan(path, chosen, name, lookup, watchdog)
+
+
+def _is_default(options: DraftOptions) -> bool:
+    """Whether the choice of a tree is left to us."""
+    return options.tree in (None, trees.STATIC)
+
+
+def _lookup(options: DraftOptions, model: ModelFacts, seeded: bool) -> bool:
+    """As asked for, else unless a tree or a seed is given. MedusaError when the model cannot."""
+    if options.no_spec:
+        return False
+    if options.lookup is not None:
+        if options.lookup and model.is_recurrent:
+            raise MedusaError(f"{recurrent(model)} drafts: leave out --lookup")
+        return options.lookup
+    return _is_default(options) and not seeded and not model.is_recurrent
+
+
+def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
+    """A tree that the person wrote is used as it stands: MedusaError when the heads cannot fill it."""
+    if not tree.strict:
+        return _clipped(tree.name, FixedTree(tree.choices), heads)
+    depth = max(map(len, tree.choices), default=0)
+    max_rank = max((rank for choice in tree.choices for rank in choice), default=-1)
+    if depth > heads.head_count:
+        raise MedusaError(
+            f"{tree.name}: the tree is {depth} deep, the heads draft {heads.head_count} tokens: "
+            f"leave out the choices longer than {heads.head_count}"
+        )
+    if max_rank >= heads.output_rows:
+        raise MedusaError(f"{tree.name}: rank {max_rank} is past the heads' {heads.output_rows} tokens")
+    return tree.name, FixedTree(tree.choices) if tree.choices else None
+
+
+def _by_rule(
+    asked: str | None, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, seeded: bool
+) -> tuple[str, Tree | None]:
+    """The tree that is tuned, else on a CPU a dynamic one, else the heads' own or a built-in one.
+
+    asked: trees.DYNAMIC; trees.STATIC for one that is the same in each step; None for any.
+    """
+    any_kind = asked is None and not seeded
+    if asked == trees.DYNAMIC or (any_kind and (tuned.dynamic if tuned else not model.gpu)):
+        return trees.DYNAMIC, tuned.start if tuned else DynamicStart()
+    if tuned:
+        return _clipped(TUNED_TREE, FixedTree(tuned.choices), heads)
+    if heads.tree:
+        return _clipped(STORED_TREE, FixedTree(heads.tree, MAX_NODES if model.gpu else CPU_NODES), heads)
+    built_in = trees.named(trees.DEFAULT_GPU if model.gpu else trees.DEFAULT_CPU)
+    return _clipped(built_in.name, FixedTree(built_in.choices), heads)
+
+
+def _clipped(name: str, tree: FixedTree, heads: HeadsFacts) -> tuple[str, FixedTree | None]:
+    """The tree, unless the heads can fill no node of it: then they draft nothing."""
+    fits = any(len(choice) == 1 and choice[0] < heads.output_rows for choice in tree.choices)
+    return (name, tree) if fits else ("", None)

@@ -1,0 +1,81 @@
+"""Chat tokens: one begin-of-text token whatever the template writes, and what becomes of models without a template."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fixtures import tiny_base
+
+from medusa_cli import native
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.prompts import chat_tokens, rendered_tokens
+from medusa_cli.support.errors import MedusaError
+
+BOS, EOS = 1, 2
+TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}[assistant]"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass
+class FakeModel:
+    """Tokenizes as llama.cpp does: `add_special` adds the begin-of-text token where the vocabulary says so."""
+
+    chat_template: str | None = TURNS
+    bos_text: str = "<s>"
+    eos_text: str = "</s>"
+    add_bos: bool = True
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        special = {self.bos_text: BOS, self.eos_text: EOS}
+        parts = re.findall(r"<s>|</s>|.", text, re.DOTALL) if parse_special else list(text)
+        tokens = [special[part] if part in special else ord(part) for part in parts]
+        return [BOS, *tokens] if add_special and self.add_bos else tokens
+
+
+def codes(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
+EXPECTED = [*codes("[user]Hello"), EOS, *codes("[assistant]")]
+
+
+@pytest.mark.parametrize("template", [TURNS, "{{ bos_token }}" + TURNS, "<s>" + TURNS])
+def test_begin_of_text_comes_exactly_once(template: str) -> None:
+    assert chat_tokens(FakeModel(template), HELLO) == [BOS, *EXPECTED]
+    assert chat_tokens(FakeModel(template), HELLO, bare_if_no_template=True) == [BOS, *EXPECTED]
+
+
+def test_a_vocabulary_that_adds_none_has_what_the_template_writes() -> None:
+    assert chat_tokens(FakeModel(add_bos=False), HELLO) == EXPECTED
+    assert chat_tokens(FakeModel("{{ bos_token }}" + TURNS, add_bos=False), HELLO) == [BOS, *EXPECTED]
+    # Without a text of its own, no template can write it.
+    assert chat_tokens(FakeModel("{{ bos_token }}" + TURNS, bos_text=""), HELLO) == [BOS, *EXPECTED]
+
+
+def test_begin_of_text_in_the_middle_is_none_of_the_prompts() -> None:
+    assert rendered_tokens(FakeModel(), "a<s>b") == [BOS, ord("a"), BOS, ord("b")]
+    assert rendered_tokens(FakeModel(), "<s>ab") == [BOS, ord("a"), ord("b")]
+
+
+@pytest.mark.parametrize("template", [None, ""])
+def test_without_a_template_the_texts_come_alone_where_that_is_asked_for(template: str | None) -> None:
+    more = [*HELLO, {"role": "assistant", "content": "Hi"}]
+    assert chat_tokens(FakeModel(template), more, bare_if_no_template=True) == [BOS, *codes("Hello\n\nHi")]
+    with pytest.raises(MedusaError, match="has no chat template: use `medusa generate --raw`"):
+        chat_tokens(FakeModel(template), more)
+
+
+@pytest.mark.parametrize("template", [TURNS, "{{ bos_token }}" + TURNS])
+def test_llama_cpp_s_own_driver_asks_the_same_as_our_engine(tmp_path: Path, template: str) -> None:
+    import llama_cpp
+
+    from medusa_cli.bench.llama_cpp_driver import LlamaTokenizer, load
+
+    path = str(tiny_base(tmp_path / "base.gguf", chat_template=template))
+    tokens = chat_tokens(native.Model(path), HELLO)
+    assert (tokens[0], tokens.count(BOS), tokens.count(EOS)) == (BOS, 1, 1)
+    llama = load(path, EngineOptions(ctx_size=64, threads=1))
+    assert chat_tokens(LlamaTokenizer(llama, llama_cpp.llama_model_get_vocab(llama.model)), HELLO) == tokens
