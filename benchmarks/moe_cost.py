@@ -56,7 +56,7 @@ def write_model(path: Path, layers: int, experts: int, used: int, type_name: str
     def random(rows: int, columns: int) -> np.ndarray:
         return (rng.standard_normal((rows, columns)) / math.sqrt(columns)).astype(np.float32)
 
-    def quantised(rows: int, columns: int) -> np.ndarray:
+    def quantized(rows: int, columns: int) -> np.ndarray:
         data = native.quantize_rows(type_name, random(rows, columns))
         return np.frombuffer(data, np.uint8).reshape(rows, -1)
 
@@ -65,17 +65,17 @@ def write_model(path: Path, layers: int, experts: int, used: int, type_name: str
 
     # One array for all layers: the writer keeps what it is given.
     attention = {
-        "attn_q": quantised(HEADS * HEAD_SIZE, HIDDEN),
-        "attn_k": quantised(KEY_HEADS * HEAD_SIZE, HIDDEN),
-        "attn_v": quantised(KEY_HEADS * HEAD_SIZE, HIDDEN),
-        "attn_output": quantised(HIDDEN, HEADS * HEAD_SIZE),
+        "attn_q": quantized(HEADS * HEAD_SIZE, HIDDEN),
+        "attn_k": quantized(KEY_HEADS * HEAD_SIZE, HIDDEN),
+        "attn_v": quantized(KEY_HEADS * HEAD_SIZE, HIDDEN),
+        "attn_output": quantized(HIDDEN, HEADS * HEAD_SIZE),
     }
     up, down = (
-        np.tile(quantised(rows, columns), (experts, 1, 1))
+        np.tile(quantized(rows, columns), (experts, 1, 1))
         for rows, columns in ((EXPERT_HIDDEN, HIDDEN), (HIDDEN, EXPERT_HIDDEN))
     )
-    matrix("token_embd", quantised(VOCABULARY, HIDDEN))
-    matrix("output", quantised(VOCABULARY, HIDDEN))
+    matrix("token_embd", quantized(VOCABULARY, HIDDEN))
+    matrix("output", quantized(VOCABULARY, HIDDEN))
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
     for layer in range(layers):
         for name, size in (("attn_norm", HIDDEN), ("attn_q_norm", HEAD_SIZE), ("attn_k_norm", HEAD_SIZE)):

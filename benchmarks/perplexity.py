@@ -1,4 +1,4 @@
-"""Perplexity of a fixed text with our kernels and with the stock ones, for a model quantised again to each type.
+"""Perplexity of a fixed text with our kernels and with the stock ones, for a model quantized again to each type.
 
     python benchmarks/perplexity.py MODEL [--types Q4_0 Q4_K ...] [--tokens 3072] [--text FILE ...] [--narrow 512]
                                     [--limit 0.5] [--reference]
@@ -9,7 +9,7 @@ files of `--text`, is cut into windows of 512 tokens, decoded 64 at a time; its 
 (`--narrow 0`: not). Both sides score the same tokens; the standard error is that of the mean difference, over chunks of
 64 tokens. "within": the limit is kept with two standard errors to spare; "missed": it is exceeded by more than two, and
 the script exits with 1; "too short": the text cannot tell. `--reference` asks which of the two is nearer to the truth:
-the same weights as F16, multiplied by llama.cpp with activations that are not quantised.
+the same weights as F16, multiplied by llama.cpp with activations that are not quantized.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def score(path: str, tokens: int, narrow: int, more: list[Path]) -> dict[str, An
     }
 
 
-def requantised(source: Path, types: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
+def requantized(source: Path, types: list[str], folder: Path) -> Iterator[tuple[str, Path]]:
     """Name and file of the model in each type; each file is removed before the next is made."""
     numbers = {name: number for number, name in FILE_TYPES.items()}
     for name in types:
@@ -123,7 +123,7 @@ def main() -> None:
     table = Table(*columns, title="perplexity")
     missed = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in requantised(source, arguments.types, Path(folder)):
+        for name, path in requantized(source, arguments.types, Path(folder)):
             sizes = ["--tokens", str(arguments.tokens), "--narrow", str(arguments.narrow)]
             sizes += ["--text", *map(str, arguments.text)]
             with ThreadPoolExecutor() as pool:

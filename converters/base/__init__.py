@@ -1,4 +1,4 @@
-"""Base models from Hugging Face checkpoints to unquantised GGUF."""
+"""Base models from Hugging Face checkpoints to unquantized GGUF."""
 
 from .registry import ARCHITECTURES
 from .write import write_base

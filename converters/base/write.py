@@ -99,7 +99,7 @@ def _plan(
         if tensor.shape != shape:
             raise MedusaError(f"{label} has shape {_text(tensor.shape)}, config.json asks for {_text(shape)}")
         if tensor.dtype not in FLOATS:
-            raise MedusaError(f"{label} has dtype {tensor.dtype}, take the unquantised model")
+            raise MedusaError(f"{label} has dtype {tensor.dtype}, take the unquantized model")
         planned.append(_Planned(name, source, shape, _kind(name, shape, kind)))
     if required:
         raise MedusaError(f"{checkpoint.root}: lacks the tensor for {next(iter(required))}, download all weight files")

@@ -31,7 +31,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth"}
 FLOATS = ("F64", "F32", "F16", "BF16")
 SCALES = (".weight_scale", ".input_scale", ".output_scale", ".k_scale", ".v_scale")
-OTHER_QUANTISATION = (".weight_scale_2", ".weight_scale_inv", ".weight_packed", ".qweight", ".weight.absmax")
+OTHER_QUANTIZATION = (".weight_scale_2", ".weight_scale_inv", ".weight_packed", ".qweight", ".weight.absmax")
 MAX_INDEX_BYTES = 64 << 20
 MAX_TEXT_BYTES = 256 << 20
 SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})(?P<suffix>\.safetensors|\.bin)")
@@ -51,7 +51,7 @@ class Checkpoint:
     where there is none. tensors: every stored tensor by name, in the order of the files. files: the weight files, for
     provenance.
 
-    FP8 weights come with the scales of their quantisation applied (W.weight_scale, one value or one for each row);
+    FP8 weights come with the scales of their quantization applied (W.weight_scale, one value or one for each row);
     those scales, and the ones of activations and KV cache, which no F16 model needs, are not among the tensors.
     """
 
@@ -125,9 +125,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]:
-    """Removes the quantisation scales from `tensors`. Result: FP8 weight -> name of its scale.
+    """Removes the quantization scales from `tensors`. Result: FP8 weight -> name of its scale.
 
-    MedusaError for quantised weights that are no FP8, and for FP8 in blocks.
+    MedusaError for quantized weights that are no FP8, and for FP8 in blocks.
     """
     scales: dict[str, str] = {}
     for scale in [name for name in tensors if name.endswith(SCALES)]:
@@ -135,16 +135,16 @@ def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]
         if not scale.endswith(".weight_scale"):
             del tensors[scale]
             continue
-        quantised = tensors.get(weight)
-        if quantised is None or quantised.dtype not in ("F8_E4M3", "F8_E5M2") or len(quantised.shape) != 2:
-            raise MedusaError(f"{label}: {weight!r} is quantised, but not to FP8: use the unquantised checkpoint")
+        quantized = tensors.get(weight)
+        if quantized is None or quantized.dtype not in ("F8_E4M3", "F8_E5M2") or len(quantized.shape) != 2:
+            raise MedusaError(f"{label}: {weight!r} is quantized, but not to FP8: use the unquantized checkpoint")
         stored = tensors.pop(scale)
-        if stored.shape not in ((), (1,), quantised.shape[:1], (quantised.shape[0], 1)) or stored.dtype not in FLOATS:
+        if stored.shape not in ((), (1,), quantized.shape[:1], (quantized.shape[0], 1)) or stored.dtype not in FLOATS:
             raise MedusaError(f"{label}: scales {scale!r} are not one value or one for each row: not supported")
         scales[weight] = scale
     for name in tensors:
-        if name.endswith(OTHER_QUANTISATION):
-            raise MedusaError(f"{label}: tensor {name!r} belongs to a quantisation that is not supported: use F16")
+        if name.endswith(OTHER_QUANTIZATION):
+            raise MedusaError(f"{label}: tensor {name!r} belongs to a quantization that is not supported: use F16")
     return scales
 
 

@@ -1,4 +1,4 @@
-"""Names of whole-file quantisations: llama.cpp's general.file_type."""
+"""Names of whole-file quantizations: llama.cpp's general.file_type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FILE_TYPES = {
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
     29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }  # fmt: skip
-UNQUANTISED = ("F32", "F16", "BF16")
+UNQUANTIZED = ("F32", "F16", "BF16")
 ALIASES = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q3_K": "Q3_K_M"}
 
 

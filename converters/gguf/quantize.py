@@ -1,6 +1,6 @@
-"""Quantises a base model with libllama's quantiser, in a process of its own.
+"""Quantizes a base model with libllama's quantizer, in a process of its own.
 
-A child process because the quantiser cannot be interrupted and ends the process on some damaged files: Ctrl-C kills the
+A child process because the quantizer cannot be interrupted and ends the process on some damaged files: Ctrl-C kills the
 child, and its failure is one line here.
 """
 
@@ -23,7 +23,7 @@ CHILD = (
 )
 
 
-def quantise(
+def quantize(
     source: Path,
     target: Path,
     name: str,
@@ -59,22 +59,22 @@ def quantise(
             child.kill()
         child.wait()
     if child.returncode != 0:
-        last = message.splitlines()[-1] if message else f"the quantiser stopped with code {child.returncode}"
+        last = message.splitlines()[-1] if message else f"the quantizer stopped with code {child.returncode}"
         raise MedusaError(last.removeprefix("medusa: "))
 
 
 def main(arguments: list[str]) -> int:
-    """The child (source target type threads requantise): progress on stdout, a failure as one line on stderr."""
+    """The child (source target type threads requantize): progress on stdout, a failure as one line on stderr."""
     from medusa_cli import native
 
-    source, target, number, threads, requantise = arguments
+    source, target, number, threads, requantize = arguments
     try:
         native.quantize_model(
             source,
             target,
             file_type=int(number),
             n_threads=int(threads),
-            allow_requantize=bool(int(requantise)),
+            allow_requantize=bool(int(requantize)),
             on_tensor=lambda tensor, tensors: print(f"{tensor}/{tensors}", flush=True),
         )
     except native.NativeError as error:

@@ -46,7 +46,7 @@ def convert(
         Path | None, typer.Option("--calibration", metavar="FILE", hidden=True, help="Text to count tokens in.")
     ] = None,
     allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", hidden=True, help="Requantise a base GGUF that is quantised already.")
+        bool, typer.Option("--allow-requantize", hidden=True, help="Requantize a base GGUF that is quantized already.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", hidden=True, help="Fail when a head predicts nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, from headers alone.")] = False,

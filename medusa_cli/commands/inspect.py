@@ -19,7 +19,7 @@ def inspect(
     file: Annotated[str, typer.Argument(help="A GGUF file (model, heads, or both in one), or `demo`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what a GGUF file holds: architecture, quantisation, heads, tree, accuracies, sizes."""
+    """Show what a GGUF file holds: architecture, quantization, heads, tree, accuracies, sizes."""
     from pathlib import Path
 
     from medusa_cli.diagnosis import inspection
@@ -66,14 +66,14 @@ def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("name", str(found["name"])))
     if found["content"] == "heads":
         return rows
-    quantisation = found["quantisation"]
-    name = quantisation["name"] or str(quantisation["dominant"]).upper()
+    quantization = found["quantization"]
+    name = quantization["name"] or str(quantization["dominant"]).upper()
     parts = ", ".join(
-        f"{kind} {size(entry['bytes'])} in {entry['tensors']}" for kind, entry in quantisation["types"].items()
+        f"{kind} {size(entry['bytes'])} in {entry['tensors']}" for kind, entry in quantization["types"].items()
     )
     rows += [
         ("architecture", str(found["architecture"])),
-        ("quantisation", f"{name} ({parts} tensors)"),
+        ("quantization", f"{name} ({parts} tensors)"),
         ("parameters", count(found["parameters"])),
         ("layers", f"{_known(found['layers'])} of width {_known(found['embedding_length'])}"),
         ("vocabulary", f"{_known(found['vocabulary'])} tokens"),

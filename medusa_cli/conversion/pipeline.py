@@ -27,9 +27,9 @@ from medusa_cli.converters.base.registry import find_architecture
 from medusa_cli.converters.base.write import write_base
 from medusa_cli.converters.checkpoints import hub
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from medusa_cli.converters.gguf.file_types import UNQUANTISED, file_type
+from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
-from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.gguf.quantize import quantize
 from medusa_cli.converters.heads import schema, single_file
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
 from medusa_cli.converters.heads.write import (
@@ -199,7 +199,7 @@ class Conversion:
         path = self.base.path
         if not self.base.gguf:
             assert self.base.checkpoint is not None
-            kind = wanted if wanted in UNQUANTISED else self._intermediate(self.base.checkpoint)
+            kind = wanted if wanted in UNQUANTIZED else self._intermediate(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
             with self._phase("Converting base", "bytes") as bar:
                 write_base(
@@ -210,11 +210,11 @@ class Conversion:
                     provenance={f"general.source.{key}": text for key, text in self.base.provenance.items()},
                     progress=bar.update,
                 )
-        if wanted is None or (not self.base.gguf and wanted in UNQUANTISED):
+        if wanted is None or (not self.base.gguf and wanted in UNQUANTIZED):
             return path
         target = scratch / "base.gguf"
-        with self._phase("Quantising base", "tensors") as bar:
-            quantise(
+        with self._phase("Quantizing base", "tensors") as bar:
+            quantize(
                 path,
                 target,
                 wanted,
@@ -227,19 +227,19 @@ class Conversion:
         return target
 
     def _wanted_quant(self) -> str | None:
-        """The file type to bring the base to; None: it stays as it is (quantised, or of that type already)."""
+        """The file type to bring the base to; None: it stays as it is (quantized, or of that type already)."""
         _, wanted = file_type(self.options.quant)
         if not self.base.gguf:
             return wanted
         types = {tensor.type for tensor in native.read_gguf(str(self.base.path)).tensors if len(tensor.shape) > 1}
-        quantised = not types <= {"f32", "f16", "bf16"}
-        if quantised:
+        quantized = not types <= {"f32", "f16", "bf16"}
+        if quantized:
             return wanted if self.options.allow_requantize else None
         return None if wanted.lower() in types and types <= {"f32", wanted.lower()} else wanted
 
     @staticmethod
     def _intermediate(checkpoint: Checkpoint) -> str:
-        """What lies between checkpoint and quantiser: as wide as the weights are."""
+        """What lies between checkpoint and quantizer: as wide as the weights are."""
         types = {tensor.dtype for tensor in checkpoint.tensors.values()}
         return "BF16" if "BF16" in types else "F16"
 

@@ -56,7 +56,7 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
 
 
 def content_hash(path: Path) -> str:
-    """Short hash of a file's size, start and end: tells quantisations apart without reading gigabytes."""
+    """Short hash of a file's size, start and end: tells quantizations apart without reading gigabytes."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         digest = hashlib.sha256(str(size).encode())

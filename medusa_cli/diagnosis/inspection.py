@@ -31,7 +31,7 @@ def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) ->
         "content": content,
         "architecture": metadata.get("general.architecture"),
         "name": metadata.get("general.name"),
-        "quantisation": None if sidecar else _quantisation(base, metadata),
+        "quantization": None if sidecar else _quantization(base, metadata),
         "parameters": None if sidecar else _parameters(base),
         "tensors": len(gguf.tensors),
         "context_length": _of_architecture(metadata, "context_length"),
@@ -71,7 +71,7 @@ def _by_type(tensors: list[native.GgufTensor]) -> dict[str, dict[str, int]]:
     return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
 
 
-def _quantisation(tensors: list[native.GgufTensor], metadata: dict[str, Any]) -> dict[str, Any]:
+def _quantization(tensors: list[native.GgufTensor], metadata: dict[str, Any]) -> dict[str, Any]:
     types = _by_type(tensors)
     return {
         "name": FILE_TYPES.get(metadata.get("general.file_type", -1)),

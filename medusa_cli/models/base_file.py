@@ -24,7 +24,7 @@ SAMPLE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BaseModel:
-    """n_embd: hidden size. n_vocab: rows of the output matrix. content: short hash that tells quantisations apart."""
+    """n_embd: hidden size. n_vocab: rows of the output matrix. content: short hash that tells quantizations apart."""
 
     path: Path
     name: str
@@ -75,21 +75,21 @@ def read_base(path: Path) -> BaseModel:
 
 
 def embedding_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[len(rows), n_embd] token embeddings as stored, dequantised. MedusaError when there are none that can be read."""
+    """[len(rows), n_embd] token embeddings as stored, dequantized. MedusaError when there are none that can be read."""
     if base.embedding is None:
         raise MedusaError(f"{base.path}: has no {EMBEDDING_NAME} of its vocabulary's size, Hydra heads need one")
     return matrix_rows(base, base.embedding, rows)
 
 
 def output_rows(base: BaseModel, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[len(rows), n_embd] rows of the output matrix, dequantised. MedusaError as matrix_rows()."""
+    """[len(rows), n_embd] rows of the output matrix, dequantized. MedusaError as matrix_rows()."""
     return matrix_rows(base, base.output, rows)
 
 
 def matrix_rows(base: BaseModel, matrix: TensorInfo, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-    """[len(rows), n_embd] rows of `matrix`, dequantised; only these are read.
+    """[len(rows), n_embd] rows of `matrix`, dequantized; only these are read.
 
-    MedusaError when a row is outside the matrix or its quantisation cannot be decoded.
+    MedusaError when a row is outside the matrix or its quantization cannot be decoded.
     """
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < base.n_vocab:
         raise MedusaError(f"{base.path}: {matrix.name} has {base.n_vocab} rows, fewer than the tokens in use")

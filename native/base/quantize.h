@@ -10,7 +10,7 @@
 
 namespace medusa {
 
-// out.size() numbers from whole blocks of a float type, or of a quantised one that ggml can take back.
+// out.size() numbers from whole blocks of a float type, or of a quantized one that ggml can take back.
 void to_floats(ggml_type type, const void* data, std::span<float> out);
 
 // `values` [rows, columns], row by row, as ggml type `type` ("f16", "q8_0", ...). Throws Error for an unknown type, one

@@ -63,7 +63,7 @@ nb::object kernel_product(const std::string& isa, const std::string& type_name, 
         result(sizeof(float) * n * rows);
     kernels::pack(*format, weights.c_str(), packed.data(), columns, 0, rows / kernels::group_rows);
     for (int c = 0; c < n; ++c)
-        chosen.quantise(*format, x.data() + c * columns, columns, activations.data() + c * stride);
+        chosen.quantize(*format, x.data() + c * columns, columns, activations.data() + c * stride);
     chosen.multiply(*format, packed.data(), columns, 0, rows / kernels::group_rows, activations.data(), stride, n,
                     reinterpret_cast<float*>(result.data()), static_cast<size_t>(rows));
     if (!packed.intact() || !activations.intact() || !result.intact()) throw Error("a kernel wrote outside its buffer");

@@ -84,7 +84,7 @@ const TensorInfo& Heads::expect(const std::string& name, const std::vector<int64
     const bool is_vector = shape.size() == 1;
     if (is_vector ? type != GGML_TYPE_F32 : !is_float && !ggml_is_quantized(type)) {
         throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
-                    (is_vector ? "f32" : "a float or quantised type") + ": convert the heads again");
+                    (is_vector ? "f32" : "a float or quantized type") + ": convert the heads again");
     }
     return *info;
 }

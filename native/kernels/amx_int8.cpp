@@ -303,7 +303,7 @@ void multiply_few(const Format& format, const void* packed, int64_t columns, int
 }  // namespace
 
 const Kernels amx_int8 = {"amx-int8",
-                          [](const Format& f, const float* x, int64_t n, void* c) { avx512vnni.quantise(f, x, n, c); },
+                          [](const Format& f, const float* x, int64_t n, void* c) { avx512vnni.quantize(f, x, n, c); },
                           multiply_few, attend_avx512};
 
 }  // namespace medusa::kernels

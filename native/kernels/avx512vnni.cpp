@@ -103,7 +103,7 @@ void run(const Job& job) {
     }
 }
 
-void quantise(const Format& format, const float* x, int64_t columns, void* column) {
+void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
     const bool two = format.scales == Scales::super_half;
@@ -131,6 +131,6 @@ void quantise(const Format& format, const float* x, int64_t columns, void* colum
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantise, multiply, attend_avx512};
+const Kernels avx512vnni = {"avx512vnni", quantize, multiply, attend_avx512};
 
 }  // namespace medusa::kernels

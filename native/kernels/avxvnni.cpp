@@ -33,7 +33,7 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
 }  // namespace
 
 const Kernels avxvnni = {"avxvnni",
-                         [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantise(f, x, n, c); },
+                         [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
                          multiply, attend_avx2};
 
 }  // namespace medusa::kernels

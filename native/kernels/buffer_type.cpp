@@ -56,7 +56,7 @@ class MulMat final : public ggml::cpu::tensor_traits {
         const size_t stride = column_bytes(columns);
         char* activations = static_cast<char*>(params->wdata);
         for (int64_t c = params->ith; c < n; c += params->nth) {
-            kernels->quantise(format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
+            kernels->quantize(format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
         }
         ggml_barrier(params->threadpool);
         const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
@@ -99,7 +99,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
         for (int64_t i = params->ith; i < work.rows; i += params->nth) {
             const int64_t slot = order[i] % ids->ne[0], token = order[i] / ids->ne[0];
             const char* row = static_cast<const char*>(x->data) + slot % x->ne[1] * x->nb[1] + token * x->nb[2];
-            kernels->quantise(format, reinterpret_cast<const float*>(row), w->ne[0],
+            kernels->quantize(format, reinterpret_cast<const float*>(row), w->ne[0],
                               activations + static_cast<size_t>(i) * work.stride);
         }
         ggml_barrier(params->threadpool);

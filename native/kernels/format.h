@@ -79,7 +79,7 @@ size_t packed_bytes(const Format& format, int64_t columns, int64_t rows);
 // Packs groups begin..end-1 of a matrix in ggml's layout.
 void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t begin, int64_t end);
 
-// One activation column for a format, quantised per cell: values[columns], then one of these per cell.
+// One activation column for a format, quantized per cell: values[columns], then one of these per cell.
 struct CellSums {
     float d;           // value = d * q
     float all;         // d * sum of q: what m is multiplied with
@@ -105,8 +105,8 @@ struct Attention;  // attention.h
 // One instruction set's kernels.
 struct Kernels {
     const char* name;
-    // Quantises `columns` floats into one activation column. The same bits on every instruction set.
-    void (*quantise)(const Format& format, const float* x, int64_t columns, void* column);
+    // Quantizes `columns` floats into one activation column. The same bits on every instruction set.
+    void (*quantize)(const Format& format, const float* x, int64_t columns, void* column);
     // Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row].
     // Each result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
     void (*multiply)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,

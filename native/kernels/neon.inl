@@ -253,7 +253,7 @@ void run_by_dots(const Job& job, std::integer_sequence<int, before...>) {
     }
 }
 
-void quantise(const Format& format, const float* x, int64_t columns, void* column) {
+void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
     const bool two = format.scales == Scales::super_half;

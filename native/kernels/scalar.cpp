@@ -64,7 +64,7 @@ Scale scale_at(const Format& format, const uint8_t* scales, int64_t cell, int la
     return {};
 }
 
-void quantise(const Format& format, const float* x, int64_t columns, void* column) {
+void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
     const bool halves = format.scales == Scales::super_half;
@@ -123,6 +123,6 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
 
 }  // namespace
 
-const Kernels scalar = {"scalar", quantise, multiply, attend_scalar};
+const Kernels scalar = {"scalar", quantize, multiply, attend_scalar};
 
 }  // namespace medusa::kernels

@@ -88,13 +88,13 @@ class Case {
         const auto weights = random_weights(format, rows, columns, sane, random);
         kernels::pack(format, weights.data(), packed_.data(), columns, 0, groups());
         for (int c = 0; c < most_columns; ++c) fill_column(&x_[static_cast<size_t>(c * columns)], columns, c, random);
-        quantise(kernels::scalar, activations_);
+        quantize(kernels::scalar, activations_);
         kernels::scalar.multiply(format, packed_.data(), columns, 0, groups(), activations_.data(), stride_,
                                  most_columns, expected_.data(), result_stride_);
     }
 
     bool agrees(const Kernels& one, std::mt19937& random) {
-        if (!quantises(one)) return false;
+        if (!quantizes(one)) return false;
         for (int n = 1; n <= most_columns; ++n) {
             // Any column meets any place in a tile.
             const int first = static_cast<int>(random() % static_cast<unsigned>(most_columns - n + 1));
@@ -113,16 +113,16 @@ class Case {
         return false;
     }
 
-    void quantise(const Kernels& one, Guarded& target) {
+    void quantize(const Kernels& one, Guarded& target) {
         for (int c = 0; c < most_columns; ++c) {
-            one.quantise(format_, &x_[static_cast<size_t>(c * columns_)], columns_, target.data() + stride_ * c);
+            one.quantize(format_, &x_[static_cast<size_t>(c * columns_)], columns_, target.data() + stride_ * c);
         }
     }
 
-    bool quantises(const Kernels& one) {
+    bool quantizes(const Kernels& one) {
         other_activations_.refill();
-        quantise(one, other_activations_);
-        if (!other_activations_.intact()) return report(one, "quantise wrote outside its buffer");
+        quantize(one, other_activations_);
+        if (!other_activations_.intact()) return report(one, "quantize wrote outside its buffer");
         for (int c = 0; c < most_columns; ++c) {
             const uint8_t *a = activations_.data() + stride_ * c, *b = other_activations_.data() + stride_ * c;
             bool equal = std::memcmp(a, b, static_cast<size_t>(columns_)) == 0;
@@ -131,7 +131,7 @@ class Case {
                 equal = equal && same(x[cell].d, y[cell].d) && same(x[cell].all, y[cell].all) &&
                         x[cell].start[0] == y[cell].start[0] && x[cell].start[1] == y[cell].start[1];
             }
-            if (!equal) return report(one, "quantise, column " + std::to_string(c));
+            if (!equal) return report(one, "quantize, column " + std::to_string(c));
         }
         return true;
     }

@@ -50,7 +50,7 @@ class Product {
         result_.resize(static_cast<size_t>(widest * options.rows));
         for (int c = 0; c < widest; ++c) {
             for (float& v : x) v = normal(random);
-            kernels::scalar.quantise(format, x.data(), options.columns, &activations_[stride_ * c]);
+            kernels::scalar.quantize(format, x.data(), options.columns, &activations_[stride_ * c]);
         }
         fill(format, options, team, packed.data);
     }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cli_fakes import base_gguf
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.gguf.quantize import quantize
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -96,7 +96,7 @@ def run_doctor(folder: Path, isa: str, *arguments: str) -> tuple[int, dict[str, 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
 def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
-    quantise(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
+    quantize(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
     model = str(tmp_path / "model.gguf")
 
     def rows(found: dict[str, Any]) -> set[tuple[str, str, str, str | None]]:

@@ -47,8 +47,8 @@ def test_a_plain_model(tmp_path: Path) -> None:
     assert (found["architecture"], found["name"], found["parameters"]) == ("llama", "Tiny", 128)
     assert (found["context_length"], found["embedding_length"], found["layers"]) == (512, 32, 1)
     assert (found["vocabulary"], found["chat_template"], found["heads"]) == (3, True, None)
-    assert found["quantisation"]["name"] == "F16"
-    assert found["quantisation"]["types"]["f16"] == {"tensors": 1, "parameters": 96, "bytes": 192}
+    assert found["quantization"]["name"] == "F16"
+    assert found["quantization"]["types"]["f16"] == {"tensors": 1, "parameters": 96, "bytes": 192}
     assert found["file_size"] == (tmp_path / "tiny.gguf").stat().st_size
     code, out, _ = invoke("inspect", str(tmp_path / "tiny.gguf"))
     assert code == 0
@@ -59,7 +59,7 @@ def test_a_plain_model(tmp_path: Path) -> None:
 def test_a_sidecar(tmp_path: Path) -> None:
     path = heads_gguf(tmp_path / "heads.gguf")
     found = report(path)
-    assert (found["content"], found["quantisation"], found["parameters"]) == ("heads", None, None)
+    assert (found["content"], found["quantization"], found["parameters"]) == ("heads", None, None)
     heads = found["heads"]
     assert (heads["kind"], heads["head_count"], heads["block_count"], heads["lm_head"]) == ("medusa", 2, 1, "base")
     assert heads["accuracy"] == [[0.5, 0.25], [0.25, 0.125]]
@@ -91,7 +91,7 @@ def test_the_demo_is_its_base_with_the_shipped_heads(tmp_path: Path, monkeypatch
 
 def test_files_with_little_in_them_are_shown(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "bare.gguf", {"general.architecture": "mystery"}, {"x": ("f32", (4,))})
-    assert report(path)["quantisation"]["dominant"] == "f32"
+    assert report(path)["quantization"]["dominant"] == "f32"
     code, out, _ = invoke("inspect", str(path))
     assert code == 0
     assert "unknown" in out

@@ -311,7 +311,7 @@ def test_side_files(tmp_path: Path) -> None:
         checkpoint.read_text("bad.json")
 
 
-def quantised(tmp_path: Path, **tensors: torch.Tensor) -> Checkpoint:
+def quantized(tmp_path: Path, **tensors: torch.Tensor) -> Checkpoint:
     weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).to(torch.float8_e4m3fn)
     save_file(
         {"w.weight": weight, **{k.replace("__", "."): v for k, v in tensors.items()}}, str(tmp_path / "m.safetensors")
@@ -321,7 +321,7 @@ def quantised(tmp_path: Path, **tensors: torch.Tensor) -> Checkpoint:
 
 @pytest.mark.parametrize("scale", [torch.tensor(0.5), torch.tensor([0.5]), torch.tensor([0.5, 0.5]).reshape(2, 1)])
 def test_fp8_scales_are_applied(tmp_path: Path, scale: torch.Tensor) -> None:
-    checkpoint = quantised(tmp_path, w__weight_scale=scale, w__input_scale=torch.tensor(9.0))
+    checkpoint = quantized(tmp_path, w__weight_scale=scale, w__input_scale=torch.tensor(9.0))
     assert list(checkpoint.tensors) == ["w.weight"]
     assert checkpoint.load("w.weight").tolist() == [[0.5, 1.0], [1.5, 2.0]]
     with pytest.raises(KeyError):
@@ -329,8 +329,8 @@ def test_fp8_scales_are_applied(tmp_path: Path, scale: torch.Tensor) -> None:
 
 
 def test_fp8_scales_of_rows_and_none(tmp_path: Path) -> None:
-    assert quantised(tmp_path).load("w.weight").tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    checkpoint = quantised(tmp_path, w__weight_scale=torch.tensor([1.0, 10.0]).half())
+    assert quantized(tmp_path).load("w.weight").tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    checkpoint = quantized(tmp_path, w__weight_scale=torch.tensor([1.0, 10.0]).half())
     assert checkpoint.load("w.weight").tolist() == [[1.0, 2.0], [30.0, 40.0]]
 
 
@@ -346,11 +346,11 @@ def test_fp8_scales_of_rows_and_none(tmp_path: Path) -> None:
         ({"o__qweight": torch.ones(1)}, "not supported"),
     ],
 )
-def test_other_quantisations_are_refused_by_name(
+def test_other_quantizations_are_refused_by_name(
     tmp_path: Path, tensors: dict[str, torch.Tensor], message: str
 ) -> None:
     with pytest.raises(MedusaError, match=message):
-        quantised(tmp_path, **tensors)
+        quantized(tmp_path, **tensors)
 
 
 @pytest.mark.parametrize("text", ["", "nul", '{"a": 1} x', '{"a": {"b": 1, "b": 2}}', "3", b"\xff\xfe{\x00}\x00"])

@@ -108,7 +108,7 @@ def test_a_draft_vocabulary_keeps_the_frequent_tokens(base: Path, tmp_path: Path
     assert drafts == {token for token, _ in counted.most_common(2)}
 
 
-def test_a_base_is_quantised_on_request(tmp_path: Path) -> None:
+def test_a_base_is_quantized_on_request(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base.gguf")
     out = tmp_path / "out.gguf"
     result = convert(save_v1(tmp_path / "heads"), "--base", base, "-o", out, "--quant", "Q8_0")
@@ -188,7 +188,7 @@ def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: P
     folder = tmp_path / "hf"
     source = {"gguf_file": demo_model_path.name}
     network = transformers.AutoModelForCausalLM.from_pretrained(demo_model_path.parent, **source, dtype=torch.float16)
-    # The network that was read counts as quantised, and such ones are not saved: its weights go into a plain one.
+    # The network that was read counts as quantized, and such ones are not saved: its weights go into a plain one.
     del network.config.quantization_config
     plain = transformers.AutoModelForCausalLM.from_config(network.config, dtype=torch.float16)
     plain.load_state_dict(network.state_dict())

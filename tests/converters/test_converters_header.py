@@ -168,7 +168,7 @@ BASE: dict[str, Any] = {
 }
 
 
-def test_fingerprint_ignores_the_quantisation_and_the_name() -> None:
+def test_fingerprint_ignores_the_quantization_and_the_name() -> None:
     other = {**BASE, "general.file_type": 7, "general.name": "x", "tokenizer.chat_template": "t"}
     assert fingerprint(other) == fingerprint(BASE)
     assert fingerprint(BASE).startswith("llama-2x64-3-")

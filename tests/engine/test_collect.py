@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.gguf.quantize import quantize
 from numpy.typing import NDArray
 
 from medusa_cli import native
@@ -47,7 +47,7 @@ def check(model: native.Model, prompts: list[list[int]], max_tokens: int) -> Tex
 
 def test_a_small_model_with_prompts_that_share_a_cache_slot(tmp_path: Path) -> None:
     """Six prompts in four slots: those that end early make room, and the widths change all the time."""
-    quantise(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
+    quantize(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
     random = np.random.default_rng(0)
     prompts = [random.integers(3, 320, length).tolist() for length in (1, 40, 7, 90, 2, 13)]
     texts = check(native.Model(str(tmp_path / "model.gguf")), prompts, max_tokens=80)
@@ -56,7 +56,7 @@ def test_a_small_model_with_prompts_that_share_a_cache_slot(tmp_path: Path) -> N
 
 def test_prompts_that_begin_alike(tmp_path: Path) -> None:
     """Their beginning stays in the cache from one prompt to the next, and a prompt may be that beginning alone."""
-    quantise(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
+    quantize(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
     random = np.random.default_rng(1)
     start = random.integers(3, 320, 21).tolist()
     prompts = [start + random.integers(3, 320, length).tolist() for length in (1, 40, 7, 0, 90, 2, 13, 30, 5, 3)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.gguf.quantize import quantize
 from test_placement import loaded
 from test_score import costs
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experts")
-    quantise(tiny_base(folder / "base.gguf", experts=6), folder / "model.gguf", "Q4_0")
+    quantize(tiny_base(folder / "base.gguf", experts=6), folder / "model.gguf", "Q4_0")
     return folder / "model.gguf"
 
 

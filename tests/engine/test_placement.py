@@ -11,7 +11,7 @@ from typing import Any
 
 import fixtures
 import pytest
-from medusa_cli.converters.gguf.quantize import quantise
+from medusa_cli.converters.gguf.quantize import quantize
 
 from medusa_cli import native
 from medusa_cli.native import testing
@@ -106,7 +106,7 @@ def odd_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixtures, "BASE_VOCAB", 324)
         base = fixtures.tiny_base(folder / "base.gguf")
-    quantise(base, folder / "q4_0.gguf", "Q4_0")
+    quantize(base, folder / "q4_0.gguf", "Q4_0")
     return folder / "q4_0.gguf"
 
 

@@ -17,7 +17,7 @@ ROUNDING = 1.0 / 127
 """Activations keep 8 bits of the largest value among 32."""
 
 
-def quantised(type_: str, rows: int, columns: int, seed: int, scale: float = 1.0) -> tuple[bytes, NDArray[np.float32]]:
+def quantized(type_: str, rows: int, columns: int, seed: int, scale: float = 1.0) -> tuple[bytes, NDArray[np.float32]]:
     """A random matrix of the type: its bytes and its values."""
     values = (np.random.default_rng(seed).standard_normal((rows, columns)) * scale).astype(np.float32)
     data = native.quantize_rows(type_, values)
@@ -26,7 +26,7 @@ def quantised(type_: str, rows: int, columns: int, seed: int, scale: float = 1.0
 
 @pytest.mark.parametrize("type_", TYPES)
 def test_the_reference_is_the_product(type_: str) -> None:
-    data, values = quantised(type_, 48, 1024, seed=1)
+    data, values = quantized(type_, 48, 1024, seed=1)
     x = np.random.default_rng(2).standard_normal((5, 1024)).astype(np.float32)
     actual = testing.kernel_product("scalar", type_, data, 1024, x)
     exact = x.astype(np.float64) @ values.T.astype(np.float64)
@@ -40,7 +40,7 @@ def test_the_reference_is_the_product(type_: str) -> None:
 @pytest.mark.parametrize("isa", NAMES[1:])
 @pytest.mark.parametrize("type_", TYPES)
 def test_every_width_gives_the_bits_of_the_reference(isa: str, type_: str) -> None:
-    data, _ = quantised(type_, 32, 768, seed=3)
+    data, _ = quantized(type_, 32, 768, seed=3)
     x = np.random.default_rng(4).standard_normal((64, 768)).astype(np.float32)
     expected = testing.kernel_product("scalar", type_, data, 768, x)
     for n in range(1, 65):
@@ -53,7 +53,7 @@ def test_every_width_gives_the_bits_of_the_reference(isa: str, type_: str) -> No
 def test_rows_longer_than_a_block_give_the_bits_of_the_reference(isa: str, type_: str) -> None:
     """Wide products may go through the columns of a long row in blocks."""
     columns = 2304 if "_K" in type_ or type_ == "iq4_xs" else 2336
-    data, _ = quantised(type_, 32, columns, seed=8)
+    data, _ = quantized(type_, 32, columns, seed=8)
     x = np.random.default_rng(9).standard_normal((37, columns)).astype(np.float32)
     expected = testing.kernel_product("scalar", type_, data, columns, x)
     for n in (1, 8, 16, 17, 37):
@@ -77,7 +77,7 @@ def test_odd_values_and_shapes(
     isa: str, type_: str, columns: int, groups: int, n: int, seed: int, data: st.DataObject
 ) -> None:
     columns *= 256 if "_K" in type_ or type_ == "iq4_xs" else 32
-    weights, _ = quantised(type_, 16 * groups, columns, seed, scale=10.0 ** (seed % 5 - 2))
+    weights, _ = quantized(type_, 16 * groups, columns, seed, scale=10.0 ** (seed % 5 - 2))
     x = np.random.default_rng(seed).standard_normal((n, columns)).astype(np.float32)
     for _ in range(4):
         row, at = data.draw(st.integers(0, n - 1)), data.draw(st.integers(0, columns - 1))
@@ -95,7 +95,7 @@ def test_odd_values_and_shapes(
 @pytest.mark.parametrize("type_", TYPES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_stays_no_number(isa: str, type_: str, bad: float) -> None:
-    data, _ = quantised(type_, 16, 256, seed=5)
+    data, _ = quantized(type_, 16, 256, seed=5)
     x = np.ones((3, 256), np.float32)
     x[1, 77] = bad
     actual = testing.kernel_product(isa, type_, data, 256, x)
@@ -106,12 +106,12 @@ def test_what_is_no_number_stays_no_number(isa: str, type_: str, bad: float) -> 
 @pytest.mark.parametrize("isa", NAMES)
 def test_zeros_give_zeros(isa: str) -> None:
     for type_ in TYPES:
-        data, _ = quantised(type_, 16, 256, seed=6)
+        data, _ = quantized(type_, 16, 256, seed=6)
         assert not testing.kernel_product(isa, type_, data, 256, np.zeros((2, 256), np.float32)).any()
 
 
 def test_matrices_that_do_not_fill_groups_are_left_alone() -> None:
-    data, _ = quantised("q4_0", 24, 64, seed=7)
+    data, _ = quantized("q4_0", 24, 64, seed=7)
     with pytest.raises(native.NativeError, match="groups"):
         testing.kernel_product("scalar", "q4_0", data, 64, np.ones((1, 64), np.float32))
 

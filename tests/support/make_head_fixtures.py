@@ -133,11 +133,11 @@ def modelopt(folder: Path) -> tuple[dict[str, Any], Tensors]:
     stored["model.layers.0.self_attn.k_proj.k_scale"] = torch.tensor(1.0)
     save_file(stored, str(folder / "model.safetensors"))
     write_config(folder, architectures=["LlamaForCausalLM"], medusa={"num_medusa_heads": HEADS, "num_medusa_layers": 1})
-    quantisation = {
+    quantization = {
         "producer": {"name": "modelopt"},
         "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
     }
-    (folder / "hf_quant_config.json").write_text(json.dumps(quantisation, indent=1) + "\n")
+    (folder / "hf_quant_config.json").write_text(json.dumps(quantization, indent=1) + "\n")
     facts = {"family": "modelopt", "lm_head": "own", "block_count": 1, "is_full_model": True}
     return facts, golden
 

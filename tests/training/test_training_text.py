@@ -302,11 +302,11 @@ def write_model(path: Path, matrix: np.ndarray, kind: GGMLQuantizationType, name
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1", "Q5_0"])
 def test_output_rows_are_those_of_the_matrix(tmp_path: Path, kind: str) -> None:
-    quantisation = GGMLQuantizationType[kind]
+    quantization = GGMLQuantizationType[kind]
     matrix = np.random.default_rng(0).normal(size=(20, 64)).astype(np.float32)
-    base = read_base(write_model(tmp_path / "m.gguf", matrix, quantisation))
+    base = read_base(write_model(tmp_path / "m.gguf", matrix, quantization))
     rows = np.array([7, 0, 19, 7])
-    expected = dequantize(quantize(matrix, quantisation), quantisation)[rows]
+    expected = dequantize(quantize(matrix, quantization), quantization)[rows]
     np.testing.assert_array_equal(output_rows(base, rows), expected)
     assert (base.n_embd, base.n_vocab) == (64, 20)
     with pytest.raises(MedusaError, match="20 rows"):

@@ -61,7 +61,7 @@ def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
 
 
 class _Heads:
-    """Keys and dequantised tensors of a GGUF with heads."""
+    """Keys and dequantized tensors of a GGUF with heads."""
 
     def __init__(self, path: Path) -> None:
         header, _ = read_header(path)
