@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from medusa_cli import native
 from medusa_cli.models import demo
+
+# With a GPU that is none (native/testing/pretended_device.h), before the first model is loaded.
+if os.environ.get("MEDUSA_PRETEND_DEVICE") == "1":
+    native.testing.pretend_device()
 
 # A job in the background of a shell starts with Ctrl-C ignored, and so would all programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

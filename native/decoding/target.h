@@ -31,6 +31,7 @@ class Target {
     // Keeps the first `count` committed tokens, or, where the cache cannot be cut, fewer. Returns what is left.
     virtual int truncate(int count) = 0;
 
+    // prefill() and verify() return when the work is done, so that a clock around them tells what they cost.
     // Decodes and commits `tokens` (at least one) after position(); on_state, if given, gets the hidden state of each.
     // Not ok: position() tells what is committed.
     virtual DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,

@@ -15,16 +15,20 @@ constexpr double share_weight = 0.05;
 DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
     : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
 
-void DynamicTree::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
-                       Draft& out) {
+double DynamicTree::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+                         Draft& out) {
     pool_.clear();
+    double levels_ms = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
         if (!choose_frontier(depth, cost)) break;
         const Stopwatch watch;
         expand(source, depth, root, calibration);
         cost.record_level(depth, watch.elapsed_ms());
+        levels_ms += cost.level_ms(depth);
     }
-    build(choose_size(room, cost), root, out);
+    const Size size = choose_size(room, cost);
+    build(size.nodes, root, out);
+    return size.gain - cost.rate() * levels_ms;
 }
 
 // Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
@@ -71,15 +75,16 @@ void DynamicTree::expand(LevelSource& source, int depth, Token root, const HeadC
 }
 
 // How many nodes, root included, bring the most: expected tokens less what their time is worth.
-int DynamicTree::choose_size(int room, const DraftCost& cost) {
+DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost) {
     order_.resize(pool_.size());
     std::iota(order_.begin(), order_.end(), 0);
     // A child is less likely than its parent, so any number of the likeliest candidates form a tree.
     std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return pool_[a].p > pool_[b].p; });
     const int most = std::min({static_cast<int>(pool_.size()) + 1, room, params_.max_nodes});
     TreeSize size;
-    double tokens = 1, best_worth = tokens - cost.rate() * cost.verify_ms(size);
-    int best = 1;
+    const double plain_worth = 1 - cost.rate() * cost.verify_ms(size);
+    double tokens = 1;
+    Size best;
     std::vector<bool> has_child(pool_.size() + 1, false);
     for (const int wanted : dynamic_sizes) {
         if (wanted > most) break;
@@ -91,10 +96,8 @@ int DynamicTree::choose_size(int room, const DraftCost& cost) {
             if (has_child[parent]) ++size.leaves;
             has_child[parent] = true;
         }
-        const double worth = tokens - cost.rate() * cost.verify_ms(size);
-        if (worth <= best_worth) continue;
-        best_worth = worth;
-        best = size.nodes;
+        const double gain = tokens - cost.rate() * cost.verify_ms(size) - plain_worth;
+        if (gain > best.gain) best = {size.nodes, gain};
     }
     return best;
 }

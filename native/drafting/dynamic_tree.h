@@ -23,9 +23,10 @@ class DynamicTree {
     DynamicTree(int depth, const DynamicTreeParams& params);
 
     // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
-    // out.tree stays valid until the next call. `cost` is told what the levels took.
-    void grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
-              Draft& out);
+    // out.tree stays valid until the next call. `cost` is told what the levels took. Returns the tokens that the draft
+    // is expected to bring more than a plain step would in the same time, the source's levels included.
+    double grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+                Draft& out);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
     void learn(std::span<const Token> came, HeadCalibration& calibration);
@@ -44,7 +45,11 @@ class DynamicTree {
     };
     bool choose_frontier(int depth, const DraftCost& cost);
     void expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration);
-    int choose_size(int room, const DraftCost& cost);
+    struct Size {
+        int nodes = 1;
+        double gain = 0;  // expected tokens over those of the root alone, less what the nodes' time is worth
+    };
+    Size choose_size(int room, const DraftCost& cost);
     void build(int size, Token root, Draft& out);
 
     int depth_;

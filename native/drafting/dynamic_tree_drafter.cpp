@@ -26,12 +26,12 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
         return;
     }
     source_->begin(input);
-    tree_.grow(*source_, input.context.back(), input.room, calibration_, *cost_, out);
-    note_size(out.tree->size());
+    note_gain(tree_.grow(*source_, input.context.back(), input.room, calibration_, *cost_, out));
 }
 
-void DynamicTreeDrafter::note_size(int nodes) {
-    if (nodes > 1) {
+void DynamicTreeDrafter::note_gain(double tokens) {
+    gain_ += gain_weight * (tokens - gain_);
+    if (gain_ > 0) {
         fruitless_ = 0;
         next_pause_ = first_pause;
     } else if (++fruitless_ >= patience) {

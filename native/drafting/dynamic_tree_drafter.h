@@ -13,8 +13,8 @@ struct DynamicTreeStart {
     std::vector<std::pair<int, double>> curve{};  // plain steps by number of nodes
 };
 
-// Asks the heads less and less often while no node of theirs pays. Learns, from the tokens that come and the times that
-// steps take, what the heads' probabilities and a tree's nodes are worth.
+// Asks the heads less and less often while what they draft does not pay for asking them. Learns, from the tokens that
+// come and the times that steps take, what the heads' probabilities and a tree's nodes are worth.
 class DynamicTreeDrafter final : public Drafter {
   public:
     // cost: what this session's steps cost; the drafter adds what its levels take.
@@ -32,16 +32,18 @@ class DynamicTreeDrafter final : public Drafter {
     const HeadCalibration::Table& calibration() const { return calibration_.table(); }
 
   private:
-    void note_size(int nodes);
+    void note_gain(double tokens);
 
     std::unique_ptr<LevelSource> source_;
     HeadCalibration calibration_;
     std::shared_ptr<DraftCost> cost_;
     DynamicTree tree_;
     size_t known_ = 0;   // tokens of the context that the newest tree was grown at the end of; 0: none
-    int fruitless_ = 0;  // steps in a row whose tree came out as the root alone
+    double gain_ = 0;    // tokens that asking the heads gained a step, old steps fading
+    int fruitless_ = 0;  // steps in a row without a gain
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
 
+    static constexpr double gain_weight = 0.1;
     static constexpr int patience = 4, first_pause = 4, longest_pause = 64;
 };
 

@@ -114,6 +114,10 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
                 ": lower --ctx-size or -ngl");
 }
 
+void LlamaContext::synchronize() const {
+    llama_synchronize(context_);
+}
+
 std::span<const float> LlamaContext::logits(int row) const {
     const float* data = llama_get_logits_ith(context_, row);
     if (!data) throw Error("no logits for row " + std::to_string(row) + " of the last decode");

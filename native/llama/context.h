@@ -45,6 +45,8 @@ class LlamaContext final : public CacheOps {
     void set_hidden(bool on);
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
+    // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
+    void synchronize() const;
     std::span<const float> logits(int row) const;
     std::span<const float> hidden(int row) const;
 

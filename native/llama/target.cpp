@@ -84,6 +84,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     }
     if (hidden_) context_.set_hidden(true);
     if (status == DecodeStatus::ok) status = append(tokens.last(1), true, stop);
+    context_.synchronize();
     if (status == DecodeStatus::ok && on_state) on_state(position() - 1, context_.hidden(0));
     return status;
 }
@@ -95,6 +96,8 @@ DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens
         rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
     }
     const DecodeStatus status = context_.decode(rows_, stop);
+    // Whoever times a verification must see the device's work, not its launch.
+    context_.synchronize();
     if (status != DecodeStatus::ok) discard();
     return status;
 }

@@ -1,0 +1,32 @@
+// A GPU that is none, to test what a device asks of the engine on any machine: memory that the host cannot touch,
+// graphs that are computed after their launch has returned, counted transfers, faults on order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace medusa::testing {
+
+// How the device behaves from now on.
+struct DeviceBehaviour {
+    int64_t delay_us = 0;            // that each graph takes more
+    bool delays_heads = true;        // false: only graphs of the model itself
+    int64_t memory = int64_t{8} << 30;
+    int64_t failing_allocation = 0;  // the n-th allocation from now on fails; 0: none
+    int64_t failing_graph = 0;       // so does the n-th graph
+    std::vector<std::string> missing_operators;  // ggml's names ("ARGSORT") that the device does not have
+};
+
+struct DeviceCounters {
+    size_t graphs = 0, to_device_bytes = 0, to_device = 0, to_host_bytes = 0, to_host = 0;
+};
+
+// Adds the device to the process. To be called before the first model is loaded; again, it does nothing.
+void pretend_device();
+void set_behaviour(const DeviceBehaviour& behaviour);
+// Since the last call.
+DeviceCounters take_counters();
+
+}  // namespace medusa::testing

@@ -1,0 +1,94 @@
+"""The engine on a GPU that is none: same text, true prices, transfers counted, faults that end in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from device_run import run
+from fixtures import BASE_VOCAB, tiny_base
+import random_heads
+
+from medusa_cli.models import demo
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
+
+TREE = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
+DELAY_MS = 20
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
+
+
+@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++"])
+def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("heads") / "heads.gguf"
+    return str(random_heads.write(path, random_heads.random_heads(request.param)))
+
+
+@pytest.mark.parametrize("gpu_layers", [-1, 1, 0])
+def test_the_text_is_that_of_the_cpu(base: str, heads: str, gpu_layers: int) -> None:
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc"}
+    cpu, device = run(**order, device=False), run(**order, gpu_layers=gpu_layers)
+    assert (cpu["gpu"], device["gpu"]) == (False, gpu_layers != 0)
+    assert device["tokens"] == cpu["tokens"]
+    assert device["nodes"] == cpu["nodes"]
+    assert (device["counters"]["graphs"] > 0) == (gpu_layers != 0)
+
+
+def test_transfers_are_counted(base: str, heads: str) -> None:
+    found = run(model=base, heads=heads, tree=TREE, prompt="abc")
+    rows = found["stats"]["steps"] * (len(TREE) + 1)
+    # What the host samples from crosses the bus: logits of every node, and the state of the one that heads read.
+    assert found["counters"]["to_host_bytes"] >= rows * BASE_VOCAB * 4
+    assert 0 < found["counters"]["to_device_bytes"] < found["counters"]["to_host_bytes"]
+
+
+def test_steps_take_as_long_as_the_device(base: str, heads: str) -> None:
+    found = run(model=base, heads=heads, tree=TREE, prompt="abc", tokens=8, later={"delay_us": 1000 * DELAY_MS})
+    steps, timings = found["stats"]["steps"], found["stats"]["timings_ms"]
+    assert timings["verify"] >= DELAY_MS * steps
+    # Medusa heads are one graph for all levels, Hydra heads one for each.
+    assert timings["draft"] >= DELAY_MS * steps
+    assert timings["accept"] < DELAY_MS
+
+
+@pytest.mark.model
+def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
+    order: dict[str, Any] = {"model": str(demo_model_path), "heads": str(demo.DEMO_HEADS), "tree": "dynamic"}
+    # Where heads take as long as the model, they are asked less and less.
+    dear = run(**order, tokens=150, later={"delay_us": 1000 * DELAY_MS})
+    asked = [nodes > 1 for nodes in dear["nodes"]]
+    assert sum(asked[len(asked) // 2 :]) <= 0.2 * len(asked) / 2
+    plain = run(**{**order, "tree": None}, tokens=40, later={"delay_us": 1000 * DELAY_MS})
+    assert dear["stats"]["tokens_per_second"] >= 0.85 * plain["stats"]["tokens_per_second"]
+    # Where only the model's graphs take longer, further nodes are nearly free.
+    cheap = run(**order, tokens=80, later={"delay_us": 1000 * DELAY_MS, "delays_heads": False})
+    cpu = run(**order, tokens=80, device=False)
+    assert cheap["stats"]["tokens_per_step"] >= 0.95 * cpu["stats"]["tokens_per_step"]
+
+
+@pytest.mark.parametrize("allocation", [1, 2, 3])
+def test_an_allocation_that_fails_is_one_line(base: str, heads: str, allocation: int) -> None:
+    found = run(model=base, heads=heads, tree=TREE, prompt="abc", behaviour={"failing_allocation": allocation})
+    assert found["error"]
+    assert "\n" not in found["error"]
+
+
+def test_a_device_that_is_too_small_is_one_line(base: str) -> None:
+    found = run(model=base, behaviour={"memory": 1 << 16})
+    assert found["error"]
+    assert "\n" not in found["error"]
+
+
+@pytest.mark.parametrize("graph", [1, 7, 20])
+def test_a_graph_that_fails_ends_the_answer_with_the_text_so_far(base: str, heads: str, graph: int) -> None:
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc"}
+    whole, cut = run(**order), run(**order, later={"failing_graph": graph})
+    assert cut["error"]
+    assert "\n" not in cut["error"]
+    assert cut["tokens"] == whole["tokens"][: len(cut["tokens"])]

@@ -1,0 +1,85 @@
+"""One process with a GPU that is none (or without it), one answer: run by tests, prints JSON.
+
+    python device_run.py '{"device": true, "model": "base.gguf", ...}'
+
+The device must be there before the first model is loaded, hence a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROMPT = "<|im_start|>user\nWrite a short story about a cat.<|im_end|>\n<|im_start|>assistant\n"
+
+
+def run(**order: Any) -> dict[str, Any]:
+    """What main() finds out, in a process with one thread and llama.cpp's own kernels.
+
+    model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
+    start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
+    None. tokens: to generate. prompt: text.
+    """
+    command = [sys.executable, __file__, json.dumps(order)]
+    environment = {**os.environ, "MEDUSA_ISA": "off"}
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main(order: dict[str, Any]) -> dict[str, Any]:
+    from medusa_cli import native
+
+    testing = native.testing
+    if order.get("device", True):
+        testing.pretend_device()
+        testing.set_device(**order.get("behaviour", {}))
+    try:
+        model = native.Model(order["model"], n_gpu_layers=order.get("gpu_layers", -1))
+        heads = native.Heads(model, order["heads"]) if order.get("heads") else None
+        tree = order.get("tree")
+        session = native.Session(
+            model,
+            heads,
+            tree=native.Tree(tree) if isinstance(tree, list) else None,
+            dynamic=native.DynamicTree() if tree == "dynamic" else None,
+            lookup=order.get("lookup", False),
+            n_ctx=order.get("n_ctx", 512),
+            n_threads=1,
+        )
+    except native.NativeError as error:
+        return {"error": str(error)}
+    if "later" in order:
+        testing.set_device(**order["later"])
+    testing.take_device_counters()
+    error = None
+    try:
+        session.generate(
+            model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True),
+            max_tokens=order.get("tokens", 32),
+            ignore_eos=True,
+        )
+    except native.NativeError as failure:
+        error = str(failure)
+    last = session.last
+    assert last is not None
+    return {
+        "gpu": model.gpu,
+        "tokens": list(last.tokens),
+        "stats": last.stats,
+        "nodes": [len(parents) for parents in last.parents],
+        "counters": testing.take_device_counters(),
+        "stop_reason": last.stop_reason,
+        "error": error,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))
