@@ -423,6 +423,30 @@ def time_prefill(model: Model, width: int, *, position: int = 64, repeats: int =
 class testing:
     """A deterministic model without weights, for tests of the algorithm. In truth a submodule."""
 
+    @staticmethod
+    def pretend_device() -> None:
+        """Adds a GPU that is none to the process. Before the first model is loaded; NativeError on Windows."""
+
+    @staticmethod
+    def set_device(
+        *,
+        delay_us: int = 0,
+        delays_heads: bool = True,
+        memory: int = 8589934592,
+        failing_allocation: int = 0,
+        failing_graph: int = 0,
+        missing_operators: Sequence[str] = [],
+    ) -> None:
+        """How it behaves from now on.
+
+        delay_us: that each graph takes more, those of heads only where delays_heads. memory: bytes it has.
+        failing_allocation, failing_graph: the n-th one from now on fails (0: none). missing_operators: ggml's names.
+        """
+
+    @staticmethod
+    def take_device_counters() -> dict[str, int]:
+        """Since the last call: graphs, to_device, to_device_bytes, to_host, to_host_bytes."""
+
     class FakeSession(Session):
         def __init__(
             self,

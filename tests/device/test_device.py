@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import random_heads
 from device_run import run
 from fixtures import BASE_VOCAB, tiny_base
-import random_heads
 
 from medusa_cli.models import demo
 

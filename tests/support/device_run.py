@@ -59,15 +59,15 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     if "later" in order:
         testing.set_device(**order["later"])
     testing.take_device_counters()
-    error = None
+    failure = None
     try:
         session.generate(
             model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True),
             max_tokens=order.get("tokens", 32),
             ignore_eos=True,
         )
-    except native.NativeError as failure:
-        error = str(failure)
+    except native.NativeError as error:
+        failure = str(error)
     last = session.last
     assert last is not None
     return {
@@ -77,7 +77,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "nodes": [len(parents) for parents in last.parents],
         "counters": testing.take_device_counters(),
         "stop_reason": last.stop_reason,
-        "error": error,
+        "error": failure,
     }
 
 
