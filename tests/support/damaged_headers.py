@@ -44,7 +44,8 @@ VALUES = (
     struct.pack("<IIQ", gh.ARRAY, gh.STRING, 2) + gh.encode_string("ab") + struct.pack("<Q", 1) + b"\xff",
 )
 SECONDS_PER_FILE = 60
-MEMORY = 4 << 30
+MEMORY = 1 << 30
+"""Bytes that the process may add to what it has with the intact model."""
 
 
 @dataclass(frozen=True)
@@ -254,15 +255,22 @@ def complaint(path: Path, use: Callable[[], object]) -> str | None:
     return None
 
 
+def limit_memory() -> None:
+    """Where the system tells how much address space is taken: sanitizers alone take terabytes of it."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        import resource
+
+        limit = int(statm.read_text().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def work(kind: Kind, folder: Path, numbers: range) -> None:
     """Opens the damaged copies; stdout: each number before its turn, and a JSON object for each complaint."""
     from medusa_cli import native
 
     base = native.Model(str(folder / "base.gguf"), n_gpu_layers=0)
-    with contextlib.suppress(ImportError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory()
     sources = [Damage(path.read_bytes()) for path in sorted(folder.glob(f"{kind}*.gguf"))]
     target = folder / f"damaged-{kind}.gguf"
     for number in numbers:
