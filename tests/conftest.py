@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rich.console import Console
 
 from medusa_cli import native
@@ -19,6 +20,12 @@ if os.environ.get("MEDUSA_PRETEND_DEVICE") == "1":
 # A job in the background of a shell starts with Ctrl-C ignored, and so would all programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Judged by what they assert, not by how busy the machine is; each example writes to files of its own making.
+settings.register_profile(
+    "medusa", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("medusa")
 
 
 @pytest.fixture(scope="session")

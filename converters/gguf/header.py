@@ -103,8 +103,20 @@ class _Cursor:
         return struct.unpack_from(code, self.buffer, self.advance(struct.calcsize(code)))[0]
 
     def string(self) -> str:
+        """A value: vocabularies hold strings that are not UTF-8, their bad bytes are replaced."""
+        return self._bytes().decode("utf-8", errors="replace")
+
+    def identifier(self, what: str) -> str:
+        """A key or the name of a tensor. MedusaError when it is not UTF-8."""
+        data = self._bytes()
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise MedusaError(f"{self.name}: {what} {data!r} is not UTF-8, fetch or convert the file again") from None
+
+    def _bytes(self) -> bytes:
         start = self.advance(self.unpack("<Q"))
-        return bytes(self.buffer[start : self.at]).decode("utf-8", errors="replace")
+        return bytes(self.buffer[start : self.at])
 
     def value(self, kind: int) -> Any:
         if kind == STRING:
@@ -192,7 +204,7 @@ def _parse_kv(cursor: _Cursor, count: int) -> tuple[KeyValue, ...]:
     entries: dict[str, KeyValue] = {}
     for _ in range(count):
         begin = cursor.at
-        key = cursor.string()
+        key = cursor.identifier("key")
         kind = cursor.unpack("<I")
         cursor.skip_value(kind)
         if key in entries:
@@ -205,7 +217,7 @@ def _parse_tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorI
     tensors: dict[str, TensorInfo] = {}
     expected = 0
     for _ in range(count):
-        name = cursor.string()
+        name = cursor.identifier("tensor name")
         dims = cursor.unpack("<I")
         label = f"{cursor.name}: tensor {name!r}"
         if not 1 <= dims <= MAX_DIMS or name in tensors:

@@ -37,7 +37,7 @@ def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) ->
         "context_length": _of_architecture(metadata, "context_length"),
         "embedding_length": _of_architecture(metadata, "embedding_length"),
         "layers": _of_architecture(metadata, "block_count"),
-        "vocabulary": _vocabulary(metadata),
+        "vocabulary": _vocabulary(gguf.path, metadata),
         "chat_template": None if sidecar else bool(metadata.get("tokenizer.chat_template")),
         "heads": None if head_source is None else _heads(head_source),
     }
@@ -47,9 +47,17 @@ def _of_architecture(metadata: dict[str, Any], key: str) -> Any:
     return metadata.get(f"{metadata.get('general.architecture')}.{key}")
 
 
-def _vocabulary(metadata: dict[str, Any]) -> int | None:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    return len(tokens) if tokens else _of_architecture(metadata, "vocab_size")
+def _vocabulary(path: str, metadata: dict[str, Any]) -> int | None:
+    tokens = _array(path, metadata, "tokenizer.ggml.tokens", str)
+    return len(tokens) or _of_architecture(metadata, "vocab_size")
+
+
+def _array(path: str, metadata: dict[str, Any], key: str, kind: type) -> list[Any]:
+    """The array of `kind` under `key`, empty when there is none. MedusaError when there is something else."""
+    values = metadata.get(key, [])
+    if isinstance(values, list) and all(isinstance(value, kind) for value in values[:1]):
+        return values
+    raise MedusaError(f"{path}: its {key} is damaged: fetch, convert or train it again")
 
 
 def _head_tensors(gguf: native.GgufFile) -> list[native.GgufTensor]:
@@ -85,10 +93,10 @@ def _heads(gguf: native.GgufFile) -> dict[str, Any]:
     metadata = gguf.metadata
     version = metadata.get(schema.VERSION_KEY)
     if version != schema.VERSION:
-        raise MedusaError(f"{gguf.path}: heads of layout version {version}, this medusa knows {schema.VERSION}")
+        raise MedusaError(f"{gguf.path}: heads of layout version {version!r}, this medusa knows {schema.VERSION}")
     tensors = _head_tensors(gguf)
-    choices = schema.unflatten_tree(metadata.get(schema.TREE_KEY) or [])
-    accuracy = _accuracy(gguf)
+    choices, accuracy = _tree(gguf.path, metadata), _accuracy(gguf.path, metadata)
+    shares = _array(gguf.path, metadata, schema.SELF_CHECK_KEY, float)
     return {
         "path": gguf.path,
         "kind": metadata.get(schema.KIND_KEY),
@@ -103,7 +111,7 @@ def _heads(gguf: native.GgufFile) -> dict[str, Any]:
         "base_fingerprint": metadata.get(schema.BASE_FINGERPRINT_KEY),
         "source": _under(metadata, schema.SOURCE_KEYS),
         "base_source": _under(metadata, schema.BASE_SOURCE_KEYS),
-        "check_top1": [None if math.isnan(share) else share for share in metadata.get(schema.SELF_CHECK_KEY) or []],
+        "check_top1": [None if math.isnan(share) else share for share in shares],
         "accuracy": accuracy,
         "tree": choices,
         "expected_tokens_per_step": _expected(choices, accuracy),
@@ -115,14 +123,22 @@ def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
 
 
-def _accuracy(gguf: native.GgufFile) -> list[list[float]]:
+def _tree(path: str, metadata: dict[str, Any]) -> trees.Choices:
+    flat = _array(path, metadata, schema.TREE_KEY, int)
+    try:
+        return schema.unflatten_tree(flat)
+    except MedusaError as error:
+        raise MedusaError(f"{path}: {error}") from error
+
+
+def _accuracy(path: str, metadata: dict[str, Any]) -> list[list[float]]:
     """The measured accuracies as [head][rank]; empty when the file has none."""
-    flat = gguf.metadata.get(schema.ACCURACY_KEY) or []
-    ranks = gguf.metadata.get(schema.ACCURACY_RANKS_KEY) or 0
+    flat = _array(path, metadata, schema.ACCURACY_KEY, float)
+    ranks = metadata.get(schema.ACCURACY_RANKS_KEY, 0)
     if not flat:
         return []
-    if ranks < 1 or len(flat) % ranks:
-        raise MedusaError(f"{gguf.path}: its {schema.ACCURACY_KEY} is damaged: convert or train the heads again")
+    if not isinstance(ranks, int) or ranks < 1 or len(flat) % ranks:
+        raise MedusaError(f"{path}: its {schema.ACCURACY_KEY} is damaged: convert or train the heads again")
     return [[float(value) for value in flat[at : at + ranks]] for at in range(0, len(flat), ranks)]
 
 

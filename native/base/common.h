@@ -6,14 +6,17 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/utf8.h"
+
 namespace medusa {
 
 using Token = int32_t;
 
-// A failure a person can act on. The text is one line: what, where, what to do.
+// A failure a person can act on. The text is one line of UTF-8, whatever a damaged file put into it: what, where, what
+// to do.
 class Error : public std::runtime_error {
   public:
-    using std::runtime_error::runtime_error;
+    explicit Error(const std::string& text) : std::runtime_error(one_line(text)) {}
 };
 
 // Milliseconds since construction or the last lap().

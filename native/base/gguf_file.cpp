@@ -48,10 +48,13 @@ GgufFile::GgufFile(const std::string& path) : path_(path), file_(open_file(path)
     std::rewind(file_.get());
     header_.reset(gguf_init_from_file_ptr(file_.get(), {/*no_alloc=*/true, /*ctx=*/nullptr}));
     if (!header_) throw Error(path + " has a damaged or truncated GGUF header: fetch it again");
+    for (int64_t i = 0; i < gguf_get_n_kv(header_.get()); ++i)
+        check_text("metadata key", gguf_get_key(header_.get(), i));
     const uint64_t data_offset = gguf_get_data_offset(header_.get());
     for (int64_t i = 0; i < gguf_get_n_tensors(header_.get()); ++i) {
         TensorInfo info{};
         info.name = gguf_get_tensor_name(header_.get(), i);
+        check_text("tensor name", info.name);
         info.type = gguf_get_tensor_type(header_.get(), i);
         std::memcpy(info.ne, gguf_get_tensor_ne(header_.get(), i), sizeof(info.ne));
         info.n_dims = dimensions(info.ne);
@@ -63,6 +66,11 @@ GgufFile::GgufFile(const std::string& path) : path_(path), file_(open_file(path)
         }
         tensors_.push_back(std::move(info));
     }
+}
+
+void GgufFile::check_text(const std::string& what, std::string_view text) const {
+    if (is_utf8(text)) return;
+    throw Error(path_ + ": " + what + " '" + std::string(text) + "' is not UTF-8: the file is damaged, fetch it again");
 }
 
 const TensorInfo* GgufFile::find(const std::string& name) const {
@@ -90,7 +98,9 @@ int64_t GgufFile::find_key(const char* key, gguf_type type) const {
 std::optional<std::string> GgufFile::get_string(const char* key) const {
     const int64_t id = find_key(key, GGUF_TYPE_STRING);
     if (id < 0) return std::nullopt;
-    return gguf_get_val_str(header_.get(), id);
+    const char* text = gguf_get_val_str(header_.get(), id);
+    check_text("metadata " + std::string(key), text);
+    return text;
 }
 
 std::optional<uint32_t> GgufFile::get_u32(const char* key) const {

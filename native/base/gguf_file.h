@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/common.h"
@@ -40,7 +41,8 @@ struct TensorInfo {
 
 class GgufFile {
   public:
-    // Throws Error for a missing file, a directory, something else than GGUF, or tensors outside the file.
+    // Throws Error for a missing file, a directory, something else than GGUF, keys or tensor names that are not UTF-8,
+    // or tensors outside the file.
     explicit GgufFile(const std::string& path);
 
     const std::string& path() const { return path_; }
@@ -51,7 +53,8 @@ class GgufFile {
     // The blob to open the base model at; nullptr when this is no single file.
     const TensorInfo* base_header() const;
 
-    // Metadata of the expected type; nullopt when the key is absent, Error when it has another type.
+    // Metadata of the expected type; nullopt when the key is absent, Error when it has another type or is a string that
+    // is not UTF-8.
     std::optional<std::string> get_string(const char* key) const;
     std::optional<uint32_t> get_u32(const char* key) const;
     std::optional<bool> get_bool(const char* key) const;
@@ -66,6 +69,8 @@ class GgufFile {
     struct HeaderFree {
         void operator()(gguf_context* context) const { gguf_free(context); }
     };
+    // Throws Error when `text`, which is the file's `what`, is not UTF-8.
+    void check_text(const std::string& what, std::string_view text) const;
     int64_t find_key(const char* key, gguf_type type) const;
 
     std::string path_;

@@ -38,11 +38,6 @@ nb::object scalar(gguf_type type, const void* data, size_t i) {
     }
 }
 
-// Files may hold strings that are no UTF-8; they stay readable.
-nb::object text(const char* s) {
-    return nb::steal(PyUnicode_DecodeUTF8(s, static_cast<Py_ssize_t>(strlen(s)), "replace"));
-}
-
 nb::object value(const gguf_context* header, int64_t id) {
     const gguf_type type = gguf_get_kv_type(header, id);
     if (type == GGUF_TYPE_STRING) return text(gguf_get_val_str(header, id));

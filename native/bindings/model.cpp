@@ -54,9 +54,13 @@ void bind_model(nb::module_& m) {
         .def_prop_ro("n_params", &LlamaModel::parameter_count)
         .def_prop_ro("size_bytes", &LlamaModel::size_bytes)
         .def_prop_ro("is_recurrent", &LlamaModel::is_recurrent)
-        .def_prop_ro("chat_template", &LlamaModel::chat_template)
-        .def_prop_ro("bos_text", &LlamaModel::bos_text)
-        .def_prop_ro("eos_text", &LlamaModel::eos_text)
+        .def_prop_ro("chat_template",
+                     [](const LlamaModel& model) {
+                         const auto found = model.chat_template();
+                         return found ? text(*found) : nb::none();
+                     })
+        .def_prop_ro("bos_text", [](const LlamaModel& model) { return text(model.bos_text()); })
+        .def_prop_ro("eos_text", [](const LlamaModel& model) { return text(model.eos_text()); })
         .def_prop_ro("add_bos", &LlamaModel::adds_bos)
         .def_prop_ro("has_heads",
                      [](const LlamaModel& model) { return model.file().get_u32("medusa.version").has_value(); })
@@ -70,8 +74,7 @@ void bind_model(nb::module_& m) {
         .def(
             "detokenize",
             [](const LlamaModel& model, const std::vector<Token>& tokens, bool special) {
-                const std::string text = model.detokenize(tokens, special);
-                return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+                return text(model.detokenize(tokens, special));
             },
             "tokens"_a, nb::kw_only(), "special"_a = false)
         .def(

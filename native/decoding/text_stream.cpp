@@ -1,39 +1,10 @@
 #include "decoding/text_stream.h"
 
 #include <algorithm>
-#include <string_view>
+
+#include "base/utf8.h"
 
 namespace medusa {
-namespace {
-
-constexpr std::string_view replacement = "\xEF\xBF\xBD";
-
-struct Character {
-    size_t length;  // bytes looked at
-    bool valid;
-    bool unfinished;  // the buffer ended inside it
-};
-
-// Decodes one character (RFC 3629: shortest form only, no surrogates, at most U+10FFFF).
-Character character_at(const std::string& s, size_t i) {
-    const auto byte = [&](size_t k) { return static_cast<unsigned char>(s[k]); };
-    const unsigned char lead = byte(i);
-    if (lead < 0x80) return {1, true, false};
-    if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
-    const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    for (size_t k = 1; k < length; ++k) {
-        if (i + k >= s.size()) return {k, false, true};
-        unsigned char low = 0x80, high = 0xBF;
-        if (k == 1 && lead == 0xE0) low = 0xA0;
-        if (k == 1 && lead == 0xED) high = 0x9F;
-        if (k == 1 && lead == 0xF0) low = 0x90;
-        if (k == 1 && lead == 0xF4) high = 0x8F;
-        if (byte(i + k) < low || byte(i + k) > high) return {k, false, false};
-    }
-    return {length, true, false};
-}
-
-}  // namespace
 
 std::string take_utf8(std::string& buffer, size_t limit, bool final) {
     std::string out;
@@ -45,7 +16,7 @@ std::string take_utf8(std::string& buffer, size_t limit, bool final) {
             if (i + c.length > limit) break;
             out.append(buffer, i, c.length);
         } else {
-            out += replacement;
+            out += replacement_character;
         }
         i += c.length;
     }

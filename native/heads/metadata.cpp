@@ -144,7 +144,11 @@ class Reader {
             out_.tree.emplace_back(flat.begin() + i, flat.begin() + i + length);
             i += length;
         }
-        Tree checked(out_.tree);
+        try {
+            Tree checked(out_.tree);
+        } catch (const Error& error) {
+            throw Error(path_ + ": medusa.tree is damaged (" + error.what() + "): convert the heads again");
+        }
     }
 
     std::set<std::string> known_tensors() const {

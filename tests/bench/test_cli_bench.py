@@ -320,7 +320,11 @@ def test_llama_cpp_python_drafts_with_the_demo_model(demo_model: None, demo_mode
 @pytest.mark.model
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX process groups")
 def test_a_real_interrupt_leaves_no_process(demo_model: None) -> None:
-    code = "import sys; from medusa_cli.cli import main; sys.argv = ['medusa', *sys.argv[1:]]; main()"
+    code = (
+        "import sys; from medusa_cli.bench import measure; from medusa_cli.cli import main; run = measure._run\n"
+        "measure._run = lambda *arguments: (print('measuring', file=sys.stderr, flush=True), run(*arguments))\n"
+        "sys.argv = ['medusa', *sys.argv[1:]]; main()"
+    )
     arguments = ["bench", "demo", "--methods", "plain", "-n", "128"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -331,10 +335,12 @@ def test_a_real_interrupt_leaves_no_process(demo_model: None) -> None:
         start_new_session=True,
         cwd=Path(__file__).parents[1] / "support",
     )
+    assert process.stderr is not None
+    assert "measuring\n" in iter(process.stderr.readline, "")
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=4)
+        process.wait(timeout=1)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, "error" in err) == (130, False)
     assert "answers so far" in out or out == ""
     with pytest.raises(ProcessLookupError):

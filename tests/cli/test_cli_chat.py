@@ -23,7 +23,7 @@ termios = pytest.importorskip("termios")
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
-TIMEOUT = 20.0
+TIMEOUT = 120.0
 
 
 @pytest.fixture

@@ -321,7 +321,7 @@ def test_a_real_interrupt_ends_with_130_and_keeps_the_text(model: str) -> None:
     assert process.stdout is not None
     begun = process.stdout.read(6)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "")
     assert begun == "one tw"
     assert out.endswith("\n")
@@ -335,7 +335,7 @@ def test_a_closed_pipe_ends_quietly(model: str) -> None:
     process.stdout.read(6)
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait(timeout=20) == 141
+    assert process.wait(timeout=120) == 141
 
 
 def test_heads_of_another_vocabulary_are_refused_and_another_name_is_a_remark(

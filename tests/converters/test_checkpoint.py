@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from broken_files import one_line, read_or_refuse, write
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from medusa_cli.converters.checkpoints import torch_file
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -136,7 +136,7 @@ def test_truncated_and_compressed_torch_files(tmp_path: Path) -> None:
 
 
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_damaged_torch_files_are_refused_or_harmless(tmp_path: Path, flips: list[tuple[float, int]]) -> None:
     data = bytearray((HEADS / "medusa-v1" / "medusa_lm_head.pt").read_bytes())
     for place, value in flips:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader, GGUFWriter
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from medusa_cli.converters.gguf import header as gh
 from medusa_cli.converters.gguf.fingerprint import fingerprint
@@ -162,7 +162,7 @@ def test_join_then_split_gives_both_files_back(pair: tuple[Path, Path], tmp_path
     trim=st.integers(0, 29),
     alignment=st.sampled_from([8, 32, 128]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 def test_round_trip_of_any_shape(tmp_path: Path, rows: int, heads: int, trim: int, alignment: int) -> None:
     """trim: the base's last tensor (3 bytes) may or may not be padded."""
     base = write_base(tmp_path / "base.gguf", rows=rows)

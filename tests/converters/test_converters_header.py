@@ -46,7 +46,7 @@ def placed(names: list[str], sizes: list[list[int]], alignment: int) -> list[gh.
     alignment=st.sampled_from([8, 32, 64]),
     prefix=st.binary(max_size=40),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_build_then_parse_gives_everything_back(
     entries: dict[str, tuple[int, Any]], names: list[str], sizes: list[list[int]], alignment: int, prefix: bytes
 ) -> None:
@@ -66,7 +66,7 @@ def test_build_then_parse_gives_everything_back(
 
 
 @given(cut=st.floats(0, 1), flip=st.floats(0, 1), value=st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_damaged_bytes_are_parsed_or_refused(cut: float, flip: float, value: int) -> None:
     kv = [
         gh.encode_kv("general.architecture", gh.STRING, "llama"),

@@ -15,7 +15,7 @@ import pytest
 import torch
 from head_modules import HydraHeads, VllmHeads, medusa_heads, prefix_layer
 from head_numpy import NumpyHeads
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_head_fixtures import FOLDER, HEADS, HIDDEN, VOCAB, build
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -440,7 +440,7 @@ KEYS = [
     ),
     config=st.dictionaries(st.sampled_from(KEYS), NONSENSE, max_size=3),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_lies_in_header_and_configuration_are_refused_or_harmless(
     tmp_path: Path, name: str, mutations: list[tuple[int, str, Any]], config: dict[str, Any]
 ) -> None:

@@ -62,7 +62,8 @@ class Hub:
             "HF_HOME": str(self.home),
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_ETAG_TIMEOUT": "5",
+            "HF_HUB_ETAG_TIMEOUT": "60",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "60",
             "NO_PROXY": "127.0.0.1",
         }
         command = [sys.executable, "-c", SCRIPT, f"resolve_{kind}", reference]
@@ -73,7 +74,7 @@ class Hub:
             cwd=Path(__file__).parents[1] / "support",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         self.messages = done.stderr

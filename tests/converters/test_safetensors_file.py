@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from broken_files import one_line, read_or_refuse, write
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
 from medusa_cli.converters.checkpoints.safetensors_file import MAX_HEADER_BYTES, SafetensorsFile, widened
@@ -43,7 +43,7 @@ DTYPES = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int16, np.i
     ),
     metadata=st.none() | st.dictionaries(st.text(max_size=5), st.text(max_size=5), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_what_the_library_writes_is_read_back(
     tmp_path: Path, tensors: dict[str, Any], metadata: dict[str, str] | None
 ) -> None:
@@ -67,7 +67,7 @@ VALID = save({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3,
     cut=st.integers(0, len(VALID)),
     flips=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(1, 255)), max_size=6),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 def test_damage_is_refused_or_harmless(tmp_path: Path, cut: int, flips: list[tuple[int, int]]) -> None:
     """Whatever happens to the bytes: a MedusaError, or tensors of the size that they claim."""
     data = bytearray(VALID)

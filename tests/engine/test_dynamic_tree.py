@@ -58,7 +58,7 @@ def paths_of(parents: list[int], tokens: list[int]) -> list[Path]:
 
 
 @given(table=tables(), slope=st.floats(0.001, 0.6), room=st.integers(1, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int) -> None:
     calibration = testing.HeadCalibration(3)
     growth = testing.DynamicTree(table, 3, ranks=2, width=4)
@@ -132,7 +132,7 @@ def test_candidates_are_learned_whether_drafted_or_not() -> None:
 
 
 @given(true=st.floats(0.02, 0.98), q=st.floats(0.001, 0.999))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_calibration_learns_how_often_a_token_comes(true: float, q: float) -> None:
     calibration = testing.HeadCalibration(1)
     for n in range(1500):
@@ -221,7 +221,7 @@ def run(
     temperature=st.sampled_from([0.0, 0.8]),
     lookup=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_dynamic_trees_change_no_text(acceptance: float, seed: int, temperature: float, lookup: bool) -> None:
     plain = testing.FakeSession(native.Tree([]), seed=seed, memory=3 if lookup else 0).generate(
         PROMPT, max_tokens=60, sampling=native.Sampling(temperature=temperature, top_k=12, seed=seed), ignore_eos=True

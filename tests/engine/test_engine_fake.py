@@ -63,7 +63,7 @@ def run(
 
 
 @given(choices=tree_choices(), acceptance=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 1000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_greedy_equals_plain_decoding(choices: list[list[int]], acceptance: float, seed: int) -> None:
     plain, _ = run([], seed=seed)
     drafted, session = run(choices, acceptance=acceptance, seed=seed)
@@ -82,7 +82,7 @@ def test_greedy_equals_plain_decoding(choices: list[list[int]], acceptance: floa
     penalty=st.sampled_from([1.0, 1.3]),
     acceptance=st.sampled_from([0.0, 0.7, 1.0]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exact_equals_plain_sampling_with_the_same_seed(
     choices: list[list[int]], seed: int, temperature: float, penalty: float, acceptance: float
 ) -> None:
@@ -104,7 +104,7 @@ def test_forced_acceptance_fills_every_step_and_none_at_zero() -> None:
 
 
 @given(choices=tree_choices(), seed=st.integers(0, 100))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tokens_per_step_is_one_plus_the_sum_of_acceptances(choices: list[list[int]], seed: int) -> None:
     generation, _ = run(choices, acceptance=0.7, seed=seed)
     stats = generation.stats
@@ -112,7 +112,7 @@ def test_tokens_per_step_is_one_plus_the_sum_of_acceptances(choices: list[list[i
 
 
 @given(choices=tree_choices(), seed=st.integers(0, 100), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_output_does_not_depend_on_the_order_of_siblings(
     choices: list[list[int]], seed: int, data: st.DataObject
 ) -> None:
@@ -134,7 +134,7 @@ def longest_greedy_match(session: testing.FakeSession, choices: list[list[int]],
 
 
 @given(choices=tree_choices(), seed=st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_accepted_path_is_the_longest_match(choices: list[list[int]], seed: int) -> None:
     generation, session = run(choices, acceptance=1.0, seed=seed)
     depth = longest_greedy_match(session, choices, PROMPT)

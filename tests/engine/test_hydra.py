@@ -129,7 +129,7 @@ def hydra(base: native.Model, matrices: dict[str, np.ndarray], tmp_path_factory:
     return native.Heads(base, str(path)), Reference(source, matrices)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_trees_of_any_shape_hold_the_heads_candidates(
     hydra: tuple[native.Heads, Reference], data: st.DataObject

@@ -125,7 +125,7 @@ def run(
     temperature=st.sampled_from([0.0, 0.5, 1.5]),
     acceptance=st.sampled_from([0.0, 0.5, 1.0]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_lookup_changes_no_token(
     choices: list[list[int]], seed: int, memory: int, temperature: float, acceptance: float
 ) -> None:

@@ -50,7 +50,7 @@ def test_teacher_forcing_without_a_tree_is_plain_decoding(tiny: native.Model) ->
 
 
 @given(choices=tree_choices(), data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_whatever_is_drafted_beside_the_path_changes_nothing(
     tiny: native.Model, choices: list[list[int]], data: st.DataObject
 ) -> None:

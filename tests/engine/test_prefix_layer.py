@@ -53,7 +53,7 @@ def test_the_newest_output_equals_numpy(heads: native.Heads, source: SourceHeads
     assert_close(layer.newest()[0], expected[-1])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_the_cache_after_rollback_equals_a_fresh_computation(
     heads: native.Heads, source: SourceHeads, data: st.DataObject

@@ -74,7 +74,7 @@ def relative_cost(ratio: float, acceptance: float) -> float:
     lengths=st.lists(st.integers(96, 1500), min_size=1, max_size=8),
     acceptance=st.sampled_from([0.0, 0.01]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_useless_heads_never_cost_more_than_three_percent(ratio: float, lengths: list[int], acceptance: float) -> None:
     machine, watchdog = Machine(ratio, always(acceptance)), testing.Watchdog()
     for length in lengths:
@@ -158,7 +158,7 @@ def test_a_single_slow_step_does_not_end_a_success() -> None:
     temperature=st.sampled_from([0.0, 1.0]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_switching_at_any_step_changes_no_token(
     choices: list[list[int]], pattern: list[bool], acceptance: float, temperature: float, seed: int
 ) -> None:

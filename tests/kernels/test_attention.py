@@ -73,7 +73,7 @@ def test_attention_is_what_it_says(isa: str, size: tuple[int, int]) -> None:
     blocks=st.integers(1, 20),
     threads=st.integers(1, 3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bits_do_not_depend_on_instruction_set_rows_or_threads(
     isa: str, seed: int, tokens: int, key_heads: int, group: int, blocks: int, threads: int
 ) -> None:

@@ -72,7 +72,7 @@ ADVERSARIAL = [0.0, -0.0, 1e-45, -1e-40, 1e-20, 1.0, -1.0, 127.0, 1e4, -3e4, 1e3
     seed=st.integers(0, 1000),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_odd_values_and_shapes(
     isa: str, type_: str, columns: int, groups: int, n: int, seed: int, data: st.DataObject
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,26 @@ class Repo:
         return None
 
 
+class _Server(ThreadingHTTPServer):
+    """Waits for the threads of its connections when it closes, and takes clients that go away for granted.
+
+    The inherited handle_error() prints a traceback, which parses source text in the connection's thread. Python 3.11
+    before 3.11.8 fails with "AST constructor recursion depth mismatch" wherever another thread does that, too: in
+    pytest, which then shows a failed test.
+    """
+
+    daemon_threads = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.failures: list[BaseException | None] = []
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, ConnectionError):
+            self.failures.append(error)
+
+
 class HubServer:
     """Serves `repos` on a free port while the context is open.
 
@@ -51,7 +72,7 @@ class HubServer:
         self.drops: dict[str, int] = {}
         self.failing: int | None = None
         handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
@@ -71,11 +92,13 @@ class HubServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        assert self._server.failures == []
 
 
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds until a connection that says nothing is closed
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""

@@ -60,7 +60,7 @@ def all_trees(heads: int, ranks: int, nodes: int) -> list[frozenset[tuple[int, .
     st.lists(st.lists(st.floats(0.01, 0.5), min_size=2, max_size=2), min_size=1, max_size=3),
     st.integers(1, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_greedy_tree_is_the_best_tree(accuracy: list[list[float]], nodes: int) -> None:
     candidates = all_trees(len(accuracy), 2, nodes)
     tree = tree_search.greedy_tree(accuracy, nodes)

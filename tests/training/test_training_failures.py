@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,22 +104,22 @@ def test_one_giant_line_costs_neither_time_nor_memory(tmp_path: Path, start: byt
         for _ in range(64):
             file.write(b"many words " * ((1 << 20) // 11))
     code = (
-        "import resource, sys\n"
+        "import resource, sys, time\n"
         "from pathlib import Path\n"
         "from medusa_cli.training.text import dialogs\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    dialogs.FileSource(Path(sys.argv[1]))\n"
         "except dialogs.MedusaError as error:\n    print(error)\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+        "print(time.process_time())\n"
     )
     if sys.platform != "linux":
         pytest.skip("reads memory in KiB")
-    begin = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, str(data)], capture_output=True, text=True, check=True)
-    message, mebibytes = done.stdout.splitlines()
+    message, mebibytes, seconds = done.stdout.splitlines()
     assert "prompts.jsonl" in message
     assert int(mebibytes) < 100
-    assert time.monotonic() - begin < 30
+    assert float(seconds) < 30
 
 
 def test_an_array_is_read_in_pieces_whatever_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
