@@ -64,8 +64,8 @@ def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
     dear = run(**order, tokens=150, later={"delay_us": 1000 * DELAY_MS})
     asked = [nodes > 1 for nodes in dear["nodes"]]
     assert sum(asked[len(asked) // 2 :]) <= 0.2 * len(asked) / 2
-    plain = run(**{**order, "tree": None}, tokens=40, later={"delay_us": 1000 * DELAY_MS})
-    assert dear["stats"]["tokens_per_second"] >= 0.85 * plain["stats"]["tokens_per_second"]
+    timings = dear["stats"]["timings_ms"]
+    assert timings["draft"] <= 0.25 * timings["verify"]
     # Where only the model's graphs take longer, further nodes are nearly free.
     cheap = run(**order, tokens=80, later={"delay_us": 1000 * DELAY_MS, "delays_heads": False})
     cpu = run(**order, tokens=80, device=False)
