@@ -274,6 +274,7 @@ class Session:
         type_k: str = "f16",
         type_v: str = "f16",
         lookup: bool = False,
+        recycling: bool = False,
         dynamic: DynamicTree | None = None,
     ) -> None:
         """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
