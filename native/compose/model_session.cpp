@@ -43,7 +43,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     plan.dynamic = params.dynamic;
     plan.lookup = params.lookup;
     plan.recycling = params.recycling;
-    if (heads) plan.ranks = heads->output_rows();
+    plan.ranks = heads ? heads->output_rows() : model->vocab_size();
     check(*model, heads.get(), plan.tree, params);
     if (params.recycling && plan.has_heads() && !params.dynamic) {
         throw Error("recycled tokens draft beside dynamic trees, not beside a fixed one");
