@@ -274,6 +274,7 @@ class Session:
         type_k: str = "f16",
         type_v: str = "f16",
         lookup: bool = False,
+        recycling: bool = False,
         dynamic: DynamicTree | None = None,
     ) -> None:
         """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
@@ -281,6 +282,9 @@ class Session:
         dynamic: in place of a tree; .tree is then a chain of all heads.
 
         lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.
+
+        recycling: steps also draft what the model found likely after the same one or two tokens; with heads it needs
+        dynamic trees, as these alone hold the drafts of both.
         """
     n_ctx: int
     tree: Tree
@@ -460,6 +464,7 @@ class testing:
             lookup: bool = False,
             memory: int = 0,
             dynamic: bool = False,
+            recycling: bool = False,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from medusa_cli.decoding import trees
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.support.errors import MedusaError
 
 STOCK, PLAIN, MEDUSA, LOOKUP, DRAFT_MODEL = "stock", "plain", "medusa", "lookup", "draft-model"
+RECYCLING = "recycling"
 BASELINES = (STOCK, PLAIN)
 """What speedups are relative to, where they are among the methods of a run."""
 
@@ -48,6 +50,15 @@ def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
     return lambda options: dataclasses.replace(options, lookup=lookup)
 
 
+def _recycling_without_heads(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_lookup_alone(options), recycling=True)
+
+
+def _with_recycling(options: DraftOptions) -> DraftOptions:
+    """Of trees dynamic ones alone hold recycled tokens."""
+    return dataclasses.replace(options, lookup=True, recycling=True, tree=options.tree or trees.DYNAMIC)
+
+
 _ALL = (
     Method(
         STOCK,
@@ -59,6 +70,17 @@ _ALL = (
     Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True, draft=_with_lookup(False)),
     Method(LOOKUP, "drafts of prompt lookup, without heads", draft=_lookup_alone),
     Method(f"{MEDUSA}+{LOOKUP}", "drafts of both", needs_heads=True, draft=_with_lookup(True)),
+    Method(
+        f"{LOOKUP}+{RECYCLING}",
+        "drafts of prompt lookup and of the model's own likeliest tokens, without heads",
+        draft=_recycling_without_heads,
+    ),
+    Method(
+        f"{MEDUSA}+{LOOKUP}+{RECYCLING}",
+        "drafts of all three, in dynamic trees",
+        needs_heads=True,
+        draft=_with_recycling,
+    ),
     Method(
         "llama-lookup",
         "llama-cpp-python's prompt lookup (its loop is Python)",

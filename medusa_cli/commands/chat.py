@@ -60,6 +60,7 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     from medusa_cli.support.units import size
 
     model, heads, plan = engine.model, engine.heads, engine.plan
+    others = ["prompt lookup"] * plan.lookup + ["recycling"] * plan.recycling
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
@@ -67,13 +68,13 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
         drafting = (
             "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )
-        drafting += ", prompt lookup does" * plan.lookup
+        drafting += f", {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
     elif heads is not None:
         tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
         drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({plan.tree_name})"
-        drafting += " and prompt lookup" * plan.lookup
-    elif plan.lookup:
-        drafting = "prompt lookup drafts (`medusa train` adds heads)"
+        drafting += "".join(f" and {other}" for other in others)
+    elif others:
+        drafting = f"{' and '.join(others)} {'draft' if len(others) > 1 else 'drafts'} (`medusa train` adds heads)"
     else:
         drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
     return [

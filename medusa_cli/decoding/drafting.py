@@ -70,6 +70,7 @@ class DraftPlan:
 
     heads: the file of the heads that are loaded, if any. tree: what they fill; None: they draft nothing. tree_name: ""
     where no heads draft. watchdog: steps may leave out drafts that do not pay (an answer with a seed keeps them all).
+    recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
     """
 
     heads: Path | None = None
@@ -77,6 +78,7 @@ class DraftPlan:
     tree_name: str = ""
     lookup: bool = False
     watchdog: bool = False
+    recycling: bool = False
 
     @property
     def dynamic(self) -> bool:
@@ -141,13 +143,17 @@ def plan(
     """
     path = heads_to_load(options, model)
     lookup = _lookup(options, model, seeded)
+    recycling = _recycling(options, model)
     if path is None:
-        return DraftPlan(lookup=lookup)
+        return DraftPlan(lookup=lookup, recycling=recycling)
+    if recycling and options.tree not in (None, trees.DYNAMIC):
+        raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
     name, chosen = _named(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
-    return DraftPlan(path, chosen, name, lookup, watchdog)
+    # A fixed tree that nobody asked for by name has no room for recycled tokens.
+    return DraftPlan(path, chosen, name, lookup, watchdog, recycling and not isinstance(chosen, FixedTree))
 
 
 def _is_default(options: DraftOptions) -> bool:
@@ -164,6 +170,15 @@ def _lookup(options: DraftOptions, model: ModelFacts, seeded: bool) -> bool:
             raise MedusaError(f"{recurrent(model)} drafts: leave out --lookup")
         return options.lookup
     return _is_default(options) and not seeded and not model.is_recurrent
+
+
+def _recycling(options: DraftOptions, model: ModelFacts) -> bool:
+    """As asked for. MedusaError when the model cannot."""
+    if options.no_spec or not options.recycling:
+        return False
+    if model.is_recurrent:
+        raise MedusaError(f"{recurrent(model)} drafts: leave out --recycling")
+    return True
 
 
 def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:

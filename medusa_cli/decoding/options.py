@@ -135,6 +135,15 @@ class DraftOptions:
             help="Draft what followed the same words before; default: unless --tree or --seed is given.",
         ),
     ] = None
+    recycling: Annotated[
+        bool,
+        typer.Option(
+            "--recycling",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Draft the model's own likeliest next tokens, too (no heads needed).",
+        ),
+    ] = False
     no_spec: Annotated[
         bool,
         typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),

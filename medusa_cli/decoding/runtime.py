@@ -103,7 +103,7 @@ def open_engine(
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-    session = open_session(model, heads, plan.tree, options, lookup=plan.lookup)
+    session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
     return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
 
 
@@ -119,6 +119,7 @@ def open_session(
     options: EngineOptions,
     *,
     lookup: bool = False,
+    recycling: bool = False,
 ) -> native.Session:
     """A session in which `heads` fill `tree`; without a tree they draft nothing."""
     from medusa_cli import native
@@ -139,6 +140,7 @@ def open_session(
         type_k=options.cache_type_k.value,
         type_v=options.cache_type_v.value,
         lookup=lookup,
+        recycling=recycling,
     )
 
 

@@ -70,7 +70,7 @@ DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vec
 
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                                              const Tree* tree, int n_ctx, int n_threads, const std::string& type_k,
-                                             const std::string& type_v, bool lookup,
+                                             const std::string& type_v, bool lookup, bool recycling,
                                              const std::optional<DynamicTreeStart>& dynamic) {
     ModelSessionParams params;
     params.context_size = n_ctx;
@@ -80,6 +80,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     if (tree) params.tree = *tree;
     params.dynamic = dynamic;
     params.lookup = lookup;
+    params.recycling = recycling;
     return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
 }
 
@@ -236,7 +237,7 @@ void bind_session(nb::module_& m) {
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
-                "dynamic"_a = nb::none());
+                "recycling"_a = false, "dynamic"_a = nb::none());
     bind_session_methods(session);
 }
 

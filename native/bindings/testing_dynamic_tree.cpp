@@ -47,10 +47,14 @@ class TableTree {
     nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost) {
         levels_.asked.clear();
         Draft draft;
-        tree_.grow(levels_, root, room, calibration, cost, draft);
+        tree_.grow(levels_, root, room, {calibration, calibration, calibration}, cost, draft);
         return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
     }
-    void learn(const std::vector<Token>& came, HeadCalibration& calibration) { tree_.learn(came, calibration); }
+    void learn(const std::vector<Token>& came, HeadCalibration& calibration) {
+        Calibrations calibrations{calibration, calibration, calibration};
+        tree_.learn(came, calibrations);
+        calibration = calibrations[0];
+    }
 
   private:
     TableLevels levels_;

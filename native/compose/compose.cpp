@@ -5,6 +5,8 @@
 #include "drafting/economy.h"
 #include "drafting/heads_drafter.h"
 #include "drafting/lookup_drafter.h"
+#include "drafting/merged_levels.h"
+#include "drafting/recycling.h"
 
 namespace medusa {
 namespace {
@@ -17,7 +19,7 @@ DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
 
 TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
     const TreeBounds fixed{plan.tree.leaf_count(), plan.tree.size()};
-    const TreeBounds bounds = plan.dynamic ? DynamicTreeDrafter::bounds(dynamic_params(plan)) : fixed;
+    const TreeBounds bounds = plan.dynamic || plan.recycling ? DynamicTreeDrafter::bounds(dynamic_params(plan)) : fixed;
     return plan.lookup ? LookupDrafter::bounds(bounds, lookup) : bounds;
 }
 
@@ -31,13 +33,23 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
     auto cost = std::make_shared<DraftCost>(curve, plan.learns_cost);
     ComposedSession composed;
     std::unique_ptr<Drafter> drafter;
-    if (plan.has_heads() && plan.dynamic) {
-        auto dynamic = std::make_unique<DynamicTreeDrafter>(make_levels(*target), dynamic_params(plan),
-                                                            plan.dynamic->calibration, cost);
+    std::unique_ptr<LevelSource> levels;
+    if (plan.has_heads()) levels = make_levels(*target);
+    if (plan.recycling) {
+        auto recycled = std::make_unique<RecyclingLevels>(target->vocab_size());
+        if (levels) {
+            levels = std::make_unique<MergedLevels>(std::move(levels), std::move(recycled));
+        } else {
+            levels = std::move(recycled);
+        }
+    }
+    if (levels && (plan.dynamic || plan.recycling)) {
+        const auto known = plan.dynamic ? plan.dynamic->calibration : HeadCalibration::Table{};
+        auto dynamic = std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), known, cost);
         composed.dynamic = dynamic.get();
         drafter = std::move(dynamic);
-    } else if (plan.has_heads()) {
-        drafter = std::make_unique<HeadsDrafter>(make_levels(*target));
+    } else if (levels) {
+        drafter = std::make_unique<HeadsDrafter>(std::move(levels));
     }
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =

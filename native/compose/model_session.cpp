@@ -18,7 +18,7 @@ Tree chain_of(int depth) {
 
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
     if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
-    if ((tree.size() > 1 || params.lookup) && model.is_recurrent()) {
+    if ((tree.size() > 1 || params.lookup || params.recycling) && model.is_recurrent()) {
         throw Error(model.path() + " is a recurrent model, whose state cannot follow drafts: use --no-spec");
     }
     if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
@@ -35,15 +35,19 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
 
 ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                              const ModelSessionParams& params) {
-    if (params.dynamic && (params.tree.size() > 1 || !heads)) {
+    if (params.dynamic && (params.tree.size() > 1 || (!heads && !params.recycling))) {
         throw Error("dynamic trees need heads, and no tree beside them");
     }
     DraftingPlan plan;
-    plan.tree = params.dynamic ? chain_of(heads->head_count()) : params.tree;
+    plan.tree = params.dynamic && heads ? chain_of(heads->head_count()) : params.tree;
     plan.dynamic = params.dynamic;
     plan.lookup = params.lookup;
-    if (heads) plan.ranks = heads->output_rows();
+    plan.recycling = params.recycling;
+    plan.ranks = heads ? heads->output_rows() : model->vocab_size();
     check(*model, heads.get(), plan.tree, params);
+    if (params.recycling && plan.has_heads() && !params.dynamic) {
+        throw Error("recycled tokens draft beside dynamic trees, not beside a fixed one");
+    }
 
     ContextParams context;
     context.context_size = params.context_size > 0

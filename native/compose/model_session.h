@@ -20,6 +20,7 @@ struct ModelSessionParams {
     Tree tree;                                // the root alone: the heads draft nothing
     std::optional<DynamicTreeStart> dynamic;  // instead of a tree
     bool lookup = false;
+    bool recycling = false;  // without heads, or beside dynamic trees
 };
 
 // heads: may be null. Throws Error where the parts do not fit together.

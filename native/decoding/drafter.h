@@ -1,6 +1,7 @@
 // What proposes tokens. Medusa heads are the first; Hydra, prompt lookup and others come through the same door.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace medusa {
 struct DrafterNeeds {
     bool hidden = false;      // post-norm hidden states: of the last accepted node in draft(), of all in committed()
     bool all_states = false;  // committed() for the tokens of the prompt, too, and not for its last one alone
+    bool rows = false;        // verified(): what the model said at every node of a draft
 };
 
 struct DraftInput {
@@ -32,6 +34,15 @@ struct Draft {
     void set_root(Token root);
 };
 
+// A draft that the model has checked.
+struct Verified {
+    std::span<const Token> context;  // committed tokens before the root
+    const Draft& draft;
+    const std::vector<int>& path;                              // accepted nodes, from the root down
+    Token next;                                                // the token after the last of them
+    std::function<std::span<const float>(int node)> logits{};  // of the token after a node
+};
+
 class Drafter {
   public:
     virtual ~Drafter() = default;
@@ -42,6 +53,8 @@ class Drafter {
     virtual void committed(int position, std::span<const float> state) {}
     // Tokens from `position` on are no longer part of the text.
     virtual void rolled_back(int position) {}
+    // Only where rows are needed; before the nodes of the path are committed.
+    virtual void verified(const Verified& step) {}
     // Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
     // tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, Draft& out) = 0;

@@ -177,6 +177,10 @@ bool Session::verify(Run& run) {
 
 // The tokens that the step emits: the accepted drafts and the next root.
 std::vector<Token> Session::commit(const Accepted& accepted) {
+    if (drafter_ && drafter_->needs().rows) {
+        drafter_->verified(
+            {cached_, draft_, accepted.path, accepted.next_root, [this](int node) { return target_->logits(node); }});
+    }
     target_->commit(*draft_.tree, accepted.path);
     std::vector<Token> emitted;
     const bool hidden = drafter_ && drafter_->needs().hidden;

@@ -15,14 +15,14 @@ constexpr double share_weight = 0.05;
 DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
     : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
 
-double DynamicTree::grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
                          Draft& out) {
     pool_.clear();
     double levels_ms = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
         if (!choose_frontier(depth, cost)) break;
         const Stopwatch watch;
-        expand(source, depth, root, calibration);
+        expand(source, depth, root, calibrations);
         cost.record_level(depth, watch.elapsed_ms());
         levels_ms += cost.level_ms(depth);
     }
@@ -52,7 +52,7 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost) {
     return gain > cost.rate() * cost.level_ms(depth);
 }
 
-void DynamicTree::expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration) {
+void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations) {
     paths_.assign(frontier_.size() * depth, root);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         int at = frontier_[row];
@@ -66,9 +66,10 @@ void DynamicTree::expand(LevelSource& source, int depth, Token root, const HeadC
         double best = 0;
         for (int rank = 0; rank < drafts_.ranks; ++rank) {
             const size_t i = row * drafts_.ranks + rank;
-            const double share = calibration.probability(depth, drafts_.q[i]);
+            const Origin origin = drafts_.origin(i);
+            const double share = calibrations[static_cast<size_t>(origin)].probability(depth, drafts_.q[i]);
             best = std::max(best, share);
-            pool_.push_back({drafts_.tokens[i], parent, depth, drafts_.q[i], reached * share, -1, 0});
+            pool_.push_back({drafts_.tokens[i], origin, parent, depth, drafts_.q[i], reached * share, -1, 0});
         }
         best_share_[depth] += share_weight * (best - best_share_[depth]);
     }
@@ -120,14 +121,15 @@ void DynamicTree::build(int size, Token root, Draft& out) {
     out.tree = &tree_;
 }
 
-void DynamicTree::learn(std::span<const Token> came, HeadCalibration& calibration) {
+void DynamicTree::learn(std::span<const Token> came, Calibrations& calibrations) {
     int child = pool_.empty() ? -1 : 0;
     for (const Token token : came) {
         if (child < 0) break;
         const int parent = pool_[child].parent;
         int right = -1;
         for (; child < static_cast<int>(pool_.size()) && pool_[child].parent == parent; ++child) {
-            calibration.record(pool_[child].depth, pool_[child].q, pool_[child].token == token);
+            calibrations[static_cast<size_t>(pool_[child].origin)].record(pool_[child].depth, pool_[child].q,
+                                                                          pool_[child].token == token);
             if (pool_[child].token == token) right = child;
         }
         child = right < 0 ? -1 : pool_[right].first_child;

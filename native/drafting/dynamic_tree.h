@@ -1,6 +1,7 @@
 // Trees that are grown anew in each step, by what the heads say of this very position.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "drafting/level_source.h"
 
 namespace medusa {
+
+// By Origin.
+using Calibrations = std::array<HeadCalibration, origins>;
 
 struct DynamicTreeParams {
     int max_nodes = 32;  // root included
@@ -25,17 +29,18 @@ class DynamicTree {
     // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
     // out.tree stays valid until the next call. `cost` is told what the levels took. Returns the tokens that the draft
     // is expected to bring more than a plain step would in the same time, the source's levels included.
-    double grow(LevelSource& source, Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+    double grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
                 Draft& out);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
-    void learn(std::span<const Token> came, HeadCalibration& calibration);
+    void learn(std::span<const Token> came, Calibrations& calibrations);
     // Nothing is known of what follows the newest tree.
     void forget() { pool_.clear(); }
 
   private:
     struct Candidate {
         Token token;
+        Origin origin;
         int parent;  // index in the pool, -1: the root
         int depth;
         float q;          // as the head says
@@ -44,7 +49,7 @@ class DynamicTree {
         int node;         // in the tree
     };
     bool choose_frontier(int depth, const DraftCost& cost);
-    void expand(LevelSource& source, int depth, Token root, const HeadCalibration& calibration);
+    void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations);
     struct Size {
         int nodes = 1;
         double gain = 0;  // expected tokens over those of the root alone, less what the nodes' time is worth

@@ -7,7 +7,8 @@ namespace medusa {
 DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, const DynamicTreeParams& params,
                                        const HeadCalibration::Table& calibration, std::shared_ptr<DraftCost> cost)
     : source_(std::move(source)),
-      calibration_(source_->depth(), calibration),
+      calibrations_{HeadCalibration(source_->depth(), calibration), HeadCalibration(source_->depth()),
+                    HeadCalibration(source_->depth(), calibration)},
       cost_(std::move(cost)),
       tree_(source_->depth(), params) {}
 
@@ -17,7 +18,7 @@ void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
 }
 
 void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
-    if (known_ > 0) tree_.learn(input.context.subspan(known_), calibration_);
+    if (known_ > 0) tree_.learn(input.context.subspan(known_), calibrations_);
     known_ = input.context.size();
     out.set_root(input.context.back());
     if (input.plain) return;
@@ -26,12 +27,12 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
         return;
     }
     source_->begin(input);
-    note_gain(tree_.grow(*source_, input.context.back(), input.room, calibration_, *cost_, out));
+    note_gain(tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, out));
 }
 
 void DynamicTreeDrafter::note_gain(double tokens) {
     gain_ += gain_weight * (tokens - gain_);
-    if (gain_ > 0) {
+    if (gain_ > -negligible) {
         fruitless_ = 0;
         next_pause_ = first_pause;
     } else if (++fruitless_ >= patience) {

@@ -28,14 +28,15 @@ class DynamicTreeDrafter final : public Drafter {
     void begin(std::span<const Token> prompt) override;
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
+    void verified(const Verified& step) override { source_->verified(step); }
     void draft(const DraftInput& input, Draft& out) override;
-    const HeadCalibration::Table& calibration() const { return calibration_.table(); }
+    const HeadCalibration::Table& calibration() const { return calibrations_[0].table(); }
 
   private:
     void note_gain(double tokens);
 
     std::unique_ptr<LevelSource> source_;
-    HeadCalibration calibration_;
+    Calibrations calibrations_;
     std::shared_ptr<DraftCost> cost_;
     DynamicTree tree_;
     size_t known_ = 0;   // tokens of the context that the newest tree was grown at the end of; 0: none
@@ -43,7 +44,7 @@ class DynamicTreeDrafter final : public Drafter {
     int fruitless_ = 0;  // steps in a row without a gain
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
 
-    static constexpr double gain_weight = 0.1;
+    static constexpr double gain_weight = 0.1, negligible = 0.01;  // tokens a step
     static constexpr int patience = 4, first_pause = 4, longest_pause = 64;
 };
 

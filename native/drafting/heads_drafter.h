@@ -15,6 +15,7 @@ class HeadsDrafter final : public Drafter {
     DrafterNeeds needs() const override { return source_->needs(); }
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
+    void verified(const Verified& step) override { source_->verified(step); }
     // The shape must not be deeper than the source.
     void draft(const DraftInput& input, Draft& out) override;
 

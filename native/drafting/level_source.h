@@ -8,11 +8,18 @@
 
 namespace medusa {
 
+// Who says so: what a probability is worth is learned for each apart.
+enum class Origin : uint8_t { heads, recycled, both };
+inline constexpr int origins = 3;
+
 // The `ranks` most probable tokens below each of n nodes, most probable first: [n][ranks].
 struct LevelDrafts {
     int ranks = 0;
     std::vector<Token> tokens;
-    std::vector<float> q;  // probability of the token given the path to it
+    std::vector<float> q;           // probability of the token given the path to it
+    std::vector<Origin> origins{};  // empty: all of the heads
+
+    Origin origin(size_t i) const { return origins.empty() ? Origin::heads : origins[i]; }
 };
 
 class LevelSource {
@@ -24,6 +31,7 @@ class LevelSource {
     // As in Drafter.
     virtual void committed(int position, std::span<const float> state) {}
     virtual void rolled_back(int position) {}
+    virtual void verified(const Verified& step) {}
     // A step starts. The root is the last token of input.context.
     virtual void begin(const DraftInput& input) = 0;
     // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.

@@ -36,6 +36,9 @@ class LookupDrafter final : public Drafter {
     void rolled_back(int position) override {
         if (inner_) inner_->rolled_back(position);
     }
+    void verified(const Verified& step) override {
+        if (inner_) inner_->verified(step);
+    }
     void draft(const DraftInput& input, Draft& out) override;
 
   private:

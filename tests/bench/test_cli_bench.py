@@ -263,6 +263,7 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
 
     assert {name: isa(method) for name, method in METHODS.items()} == {
         "stock": "off", "plain": "unset", "medusa": "unset", "lookup": "unset", "medusa+lookup": "unset",
+        "lookup+recycling": "unset", "medusa+lookup+recycling": "unset",
         "llama-lookup": "off", "draft-model": "off",
     }  # fmt: skip
 

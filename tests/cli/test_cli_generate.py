@@ -235,6 +235,14 @@ def test_built_in_trees_are_clipped_to_the_heads(
     assert (tree.depth, tree.max_rank) == (2, 2)
 
 
+@pytest.mark.parametrize("recycling", [False, True])
+def test_recycling_is_off_unless_asked_for(model: str, session: type[FakeSession], recycling: bool) -> None:
+    session.answers = ["a"]
+    code, _, err = generate(model, "-p", "x", *["--recycling"] * recycling)
+    assert (code, err) == (0, "")
+    assert session.created[0].recycling is recycling
+
+
 def test_a_single_file_brings_its_own_heads(
     model: str, session: type[FakeSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:

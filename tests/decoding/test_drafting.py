@@ -46,8 +46,9 @@ def asked(
     lookup: bool | None = None,
     no_heads: bool = False,
     no_spec: bool = False,
+    recycling: bool = False,
 ) -> DraftOptions:
-    return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec)
+    return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling)
 
 
 def fixed(
@@ -56,13 +57,13 @@ def fixed(
     return DraftPlan(BASE, FixedTree(choices, nodes), name, lookup, watchdog)
 
 
-def dynamic(start: DynamicStart = UNKNOWN, *, lookup: bool = True) -> DraftPlan:
-    return DraftPlan(BASE, start, "dynamic", lookup)
+def dynamic(start: DynamicStart = UNKNOWN, *, lookup: bool = True, recycling: bool = False) -> DraftPlan:
+    return DraftPlan(BASE, start, "dynamic", lookup, recycling=recycling)
 
 
-def plain(*, lookup: bool = True) -> DraftPlan:
+def plain(*, lookup: bool = True, recycling: bool = False) -> DraftPlan:
     """Heads are loaded, and draft nothing."""
-    return DraftPlan(BASE, lookup=lookup)
+    return DraftPlan(BASE, lookup=lookup, recycling=recycling)
 
 
 NOTHING, LOOKUP = DraftPlan(), DraftPlan(lookup=True)
@@ -179,6 +180,38 @@ def test_the_tree_of_heads(
     assert found.dynamic == (expected.tree_name == "dynamic")
 
 
+RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "seeded", "model", "tuned", "expected"),
+    [
+        # Without heads: as asked for, whatever lookup does, also with a seed.
+        (asked(recycling=True), False, BARE, None, BOTH),
+        (asked(recycling=True), True, BARE, None, RECYCLING),
+        (asked(recycling=True, lookup=False), False, BARE, None, RECYCLING),
+        (asked("static", recycling=True), False, BARE, None, BOTH),
+        (asked(recycling=True, no_heads=True), False, CPU, None, BOTH),
+        (asked("chain_4", recycling=True, no_heads=True), False, CPU, None, RECYCLING),
+        (asked(recycling=True, no_spec=True), False, CPU, None, NOTHING),
+        (asked(recycling=True, no_spec=True), False, MAMBA, None, NOTHING),
+        # Beside heads: in a dynamic tree, alone where the heads draft nothing, not beside a fixed tree.
+        (asked(recycling=True), False, CPU, None, dynamic(recycling=True)),
+        (asked(recycling=True), False, CPU, TUNED_DYNAMIC, dynamic(LEARNED, recycling=True)),
+        (asked("dynamic", recycling=True), False, GPU, None, dynamic(lookup=False, recycling=True)),
+        (asked("dynamic", recycling=True), True, CPU, TUNED, dynamic(LEARNED, lookup=False, recycling=True)),
+        (asked(recycling=True), False, CPU, TUNED_PLAIN, plain(recycling=True)),
+        (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
+        (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
+        (asked(recycling=True), False, GPU, None, fixed("heads", STORED)),
+    ],
+)
+def test_recycling_is_asked_for_and_needs_a_dynamic_tree_beside_heads(
+    options: DraftOptions, seeded: bool, model: ModelFacts, tuned: Tuned | None, expected: DraftPlan
+) -> None:
+    assert drafting.plan(options, model, HEADS, tuned, seeded=seeded) == expected
+
+
 @pytest.mark.parametrize("seeded", [False, True])
 @pytest.mark.parametrize("model", [CPU, GPU])
 @pytest.mark.parametrize(
@@ -244,6 +277,27 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
             "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --lookup",
         ),
         (
+            asked(recycling=True),
+            MAMBA,
+            None,
+            None,
+            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --recycling",
+        ),
+        (
+            asked("chain_4", recycling=True),
+            CPU,
+            HEADS,
+            CHAIN,
+            "--recycling drafts beside dynamic trees, not beside --tree chain_4: leave one out",
+        ),
+        (
+            asked("static", recycling=True),
+            GPU,
+            HEADS,
+            None,
+            "--recycling drafts beside dynamic trees, not beside --tree static: leave one out",
+        ),
+        (
             asked("my.json"),
             CPU,
             HEADS,
@@ -280,5 +334,10 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
         ("lookup", LOOKUP),
         ("medusa", DraftPlan(GIVEN, UNKNOWN, "dynamic")),
         ("medusa+lookup", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True)),
+        ("lookup+recycling", BOTH),
+        ("medusa+lookup+recycling", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True, recycling=True)),
     ):
         assert drafting.plan(METHODS[name].draft(options), CPU, HEADS) == expected, name
+    # Where a fixed tree would be chosen, recycling is still measured.
+    found = drafting.plan(METHODS["medusa+lookup+recycling"].draft(asked()), GPU, HEADS, TUNED)
+    assert found == dynamic(LEARNED, recycling=True)

@@ -1,0 +1,37 @@
+// Draft heads and recycled tokens in one tree.
+#pragma once
+
+#include <memory>
+
+#include "drafting/level_source.h"
+
+namespace medusa {
+
+// At each node the likeliest tokens of both, each token once; the heads, as deep as they go, know best what theirs are
+// worth.
+class MergedLevels final : public LevelSource {
+  public:
+    MergedLevels(std::unique_ptr<LevelSource> heads, std::unique_ptr<LevelSource> recycled)
+        : heads_(std::move(heads)), recycled_(std::move(recycled)) {}
+
+    DrafterNeeds needs() const override {
+        DrafterNeeds needs = heads_->needs();
+        needs.rows = true;
+        return needs;
+    }
+    int depth() const override { return std::max(heads_->depth(), recycled_->depth()); }
+    void committed(int position, std::span<const float> state) override { heads_->committed(position, state); }
+    void rolled_back(int position) override { heads_->rolled_back(position); }
+    void verified(const Verified& step) override { recycled_->verified(step); }
+    void begin(const DraftInput& input) override {
+        heads_->begin(input);
+        recycled_->begin(input);
+    }
+    void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
+
+  private:
+    std::unique_ptr<LevelSource> heads_, recycled_;
+    LevelDrafts of_heads_, of_recycled_;
+};
+
+}  // namespace medusa

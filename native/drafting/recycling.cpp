@@ -1,0 +1,150 @@
+#include "drafting/recycling.h"
+
+#include <algorithm>
+
+#include "decoding/sampler.h"
+
+namespace medusa {
+namespace {
+
+constexpr float lead_ends[] = {0.5f, 1.5f, 4.0f};  // of logits: the classes of an entry's lead
+// Probabilities to start from, by rank: of chat models of 0.1 to 2 billion parameters; the first rank's by lead.
+constexpr double first_rank[RecyclingWorth::kinds][RecyclingTable::leads] = {
+    {0.25, 0.35, 0.5, 0.7}, {0.15, 0.2, 0.3, 0.4}, {0.05, 0.05, 0.05, 0.05}};
+constexpr double later_rank[RecyclingWorth::kinds] = {0.25, 0.2, 0.05};  // the second rank's; each further one halves
+constexpr double prior_weight = 8, memory = 400;  // records that a start weighs; records after which old ones fade
+
+uint8_t lead_class(float lead) {
+    uint8_t found = 0;
+    for (const float end : lead_ends) found += lead >= end ? 1 : 0;
+    return found;
+}
+
+int rank_of(const RecyclingTable::Entry& entry, Token token) {
+    const auto at = std::find(entry.tokens.begin(), entry.tokens.end(), token);
+    return at == entry.tokens.end() ? -1 : static_cast<int>(at - entry.tokens.begin());
+}
+
+}  // namespace
+
+RecyclingTable::RecyclingTable(int vocab_size) : singles_(vocab_size), pairs_(pairs) {
+    for (Entry& entry : singles_) entry.tokens[0] = -1;
+}
+
+size_t RecyclingTable::slot(Token before, Token token) {
+    const uint64_t key = (static_cast<uint64_t>(static_cast<uint32_t>(before)) << 32) | static_cast<uint32_t>(token);
+    return (key * 0x9E3779B97F4A7C15ull) >> 48;
+}
+
+void RecyclingTable::store(Token before, Token token, std::span<const float> logits) {
+    top_indices(logits, width, likeliest_);
+    if (likeliest_.empty()) return;
+    Entry entry;
+    entry.tokens.fill(-1);
+    std::copy(likeliest_.begin(), likeliest_.end(), entry.tokens.begin());
+    entry.lead = likeliest_.size() > 1 ? lead_class(logits[likeliest_[0]] - logits[likeliest_[1]]) : leads - 1;
+    singles_[token] = entry;
+    if (before >= 0) pairs_[slot(before, token)] = {before, token, entry};
+}
+
+const RecyclingTable::Entry* RecyclingTable::after(Token token) const {
+    return singles_[token].tokens[0] >= 0 ? &singles_[token] : nullptr;
+}
+
+const RecyclingTable::Entry* RecyclingTable::after(Token before, Token token) const {
+    const Pair& found = pairs_[slot(before, token)];
+    return before >= 0 && found.before == before && found.token == token ? &found.entry : nullptr;
+}
+
+RecyclingWorth::RecyclingWorth() {
+    for (int kind = 0; kind < kinds; ++kind) {
+        for (int lead = 0; lead < RecyclingTable::leads; ++lead) {
+            double p = first_rank[kind][lead], left = (1 - p) * later_rank[kind];
+            for (int rank = 0; rank < RecyclingTable::width; ++rank, left /= 2) {
+                counts_[kind][lead][rank] = {prior_weight * (rank == 0 ? p : 2 * left), prior_weight};
+            }
+        }
+    }
+}
+
+void RecyclingWorth::record(Kind kind, int lead, int rank, bool came) {
+    Counts& c = counts_[kind][lead][rank];
+    if (c.tried >= memory) {
+        c.came /= 2;
+        c.tried /= 2;
+    }
+    c.came += came ? 1 : 0;
+    c.tried += 1;
+}
+
+float RecyclingWorth::probability(Kind kind, int lead, int rank) const {
+    const Counts& c = counts_[kind][lead][rank];
+    return static_cast<float>(c.came / c.tried);
+}
+
+void RecyclingLevels::begin(const DraftInput& input) {
+    const auto context = input.context;
+    before_root_ = context.size() > 1 ? context[context.size() - 2] : -1;
+}
+
+// All that is known to follow, the likeliest first.
+void RecyclingLevels::guesses(Token before, Token token) {
+    guesses_.clear();
+    const auto* two = table_.after(before, token);
+    const auto* one = table_.after(token);
+    const auto add = [&](const RecyclingTable::Entry& entry, RecyclingWorth::Kind kind) {
+        for (int rank = 0; rank < RecyclingTable::width && entry.tokens[rank] >= 0; ++rank) {
+            if (kind == RecyclingWorth::rest && rank_of(*two, entry.tokens[rank]) >= 0) continue;
+            guesses_.push_back({entry.tokens[rank], worth_.probability(kind, entry.lead, rank)});
+        }
+    };
+    if (two) add(*two, RecyclingWorth::pair);
+    if (one) add(*one, two ? RecyclingWorth::rest : RecyclingWorth::single);
+    std::stable_sort(guesses_.begin(), guesses_.end(), [](const Guess& a, const Guess& b) { return a.q > b.q; });
+}
+
+void RecyclingLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    out = {ranks, {}, {}};
+    for (size_t at = 0; at < paths.size(); at += static_cast<size_t>(depth)) {
+        const Token before = depth > 1 ? paths[at + depth - 2] : before_root_;
+        guesses(before, paths[at + depth - 1]);
+        // Where too little is known, tokens without a chance fill the level.
+        for (Token filler = 0; guesses_.size() < static_cast<size_t>(ranks); ++filler) {
+            const bool known = std::any_of(guesses_.begin(), guesses_.end(),
+                                           [&](const Guess& guess) { return guess.token == filler; });
+            if (!known) guesses_.push_back({filler, 0.0f});
+        }
+        for (int rank = 0; rank < ranks; ++rank) {
+            out.tokens.push_back(guesses_[rank].token);
+            out.q.push_back(guesses_[rank].q);
+        }
+    }
+}
+
+void RecyclingLevels::learn(Token before, Token token, Token came) {
+    const auto* two = table_.after(before, token);
+    const auto* one = table_.after(token);
+    const auto record = [&](const RecyclingTable::Entry& entry, RecyclingWorth::Kind kind) {
+        for (int rank = 0; rank < RecyclingTable::width && entry.tokens[rank] >= 0; ++rank) {
+            if (kind == RecyclingWorth::rest && rank_of(*two, entry.tokens[rank]) >= 0) continue;
+            worth_.record(kind, entry.lead, rank, entry.tokens[rank] == came);
+        }
+    };
+    if (two) record(*two, RecyclingWorth::pair);
+    if (one) record(*one, two ? RecyclingWorth::rest : RecyclingWorth::single);
+}
+
+void RecyclingLevels::verified(const Verified& step) {
+    const auto& tokens = step.draft.tokens;
+    const Tree& tree = *step.draft.tree;
+    const Token before_root = step.context.empty() ? -1 : step.context.back();
+    const auto before = [&](int node) { return node == 0 ? before_root : tokens[tree.parent(node)]; };
+    // From what was known when the draft was made.
+    for (size_t i = 0; i < step.path.size(); ++i) {
+        const int node = step.path[i];
+        learn(before(node), tokens[node], i + 1 < step.path.size() ? tokens[step.path[i + 1]] : step.next);
+    }
+    for (int node = 0; node < tree.size(); ++node) table_.store(before(node), tokens[node], step.logits(node));
+}
+
+}  // namespace medusa
