@@ -27,12 +27,13 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
         return;
     }
     source_->begin(input);
-    note_gain(tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, out));
+    const double gain = tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, out);
+    if (!source_->is_free()) note_gain(gain);
 }
 
 void DynamicTreeDrafter::note_gain(double tokens) {
     gain_ += gain_weight * (tokens - gain_);
-    if (gain_ > -negligible) {
+    if (gain_ > 0) {
         fruitless_ = 0;
         next_pause_ = first_pause;
     } else if (++fruitless_ >= patience) {

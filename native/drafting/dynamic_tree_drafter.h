@@ -44,7 +44,7 @@ class DynamicTreeDrafter final : public Drafter {
     int fruitless_ = 0;  // steps in a row without a gain
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
 
-    static constexpr double gain_weight = 0.1, negligible = 0.01;  // tokens a step
+    static constexpr double gain_weight = 0.1;
     static constexpr int patience = 4, first_pause = 4, longest_pause = 64;
 };
 

@@ -26,6 +26,8 @@ class LevelSource {
   public:
     virtual ~LevelSource() = default;
     virtual DrafterNeeds needs() const = 0;
+    // Whether asking takes no time worth saving: then it is asked at every step.
+    virtual bool is_free() const { return false; }
     // Levels it can fill.
     virtual int depth() const = 0;
     // As in Drafter.

@@ -69,6 +69,7 @@ class RecyclingLevels final : public LevelSource {
     explicit RecyclingLevels(int vocab_size) : table_(vocab_size) {}
 
     DrafterNeeds needs() const override { return {.rows = true}; }
+    bool is_free() const override { return true; }
     int depth() const override { return deepest; }
     void begin(const DraftInput& input) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
