@@ -83,6 +83,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     return {
         "gpu": model.gpu,
         "memory_used": used,
+        "devices": {use.name: [use.layers, use.output] for use in model.devices},
         "tokens": list(last.tokens),
         "stats": last.stats,
         "nodes": [len(parents) for parents in last.parents],
