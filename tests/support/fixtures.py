@@ -52,8 +52,8 @@ def tiny_base(
 ) -> Path:
     """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits.
 
-    `experts`: of a Mixtral-like model, which sends each token to two of them. `tied`: the embedding matrix is the output
-    matrix, too.
+    `experts`: of a Mixtral-like model, which sends each token to two of them. `tied`: its output
+    matrix is that of the embeddings.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
