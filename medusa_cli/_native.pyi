@@ -15,11 +15,17 @@ LLAMA_CPP_PYTHON: str
 
 class NativeError(RuntimeError): ...
 
+class OutOfMemoryError(NativeError):
+    """What was asked for does not fit into the memory of a device or of the machine: less of it may."""
+
 def libllama_version() -> str:
     """Version text of the libllama that is loaded in this process."""
 
 def system_info() -> dict[str, Any]:
-    """{"devices": [{"name", "description", "type", "memory_total", "memory_free"}], "cpu_features": ["AVX2", ...]}."""
+    """{"devices": [{"name", "backend", "description", "type", "memory_total", "memory_free"}], "cpu_features": [...]}.
+
+    type: "cpu", "gpu", "igpu" or "accel". Memory in bytes; zeros where a device does not tell.
+    """
 
 def physical_cores() -> int:
     """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
@@ -108,6 +114,17 @@ class Placement:
     nbytes: int
     """Size in the type's own layout."""
 
+class DeviceUse:
+    """What a device, or the CPU, holds of a model."""
+
+    name: str
+    """As in system_info(): "CUDA0", "CPU"."""
+    layers: int
+    output: bool
+    """Whether it holds the output matrix, which is where heads run."""
+    nbytes: int
+    """Of weights."""
+
 class AttentionUse:
     """What became of a forward pass's fused attention operators on the CPU. Zeros: another device ran them, or none."""
 
@@ -129,8 +146,12 @@ class Model:
         n_gpu_layers: int = -1,
         repack: bool = True,
         on_progress: Callable[[float], bool | None] | None = None,
+        devices: Sequence[str] | None = None,
     ) -> None:
         """Loads a GGUF (plain, or the base part of a single file). n_gpu_layers < 0: all, when there is a GPU.
+
+        devices: names of those to use, none of them for the CPU alone; None: llama.cpp's choice. OutOfMemoryError when
+        the layers do not fit.
 
         repack: weights are copied for faster kernels; without, they stay pages of the file, which the system can take
         back at any time. on_progress gets 0..1 and may return False to abort.
@@ -157,6 +178,8 @@ class Model:
     """Weights were placed on a GPU device."""
     placement: list[Placement]
     """Where the weights lie, by role, largest first; empty where the platform does not tell (Windows)."""
+    devices: list[DeviceUse]
+    """Which devices hold what, the CPU included; empty where the platform does not tell (Windows)."""
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str: ...
     def token_piece(self, token: int, *, special: bool = False) -> bytes: ...
@@ -439,12 +462,14 @@ class testing:
         memory: int = 8589934592,
         failing_allocation: int = 0,
         failing_graph: int = 0,
+        lost: bool = False,
         missing_operators: Sequence[str] = [],
     ) -> None:
         """How it behaves from now on.
 
         delay_us: that each graph takes more, those of heads only where delays_heads. memory: bytes it has.
-        failing_allocation, failing_graph: the n-th one from now on fails (0: none). missing_operators: ggml's names.
+        failing_allocation, failing_graph: the n-th one from now on fails (0: none). lost: all graphs from then on do.
+        missing_operators: ggml's names.
         """
 
     @staticmethod

@@ -65,6 +65,8 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
     """A Llama with the options' context, threads, layers and cache types. MedusaError when it does not load."""
     import llama_cpp
 
+    if options.device is not None:
+        raise MedusaError("llama-cpp-python cannot be told which devices to use: leave out --device, or this method")
     metadata = native.read_gguf(path).metadata
     if KIND_KEY in metadata:
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")

@@ -102,7 +102,8 @@ class Repl:
     def answer(self) -> bool:
         """Answers the conversation's last user turn. True when Ctrl-C cut it short; what came stays in it.
 
-        A user turn that got no answer (an error, or Ctrl-C before the first character) is taken back.
+        An error, such as that of a lost device, leaves what came, too. A user turn without a character of an answer is
+        taken back.
         """
         self._regenerated = 0
         try:
@@ -129,20 +130,30 @@ class Repl:
                 self.screen.piece(piece.text, piece.drafted)
 
         interrupted = False
+        failure: Exception | None = None
         try:
             self.generation = self.engine.generate(tokens, self.settings, self.seed, on_step)
         except KeyboardInterrupt:
             interrupted = True
+        except Exception as error:
+            if not is_reportable(error):
+                raise
+            failure = error
+        cut = interrupted or failure is not None
+        if cut:
             # Without a piece the engine may not have begun: its last generation could be the one before.
             self.generation = self.engine.last if parts else None
-        self._finish("".join(parts), interrupted)
+        if parts or failure is None:
+            self._finish("".join(parts), cut)
+        if failure is not None:
+            raise failure
         return interrupted
 
-    def _finish(self, text: str, interrupted: bool) -> None:
-        """Closes the answer's line and keeps the answer."""
+    def _finish(self, text: str, cut: bool) -> None:
+        """Closes the answer's line and keeps the answer, what came of it where it was cut short."""
         generation = self.generation
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
-        if text or not interrupted:
+        if text or not cut:
             self.conversation.add_answer(text)
         if generation is not None and generation.stop_reason == "context_full":
             self.screen.error(

@@ -54,7 +54,9 @@ def _print(found: dict[str, Any], out: Console) -> None:
     for device in found["devices"]:
         free, total = device.get("memory_free") or 0, device.get("memory_total") or 0
         memory = f", {_gib(free)} of {_gib(total)} free" if total else ""
-        rows.append(("device", f"{device['name']}: {device['description']} ({device['type']}{memory})"))
+        rows.append(
+            ("device", f"{device['name']}: {device['description']} ({device['type']}, {device['backend']}{memory})")
+        )
     demo = found["demo"]
     rows.append(("demo model", f"{'cached' if demo['cached'] else 'not fetched yet'} ({demo['path']})"))
     rows.append(("cache disk", f"{_gib(demo['disk_free'])} free"))
@@ -96,12 +98,31 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     out.print(f"Attention: {attention['kernels']}{remark}", markup=False, soft_wrap=True)
     if not model["weights"]:
         out.print("Which kernels it runs on is not known on this platform.")
+        _print_devices(model, out)
         return
     table = Table("weights", "type", "tensors", "size", "kernels", "remark", box=None, pad_edge=False)
     for group in model["weights"]:
         tensors, nbytes = str(group["tensors"]), size(group["bytes"])
         table.add_row(group["role"], group["type"], tensors, nbytes, group["kernels"], group["remark"] or "")
     out.print(table)
+    _print_devices(model, out)
+
+
+def _print_devices(model: dict[str, Any], out: Console) -> None:
+    """What runs where, and what that sends to the host."""
+    out.print()
+    for use in model["runs_on"]:
+        parts = [f"{use['layers']} of {model['layers']} layers"] if use["layers"] else []
+        parts += ["output matrix"] * use["output"] + ["draft heads"] * use["heads"]
+        parts += ["embedding rows, trees, sampling, acceptance"] * (use["device"] == "CPU")
+        out.print(f"{use['device']}: {', '.join(parts)}", markup=False, soft_wrap=True)
+    if (sent := model["to_host"]) is not None:
+        out.print(
+            f"To the host in a step of {sent['nodes']} nodes: {size(sent['total'])} (logits {size(sent['logits'])}, "
+            f"states {size(sent['states'])}, rows of the heads {size(sent['heads'])})",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _known(value: int | None) -> str:

@@ -80,9 +80,10 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
-    """Generates and prints. Ctrl-C keeps what there is (as text or JSON) and goes on as KeyboardInterrupt."""
+    """Generates and prints. Ctrl-C, or an error of the engine, is raised once what there is has been printed."""
     from medusa_cli.decoding import figures
     from medusa_cli.support import console
+    from medusa_cli.support.errors import is_reportable
 
     seed = settings.pick_seed()
     ended_line = True
@@ -98,12 +99,14 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
             sys.stdout.flush()
             ended_line = text.endswith("\n")
 
-    interrupt: KeyboardInterrupt | None = None
+    cut: BaseException | None = None
     generation: native.Generation | None
     try:
         generation = engine.generate(tokens, settings, seed, on_step)
-    except KeyboardInterrupt as error:
-        interrupt, generation = error, engine.last if begun else None
+    except BaseException as error:
+        if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
+            raise
+        cut, generation = error, engine.last if begun else None
     if generation is not None and as_json:
         print(json.dumps(figures.as_json(generation, seed), ensure_ascii=False), flush=True)
     elif not as_json:
@@ -111,8 +114,8 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
             print(flush=True)
         if generation is not None:
             _print_stats(generation)
-    if interrupt is not None:
-        raise interrupt
+    if cut is not None:
+        raise cut
 
 
 def _print_stats(generation: native.Generation) -> None:

@@ -40,7 +40,19 @@ GpuLayersOption = Annotated[
         metavar="N",
         min=-1,
         rich_help_panel=ENGINE_PANEL,
-        help="Layers on the GPU; -1: all when there is one, 0: none.",
+        help="Layers on the GPU; -1: as many as fit, 0: none.",
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "-dev",
+        "--device",
+        metavar="NAME,...",
+        show_default=False,
+        rich_help_panel=ENGINE_PANEL,
+        hidden=True,
+        help="Devices for the layers, as `medusa doctor` names them; none: the CPU alone. Default: all GPUs.",
     ),
 ]
 
@@ -84,6 +96,7 @@ class EngineOptions:
     ] = 0
     threads: ThreadsOption = 0
     n_gpu_layers: GpuLayersOption = -1
+    device: DeviceOption = None
     cache_type_k: Annotated[
         CacheType,
         typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, hidden=True, help="Type of cached keys."),

@@ -39,7 +39,12 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
     from medusa_cli.converters.gguf.fingerprint import fingerprint
 
     kernels = native.kernel_info()
-    devices = [device["description"] for device in native.system_info()["devices"] if device["type"] != "cpu"]
+    used = [device.name for device in model.devices]
+    devices = [
+        device["description"]
+        for device in native.system_info()["devices"]
+        if device["type"] != "cpu" and (device["name"] in used or not used)
+    ]
     return {
         "base": fingerprint(native.read_gguf(model.path).metadata),
         "base_content": content_hash(Path(model.path)),

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from medusa_cli.decoding import drafting, prompts, trees
+from medusa_cli.decoding import drafting, offload, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
-from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message
 from medusa_cli.models import gguf_files, references
 from medusa_cli.support.errors import MedusaError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[list["native.Piece"]], None]
 NOTICEABLE_SECONDS = 0.5
+Opened = TypeVar("Opened")
 
 
 @dataclass
@@ -90,7 +91,24 @@ def open_engine(
     if draft.heads and drafting.may_use_heads(draft):
         gguf_files.check_is_file(draft.heads)
     ref = references.resolve(reference, console)
-    model = load_model(ref.path, options.n_gpu_layers, console)
+
+    def load(layers: int) -> Engine:
+        return _open(ref, options, draft, layers, tree, console, seeded)
+
+    return within_memory(ref, options, draft, console, load)
+
+
+def _open(
+    ref: references.ModelRef,
+    options: EngineOptions,
+    draft: DraftOptions,
+    layers: int,
+    tree: drafting.NamedTree | None,
+    console: Console,
+    seeded: bool,
+) -> Engine:
+    """The engine with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
+    model = load_model(ref.path, layers, console, options.device)
     facts = model_facts(ref, model)
     heads = heads_facts = tuned = None
     if (path := drafting.heads_to_load(draft, facts)) is not None:
@@ -105,6 +123,67 @@ def open_engine(
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
     session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
     return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
+
+
+def within_memory(
+    ref: references.ModelRef,
+    options: EngineOptions,
+    draft: DraftOptions,
+    console: Console,
+    load: Callable[[int], Opened],
+) -> Opened:
+    """load(layers) with the layers that were asked for, else with the most that fit on the devices (-1: all of them).
+
+    The most are estimated; where that was too much, fewer are tried, down to none. A remark says how many they are.
+    MedusaError, with what would fit, where those that were asked for do not.
+    """
+    from medusa_cli import native
+
+    known = native.system_info()["devices"]
+    devices = offload.used_devices(offload.device_names(options.device, known), known)
+    asked = options.n_gpu_layers
+    if asked == 0 or not devices:
+        return load(asked)
+    shape, context = _sizes(ref, options, draft)
+    most = len(shape.layers) + 1
+    if asked != offload.ALL_LAYERS:
+        try:
+            return load(asked)
+        except native.OutOfMemoryError as error:
+            fitting = " or ".join(offload.remedies(shape, context, devices, min(asked, most)))
+            raise MedusaError(
+                f"-ngl {asked} does not fit on {offload.described(devices)}: by estimate {fitting} would"
+            ) from error
+    planned = offload.most_layers(shape, context, devices)
+    for layers in (planned, *offload.fewer(planned)):
+        try:
+            opened = load(offload.ALL_LAYERS if layers == most else layers)
+        except native.OutOfMemoryError:
+            if layers == 0:
+                raise
+            continue
+        if layers < most:
+            console.print(offload.remark(layers, most, devices), markup=False, soft_wrap=True)
+        return opened
+    raise AssertionError("the CPU alone was not tried")
+
+
+def _sizes(
+    ref: references.ModelRef, options: EngineOptions, draft: DraftOptions
+) -> tuple[offload.Shape, offload.Context]:
+    """Of the model, with the heads that will be loaded, and of its context."""
+    from medusa_cli import native
+    from medusa_cli.converters.heads.schema import VERSION_KEY
+
+    file = native.read_gguf(str(ref.path))
+    path = drafting.heads_file(draft, ref, VERSION_KEY in file.metadata)
+    tensors = native.read_gguf(str(path)).tensors if path is not None and path.is_file() else []
+    heads = [tensor for tensor in tensors if tensor.name.startswith("medusa.")]
+    most = engine_default("n_ctx")
+    trained = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length") or most
+    tokens = options.ctx_size or min(trained, most)
+    context = offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
+    return offload.shape_of(file, heads), context
 
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
@@ -144,12 +223,13 @@ def open_session(
     )
 
 
-def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:
-    """Loads the base model, with a progress bar on a terminal once it takes noticeable time."""
+def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | None = None) -> native.Model:
+    """Loads the base model, with a progress bar on a terminal once it takes noticeable time. device: of --device."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from medusa_cli import native
 
+    names = offload.device_names(device, native.system_info()["devices"])
     columns = (TextColumn("Loading {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task(path.name, total=1.0)
@@ -161,7 +241,7 @@ def load_model(path: Path, n_gpu_layers: int, console: Console) -> native.Model:
             bar.update(task, completed=done)
 
     try:
-        return native.Model(str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress)
+        return native.Model(str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress, devices=names)
     finally:
         bar.stop()
 

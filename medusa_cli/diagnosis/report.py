@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shutil
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
+from medusa_cli.decoding import transfers, trees
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.profile import STOCK
-from medusa_cli.models import assets, demo, references
+from medusa_cli.models import assets, demo
 from medusa_cli.support.errors import describe, is_reportable
 from medusa_cli.support.machine import cpu_name, memory
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
+TREE_NODES = 16
+"""Of the tree that transfers are told for."""
 KERNELS_OFF = "off"
 """What MEDUSA_ISA says to keep llama.cpp's kernels."""
 
@@ -75,14 +80,14 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
-    "attention": {"kernels", "remark"}}; no weights where the platform does not tell. MedusaError or NativeError when
-    the model does not load or cannot decode a token.
+    "attention": {"kernels", "remark"}, "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
+    "to_host": {"nodes", "logits", "states", "heads", "total"} or None}; no weights and nothing to run on where the
+    platform does not tell. to_host: bytes of a step, None where all runs on the CPU. It is opened as a chat opens it.
+    MedusaError or NativeError when the model does not load or cannot decode a token.
     """
-    ref = references.resolve(reference, console)
     from medusa_cli import native
-    from medusa_cli.decoding import runtime
 
-    model = runtime.load_model(ref.path, -1, console)
+    name, model, heads = _opened(reference, console)
     info = native.kernel_info()
     weights = [
         {
@@ -97,7 +102,46 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         for group in model.placement
     ]
     attention = _attention(native.attention_use(model), info)
-    return {"name": ref.name, "description": model.description, "weights": weights, "attention": attention}
+    return {
+        "name": name,
+        "description": model.description,
+        "weights": weights,
+        "attention": attention,
+        "layers": model.n_layer,
+        "runs_on": [
+            {
+                "device": use.name,
+                "layers": use.layers,
+                "output": use.output,
+                "heads": use.output and heads is not None,
+                "bytes": use.nbytes,
+            }
+            for use in model.devices
+        ],
+        "to_host": _to_host(model, heads) if model.gpu else None,
+    }
+
+
+def _opened(reference: str, console: Console) -> tuple[str, native.Model, native.Heads | None]:
+    """What a chat would run on, without its session, whose memory is then free."""
+    from medusa_cli.decoding import runtime
+
+    engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
+    return engine.name, engine.model, engine.heads
+
+
+def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, int]:
+    """Of a step with the heads' own tree, or a built-in one, cut to TREE_NODES; of a chain where there are no heads."""
+    from medusa_cli import native
+
+    if heads is None:
+        tree = native.Tree([[0] * depth for depth in range(1, TREE_NODES)])
+    else:
+        choices = heads.tree or trees.named(trees.DEFAULT_GPU).choices
+        tree = native.Tree(choices).clipped(heads.head_count, heads.output_rows, TREE_NODES)
+    rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
+    found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
+    return {"nodes": tree.size, **dataclasses.asdict(found), "total": found.total}
 
 
 def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:

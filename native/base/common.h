@@ -19,6 +19,12 @@ class Error : public std::runtime_error {
     explicit Error(const std::string& text) : std::runtime_error(one_line(text)) {}
 };
 
+// What was asked for does not fit into the memory of a device or of the machine: less of it may.
+class OutOfMemory : public Error {
+  public:
+    using Error::Error;
+};
+
 // Milliseconds since construction or the last lap().
 class Stopwatch {
   public:

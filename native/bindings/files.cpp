@@ -73,6 +73,7 @@ nb::dict system_info() {
         const auto type = static_cast<size_t>(ggml_backend_dev_type(device));
         nb::dict entry;
         entry["name"] = ggml_backend_dev_name(device);
+        entry["backend"] = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
         entry["description"] = ggml_backend_dev_description(device);
         entry["type"] = type < std::size(types) ? types[type] : "other";
         entry["memory_total"] = total;

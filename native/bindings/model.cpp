@@ -8,7 +8,8 @@ namespace {
 
 // Loading without the GIL; the progress callback takes it, and its exceptions abort the load and are passed on.
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
-                                       const nb::object& on_progress) {
+                                       const nb::object& on_progress,
+                                       const std::optional<std::vector<std::string>>& devices) {
     std::exception_ptr failure;
     LoadProgress progress;
     if (!on_progress.is_none()) {
@@ -26,7 +27,7 @@ std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers
     std::shared_ptr<LlamaModel> model;
     try {
         const nb::gil_scoped_release released;
-        model = std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress);
+        model = std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
     } catch (const Error&) {
         if (failure) std::rethrow_exception(failure);
         throw;
@@ -43,7 +44,7 @@ int resolve_threads(int threads) {
 void bind_model(nb::module_& m) {
     nb::class_<LlamaModel>(m, "Model")
         .def(nb::new_(&load_model), "path"_a, nb::kw_only(), "n_gpu_layers"_a = -1, "repack"_a = true,
-             "on_progress"_a = nb::none())
+             "on_progress"_a = nb::none(), "devices"_a = nb::none())
         .def_prop_ro("path", &LlamaModel::path)
         .def_prop_ro("description", &LlamaModel::description)
         .def_prop_ro("architecture", &LlamaModel::architecture)
@@ -69,6 +70,7 @@ void bind_model(nb::module_& m) {
                          return ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
                      })
         .def_prop_ro("placement", &placement_of)
+        .def_prop_ro("devices", &devices_of)
         .def("tokenize", &LlamaModel::tokenize, "text"_a, nb::kw_only(), "add_special"_a = true,
              "parse_special"_a = true)
         .def(

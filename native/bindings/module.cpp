@@ -4,7 +4,8 @@
 
 NB_MODULE(_native, m) {
     medusa::initialise_backend();
-    nb::exception<medusa::Error>(m, "NativeError", PyExc_RuntimeError);
+    const auto error = nb::exception<medusa::Error>(m, "NativeError", PyExc_RuntimeError);
+    nb::exception<medusa::OutOfMemory>(m, "OutOfMemoryError", error.ptr());
     m.attr("LLAMA_CPP_PYTHON") = MEDUSA_LLAMA_CPP_PYTHON;
     medusa::bind_files(m);
     medusa::bind_tree(m);

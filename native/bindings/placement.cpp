@@ -13,6 +13,11 @@ void bind_placement(nb::module_& m) {
         .def_ro("buffer", &Placement::buffer)
         .def_ro("tensors", &Placement::tensors)
         .def_ro("nbytes", &Placement::bytes);
+    nb::class_<DeviceUse>(m, "DeviceUse")
+        .def_ro("name", &DeviceUse::name)
+        .def_ro("layers", &DeviceUse::layers)
+        .def_ro("output", &DeviceUse::output)
+        .def_ro("nbytes", &DeviceUse::bytes);
     nb::class_<kernels::AttentionUse>(m, "AttentionUse")
         .def_ro("served", &kernels::AttentionUse::served)
         .def_ro("left", &kernels::AttentionUse::left)

@@ -1,6 +1,18 @@
 #include "heads/graph.h"
 
 namespace medusa {
+namespace {
+
+Error unsupported(const ggml_tensor* node, ggml_backend_t backend) {
+    const std::string name = ggml_backend_name(backend), op = ggml_op_desc(node);
+    if (node->op == GGML_OP_MUL_MAT) {
+        return Error(name + " cannot multiply with the heads' " + ggml_type_name(node->src[0]->type) +
+                     " matrices: convert them to f16 or q8_0, or use --no-spec");
+    }
+    return Error(name + " lacks " + op + ", which the heads need: use --no-spec or --device none");
+}
+
+}  // namespace
 
 ggml_backend_ptr start_backend(const Heads& heads, int threads) {
     ggml_backend_ptr backend(ggml_backend_dev_init(heads.device(), nullptr));
@@ -31,12 +43,12 @@ void HeadsGraph::finish(ggml_tensor* output) {
     ggml_build_forward_expand(graph_, output);
     for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {
         if (!ggml_backend_supports_op(backend_, ggml_graph_node(graph_, i))) {
-            throw Error(std::string("the heads' tensor types are not supported by ") + ggml_backend_name(backend_) +
-                        ": convert them to f16 or q8_0");
+            throw unsupported(ggml_graph_node(graph_, i), backend_);
         }
     }
     allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_)));
-    if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) throw Error("no memory to evaluate the heads");
+    if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_))
+        throw OutOfMemory("no memory to evaluate the heads: lower -ngl");
 }
 
 void HeadsGraph::set(ggml_tensor* input, std::span<const float> values) {
@@ -44,9 +56,17 @@ void HeadsGraph::set(ggml_tensor* input, std::span<const float> values) {
 }
 
 std::span<const float> HeadsGraph::compute() {
-    if (ggml_backend_graph_compute(backend_, graph_) != GGML_STATUS_SUCCESS) {
-        throw Error("evaluating the heads failed: run with --no-spec");
+    const auto failed = [&](const char* reason) {
+        return Error(std::string("evaluating the heads on ") + ggml_backend_name(backend_) + " failed" + reason +
+                     ": run with --no-spec");
+    };
+    ggml_status status;
+    try {
+        status = ggml_backend_graph_compute(backend_, graph_);
+    } catch (const std::exception& lost) {  // as Vulkan says that the device is lost
+        throw failed((std::string(" (") + lost.what() + ")").c_str());
     }
+    if (status != GGML_STATUS_SUCCESS) throw failed("");
     const auto count = static_cast<size_t>(ggml_nelements(output_));
     if (ggml_backend_buffer_is_host(output_->buffer)) return {static_cast<const float*>(output_->data), count};
     copy_.resize(count);

@@ -87,7 +87,7 @@ void PrefixLayer::reserve(int64_t cells) {
     ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
     ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
-    if (!buffer) throw Error("no memory for the cache of the heads' prefix layer: lower --ctx-size");
+    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer: lower --ctx-size");
     // Masked cells count nothing, unless they happen to hold NaN.
     ggml_backend_buffer_clear(buffer.get(), 0);
     std::vector<char> held(static_cast<size_t>(count_) * ggml_row_size(GGML_TYPE_F16, width));
@@ -138,9 +138,20 @@ ggml_tensor* PrefixLayer::attention(Chunk& chunk, ggml_tensor* states, ggml_tens
     };
     ggml_tensor* query = turned(c, linear(c, weights.query, last), params_.head_count, chunk.last_position);
     query = ggml_permute(c, query, 0, 2, 1, 3);  // [size, 1, heads]
-    ggml_tensor* out = ggml_flash_attn_ext(c, query, cells_of(keys_, key), cells_of(values_, value), chunk.mask,
-                                           1.0f / std::sqrt(static_cast<float>(head_size_)), 0.0f, 0.0f);
+    ggml_tensor* out = attend(c, query, cells_of(keys_, key), cells_of(values_, value), chunk.mask);
     return ggml_reshape_2d(c, out, head_size_ * params_.head_count, 1);
+}
+
+// query [size, 1, heads], keys and values [size, cells, key heads] -> [size * heads]; unfused where the device has no
+// fused operator.
+ggml_tensor* PrefixLayer::attend(ggml_context* c, ggml_tensor* query, ggml_tensor* keys, ggml_tensor* values,
+                                 ggml_tensor* mask) const {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(head_size_));
+    ggml_tensor* fused = ggml_flash_attn_ext(c, query, keys, values, mask, scale, 0.0f, 0.0f);
+    if (ggml_backend_supports_op(backend_, fused)) return fused;
+    ggml_tensor* weights = ggml_soft_max_ext(c, ggml_mul_mat(c, keys, query), mask, scale, 0.0f);  // [cells, 1, heads]
+    ggml_tensor* by_size = ggml_cont(c, ggml_permute(c, values, 1, 0, 2, 3));                      // [cells, size, ...]
+    return ggml_mul_mat(c, by_size, weights);
 }
 
 std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cells) {

@@ -36,6 +36,8 @@ class PrefixLayer {
     ggml_tensor* normed(ggml_context* c, ggml_tensor* x, ggml_tensor* weight) const;
     ggml_tensor* turned(ggml_context* c, ggml_tensor* x, int64_t heads, ggml_tensor* positions) const;
     ggml_tensor* attention(Chunk& chunk, ggml_tensor* states, ggml_tensor* last, int64_t cells);
+    ggml_tensor* attend(ggml_context* c, ggml_tensor* query, ggml_tensor* keys, ggml_tensor* values,
+                        ggml_tensor* mask) const;
 
     std::shared_ptr<const Heads> heads_;
     const PrefixParams& params_;

@@ -13,7 +13,7 @@ namespace {
 
 // libllama explains failures in its log only; the newest error line becomes part of our message.
 std::mutex log_mutex;
-std::string last_log_error;
+std::string last_log_error, last_allocation_error;
 thread_local std::function<void(const char*)> log_reader;
 
 void on_log(ggml_log_level level, const char* text, void*) {
@@ -27,11 +27,15 @@ void on_log(ggml_log_level level, const char* text, void*) {
     const std::lock_guard lock(log_mutex);
     last_log_error = text;
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
+    // libllama says it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".
+    if (last_log_error.find("allocat") != std::string::npos) last_allocation_error = last_log_error;
 }
 
-// ggml asserts on some damaged files. One line instead of a stack trace; the process ends either way.
+// ggml asserts on some damaged files, and CUDA on every failure of a device. One line instead of a stack trace; the
+// process ends either way.
 void on_abort(const char* message) {
-    std::fprintf(stderr, "medusa: ggml stopped (%s): the model file is damaged or not supported\n", message);
+    std::fprintf(stderr, "medusa: ggml stopped (%s): the model file is damaged or not supported, or a device failed\n",
+                 message);
     std::_Exit(1);
 }
 
@@ -50,6 +54,11 @@ void remove_amx_kernels() {
 std::string log_reason() {
     const std::lock_guard lock(log_mutex);
     return last_log_error.empty() ? "" : " (" + last_log_error + ")";
+}
+
+std::string allocation_reason() {
+    const std::lock_guard lock(log_mutex);
+    return last_allocation_error.empty() ? "" : " (" + last_allocation_error + ")";
 }
 
 LogReader::LogReader(std::function<void(const char*)> read) {
@@ -71,6 +80,7 @@ void initialise_backend() {
     });
     const std::lock_guard lock(log_mutex);
     last_log_error.clear();
+    last_allocation_error.clear();
 }
 
 std::string libllama_version() {

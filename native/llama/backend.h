@@ -16,6 +16,8 @@ void initialise_backend();
 // The newest error in libllama's log since the last initialise_backend(), as " (what it said)"; empty when there is
 // none.
 std::string log_reason();
+// The same of the newest one about an allocation; empty when there is none.
+std::string allocation_reason();
 
 // As long as it lives, each text that libllama logs on this thread goes to `read`, too.
 class LogReader {

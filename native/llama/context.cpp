@@ -34,6 +34,16 @@ bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& param
            kernels::has_avx512fp16() && !kernels::serves_attention(params.type_k, params.type_v, size.key, size.value);
 }
 
+// Some backends (Vulkan) throw when their device is lost.
+template <typename Call>
+auto guarded(Call&& call) {
+    try {
+        return call();
+    } catch (const std::exception& failure) {
+        throw Error(std::string("the device failed (") + failure.what() + "): start again, or use --device none");
+    }
+}
+
 }  // namespace
 
 // Arrays of one llama_batch, reused from step to step.
@@ -84,6 +94,10 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     };
     p.abort_callback_data = this;
     context_ = llama_init_from_model(model_->handle(), p);
+    if (const std::string reason = allocation_reason(); !context_ && !reason.empty()) {
+        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
+                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+    }
     if (!context_) {
         throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
                     ": lower --ctx-size or choose other cache types");
@@ -105,27 +119,27 @@ void LlamaContext::set_hidden(bool on) {
 
 DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll& stop) {
     stop_ = stop;
-    const int status = llama_decode(context_, batch_->fill(rows));
+    const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
     stop_ = nullptr;
     if (status == 0) return DecodeStatus::ok;
     if (status == 1) return DecodeStatus::context_full;
     if (status == 2) return DecodeStatus::cancelled;
     throw Error("llama_decode failed with status " + std::to_string(status) + log_reason() +
-                ": lower --ctx-size or -ngl");
+                ": lower --ctx-size or -ngl, or use --device none");
 }
 
 void LlamaContext::synchronize() const {
-    llama_synchronize(context_);
+    guarded([&] { return llama_synchronize(context_), 0; });
 }
 
 std::span<const float> LlamaContext::logits(int row) const {
-    const float* data = llama_get_logits_ith(context_, row);
+    const float* data = guarded([&] { return llama_get_logits_ith(context_, row); });
     if (!data) throw Error("no logits for row " + std::to_string(row) + " of the last decode");
     return {data, static_cast<size_t>(model_->vocab_size())};
 }
 
 std::span<const float> LlamaContext::hidden(int row) const {
-    const float* data = llama_get_embeddings_ith(context_, row);
+    const float* data = guarded([&] { return llama_get_embeddings_ith(context_, row); });
     if (!data) throw Error("this model gives no hidden states: run it with --no-spec");
     return {data, static_cast<size_t>(model_->embedding_size())};
 }

@@ -12,9 +12,24 @@ std::string token_text(const llama_vocab* vocab, llama_token token) {
     return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab, token);
 }
 
+// Ends with a null, as libllama wants it.
+std::vector<ggml_backend_dev_t> devices_named(const std::vector<std::string>& names) {
+    std::vector<ggml_backend_dev_t> out;
+    for (const std::string& name : names) {
+        ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str());
+        if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+            throw Error("there is no device " + name + ": `medusa doctor` lists them");
+        }
+        out.push_back(device);
+    }
+    out.push_back(nullptr);
+    return out;
+}
+
 }  // namespace
 
-LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress)
+LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
+                       const std::optional<std::vector<std::string>>& devices)
     : file_(path), gpu_layers_(gpu_layers), repack_(repack) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
@@ -28,8 +43,14 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     // Weights that stay on the CPU: a GPU's pinned host buffer would come before the kernels' own, and no GPU at all is
     // to be seen when nothing is offloaded.
     params.no_host = repack;
-    ggml_backend_dev_t no_devices[] = {nullptr};
-    if (gpu_layers == 0) params.devices = no_devices;
+    std::vector<ggml_backend_dev_t> chosen;
+    if (devices || gpu_layers == 0) {
+        chosen = devices_named(gpu_layers == 0 ? std::vector<std::string>() : *devices);
+        params.devices = chosen.data();
+        gpu_ = chosen.front();
+    } else {
+        gpu_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+    }
     params.progress_callback_user_data = const_cast<LoadProgress*>(&progress);
     if (progress) {
         params.progress_callback = [](float done, void* data) { return (*static_cast<LoadProgress*>(data))(done); };
@@ -40,6 +61,9 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         model_ = llama_model_load_from_file_ptr(file.get(), params);
     } else {
         model_ = llama_model_load_from_file(path.c_str(), params);
+    }
+    if (const std::string reason = allocation_reason(); !model_ && !reason.empty()) {
+        throw OutOfMemory("no memory for the weights of " + path + reason + ": lower -ngl");
     }
     if (!model_)
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported");
@@ -150,12 +174,13 @@ std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {
 
 ggml_tensor* LlamaModel::output_tensor() const {
 #if MEDUSA_HAS_TENSOR_MAP
-    ggml_tensor* embedding = nullptr;
+    ggml_tensor* tied = nullptr;
     for (const auto& [name, tensor] : llama_internal_get_tensor_map(model_)) {
         if (name == "output.weight") return tensor;
-        if (name == "token_embd.weight") embedding = tensor;
+        const bool on_device = tensor->buffer && !ggml_backend_buffer_is_host(tensor->buffer);
+        if (name == "token_embd.weight" && (!tied || on_device)) tied = tensor;
     }
-    return embedding;
+    return tied;
 #else
     return nullptr;
 #endif
@@ -168,8 +193,8 @@ ggml_backend_dev_t LlamaModel::output_device() const {
         // A pinned host buffer belongs to the GPU's device, but is computed on the CPU.
         return device && !ggml_backend_buffer_is_host(output->buffer) ? device : cpu;
     }
-    const auto gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
-    return gpu && (gpu_layers_ < 0 || gpu_layers_ > layer_count()) ? gpu : cpu;
+    // The output matrix is the first to be offloaded.
+    return gpu_ && gpu_layers_ != 0 ? gpu_ : cpu;
 }
 
 }  // namespace medusa

@@ -23,8 +23,11 @@ using LoadProgress = std::function<bool(float)>;
 class LlamaModel final : public Vocabulary {
   public:
     // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all when there is a GPU. repack: weights are
-    // copied into the layouts of faster kernels; without, they stay in the mapped file. Throws Error.
-    LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress);
+    // copied into the layouts of faster kernels; without, they stay in the mapped file. devices: names of those to use,
+    // none of them for the CPU alone; by default libllama's choice. Throws Error, OutOfMemory where a device is too
+    // small.
+    LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
+               const std::optional<std::vector<std::string>>& devices = std::nullopt);
     ~LlamaModel() override;
     LlamaModel(const LlamaModel&) = delete;
     LlamaModel& operator=(const LlamaModel&) = delete;
@@ -56,7 +59,8 @@ class LlamaModel final : public Vocabulary {
 
     // Name and tensor of every loaded weight; empty where the platform does not export them.
     std::vector<std::pair<std::string, ggml_tensor*>> tensors() const;
-    // The loaded output matrix (the embedding matrix when tied); nullptr where the platform does not export it.
+    // The loaded output matrix; nullptr where the platform does not export it. A tied one (the embedding matrix) is
+    // loaded twice where it is multiplied with on a device and looked up on the host: the device's copy.
     ggml_tensor* output_tensor() const;
     // The device whose memory holds the output matrix: where heads run.
     ggml_backend_dev_t output_device() const;
@@ -68,6 +72,7 @@ class LlamaModel final : public Vocabulary {
     llama_model* model_ = nullptr;
     const llama_vocab* vocab_ = nullptr;
     int gpu_layers_;
+    ggml_backend_dev_t gpu_ = nullptr;  // the first that layers may go to
     bool repack_;
 };
 

@@ -14,6 +14,14 @@ const char* buffer_name(const ggml_tensor* tensor) {
     return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
 }
 
+// Where a weight is multiplied with. A pinned host buffer belongs to a GPU's device, but is the CPU's to read.
+ggml_backend_dev_t device_of(const ggml_tensor* tensor) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (!tensor->buffer || ggml_backend_buffer_is_host(tensor->buffer)) return cpu;
+    const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
+    return device ? device : cpu;
+}
+
 template <typename Tensors>
 bool embedding_is_only_looked_up(const Tensors& tensors) {
     const auto named = [&](const char* wanted) {
@@ -49,15 +57,37 @@ const char* role_name(Role role) {
     return "";
 }
 
+std::vector<DeviceUse> devices_of(const LlamaModel& model) {
+    std::map<ggml_backend_dev_t, DeviceUse> uses;
+    std::map<std::string, ggml_backend_dev_t> layers;  // "blk.0." and where it lies
+    const ggml_tensor* output = model.output_tensor();
+    for (const auto& [name, tensor] : model.tensors()) {
+        const auto device = device_of(tensor);
+        DeviceUse& use = uses[device];
+        use.bytes += ggml_nbytes(tensor);
+        use.output = use.output || tensor == output;
+        if (!name.starts_with("blk.") || ggml_n_dims(tensor) < 2) continue;
+        if (layers.emplace(name.substr(0, name.find('.', 4) + 1), device).second) ++use.layers;
+    }
+    std::vector<DeviceUse> out;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        const auto found = uses.find(ggml_backend_dev_get(i));
+        if (found == uses.end()) continue;
+        found->second.name = ggml_backend_dev_name(found->first);
+        out.push_back(found->second);
+    }
+    return out;
+}
+
 std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type) {
     const auto tensors = model.tensors();
     const bool looked_up = embedding_is_only_looked_up(tensors);
     std::vector<ggml_tensor*> out;
     for (const auto& [name, tensor] : tensors) {
         if (type != ggml_type_name(tensor->type) || role_of(name, tensor, looked_up) != Role::matrix) continue;
-        if (!tensor->buffer) continue;
-        const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(tensor->buffer));
-        if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) out.push_back(tensor);
+        if (tensor->buffer && device_of(tensor) == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+            out.push_back(tensor);
+        }
     }
     return out;
 }

@@ -32,6 +32,17 @@ struct Placement {
 // Largest first within a role. Empty where the platform does not tell.
 std::vector<Placement> placement_of(const LlamaModel& model);
 
+// What a device, or the CPU, holds of a model.
+struct DeviceUse {
+    std::string name;     // "CUDA0", "CPU"
+    int layers = 0;       // a layer counts where its first matrix lies
+    bool output = false;  // the output matrix
+    uint64_t bytes = 0;   // of weights
+};
+
+// In ggml's order of devices, those that hold nothing left out. Empty where the platform does not tell.
+std::vector<DeviceUse> devices_of(const LlamaModel& model);
+
 // Whose fused attention a forward pass over one token runs on the CPU, tried out.
 kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
 

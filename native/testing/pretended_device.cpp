@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <queue>
+#include <stdexcept>
 #include <thread>
 #include <unordered_map>
 
@@ -31,6 +32,7 @@ extern ggml_backend_reg registry;
 std::mutex behaviour_mutex;
 DeviceBehaviour behaviour;
 std::atomic<int64_t> allocations_left{0}, graphs_left{0}, used_bytes{0};
+std::atomic<bool> is_lost{false};
 std::atomic<size_t> graphs{0}, to_device_bytes{0}, to_device{0}, to_host_bytes{0}, to_host{0};
 
 DeviceBehaviour current() {
@@ -251,7 +253,10 @@ void synchronize(ggml_backend_t backend) {
 }
 ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
     ++graphs;
-    if (fails(graphs_left)) return GGML_STATUS_FAILED;
+    const bool failed = fails(graphs_left);
+    if (failed && current().lost) is_lost = true;
+    if (is_lost) throw std::runtime_error("the pretended device is lost");
+    if (failed) return GGML_STATUS_FAILED;
     const auto launch = std::make_shared<const Launch>(graph);
     of(backend).stream.push([launch, cpu = of(backend).cpu, now = current()] {
         if (now.delay_us > 0 && (now.delays_heads || launch->of_model())) {
@@ -354,6 +359,7 @@ void set_behaviour(const DeviceBehaviour& wanted) {
     behaviour = wanted;
     allocations_left = wanted.failing_allocation;
     graphs_left = wanted.failing_graph;
+    is_lost = false;
 }
 
 DeviceCounters take_counters() {

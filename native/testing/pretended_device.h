@@ -16,6 +16,7 @@ struct DeviceBehaviour {
     int64_t memory = int64_t{8} << 30;
     int64_t failing_allocation = 0;              // the n-th allocation from now on fails; 0: none
     int64_t failing_graph = 0;                   // so does the n-th graph
+    bool lost = false;                           // and from then on all of them, by an exception, as Vulkan's do
     std::vector<std::string> missing_operators;  // ggml's names ("ARGSORT") that the device does not have
 };
 

@@ -28,8 +28,8 @@ from medusa_cli.support.errors import MedusaError
 
 OPTIONS = (
     "--data --methods -n --max-tokens --repeat --limit --temp -s --seed --heads --tree --accept --draft-model "
-    "--draft-max --json --md --plot -c --ctx-size -t --threads -ngl --n-gpu-layers -ctk --cache-type-k -ctv "
-    "--cache-type-v"
+    "--draft-max --json --md --plot -c --ctx-size -t --threads -ngl --n-gpu-layers -dev --device -ctk "
+    "--cache-type-k -ctv --cache-type-v"
 )
 ORDER = Order("Hi", 8, 0.0, 0)
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
-import subprocess
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from cli_fakes import FakeModel, FakeSession, base_gguf, install
@@ -17,13 +12,11 @@ from typer.testing import CliRunner
 
 from medusa_cli import cli
 
-fcntl = pytest.importorskip("fcntl")
-pty = pytest.importorskip("pty")
-termios = pytest.importorskip("termios")
+pytest.importorskip("pty")
+from terminal import Terminal  # POSIX alone
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
-TIMEOUT = 120.0
 
 
 @pytest.fixture
@@ -74,74 +67,13 @@ def test_a_model_without_a_template_is_refused_before_the_first_line(
     assert "medusa generate --raw" in err
 
 
-class Terminal:
-    """A chat in a pseudo terminal: type, wait for what must appear, and read the screen without escape sequences."""
-
-    def __init__(self, model: str, tmp_path: Path, answers: list[str], *arguments: str, **environment: str) -> None:
-        code = f"import cli_fakes; cli_fakes.run_cli({['chat', model, *arguments]!r}, {answers!r}, 0.03)"
-        self._fd, terminal = pty.openpty()
-        self.raw = ""
-        self._at = 0
-        inherited = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "MEDUSA_DEBUG")}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=Path(__file__).parents[1] / "support",
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            start_new_session=True,
-            # The terminal must be the process's own for Ctrl-C to become a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**inherited, "TERM": "xterm-256color", "XDG_STATE_HOME": str(tmp_path / "state"), **environment},
-        )
-        os.close(terminal)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._fd)
-
-    def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def _read(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
-        try:
-            data = os.read(self._fd, 65536) if ready else b""
-        except OSError:  # Linux: the other side is closed
-            data = b""
-        if b"\x1b[6n" in data:  # prompt_toolkit asks where the cursor is
-            self.type("\x1b[1;1R")
-        self.raw += data.decode("utf-8", "replace")
-        return bool(data)
-
-    @property
-    def shown(self) -> str:
-        """Everything written so far without escape sequences."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", self.raw)
-
-    def wait_for(self, text: str) -> None:
-        """Waits until `text` is written after what the last call found."""
-        deadline = time.monotonic() + TIMEOUT
-        while text not in self.shown[self._at :]:
-            if not self._read(deadline):
-                pytest.fail(f"no {text!r} in {self.shown[self._at :]!r}")
-        self._at = self.shown.index(text, self._at) + len(text)
-
-    def exit_code(self) -> int:
-        deadline = time.monotonic() + TIMEOUT
-        while self._read(deadline):
-            pass
-        return self._process.wait(timeout=TIMEOUT)
+def fake_chat(model: str, tmp_path: Path, answers: list[str], *arguments: str, **environment: str) -> Terminal:
+    code = f"import cli_fakes; cli_fakes.run_cli({['chat', model, *arguments]!r}, {answers!r}, 0.03)"
+    return Terminal([sys.executable, "-c", code], tmp_path, **environment)
 
 
 def test_a_first_chat(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["Hello there.", "Fine."]) as terminal:
+    with fake_chat(model, tmp_path, ["Hello there.", "Fine."]) as terminal:
         terminal.wait_for("tiny.gguf")
         terminal.wait_for("context 2048")
         terminal.wait_for("/help lists the commands")
@@ -163,7 +95,7 @@ def test_a_first_chat(model: str, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_the_answer_then_leaves_with_130(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["word " * 200]) as terminal:
+    with fake_chat(model, tmp_path, ["word " * 200]) as terminal:
         terminal.wait_for("Send a message")
         terminal.type("Go\r")
         terminal.wait_for("word word")
@@ -180,7 +112,7 @@ def test_ctrl_c_stops_the_answer_then_leaves_with_130(model: str, tmp_path: Path
 
 
 def test_a_multi_line_paste_is_one_message(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["One.", "Two."]) as terminal:
+    with fake_chat(model, tmp_path, ["One.", "Two."]) as terminal:
         terminal.wait_for("Send a message")
         terminal.type("\x1b[200~first\nsecond\x1b[201~\r")
         terminal.wait_for("One.")
@@ -194,12 +126,12 @@ def test_a_multi_line_paste_is_one_message(model: str, tmp_path: Path) -> None:
 
 
 def test_drafted_tokens_are_coloured_unless_no_color(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["abc"], "--color-drafts") as terminal:
+    with fake_chat(model, tmp_path, ["abc"], "--color-drafts") as terminal:
         terminal.wait_for("Send a message")
         terminal.type("Hi\r")
         terminal.wait_for(STATS)
         assert "a\x1b[36mb\x1b[0m\x1b[36mc\x1b[0m" in terminal.raw
-    with Terminal(model, tmp_path, ["abc"], "--color-drafts", NO_COLOR="1") as terminal:
+    with fake_chat(model, tmp_path, ["abc"], "--color-drafts", NO_COLOR="1") as terminal:
         terminal.wait_for("Send a message")
         terminal.type("Hi\r")
         terminal.wait_for(STATS)
@@ -208,7 +140,7 @@ def test_drafted_tokens_are_coloured_unless_no_color(model: str, tmp_path: Path)
 
 
 def test_a_model_cannot_send_escape_sequences(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["\x1b]0;title\x07x"]) as terminal:
+    with fake_chat(model, tmp_path, ["\x1b]0;title\x07x"]) as terminal:
         terminal.wait_for("Send a message")
         terminal.type("Hi\r")
         terminal.wait_for(STATS)
@@ -216,7 +148,7 @@ def test_a_model_cannot_send_escape_sequences(model: str, tmp_path: Path) -> Non
 
 
 def test_a_dumb_terminal_gets_plain_lines(model: str, tmp_path: Path) -> None:
-    with Terminal(model, tmp_path, ["Hello."], TERM="dumb") as terminal:
+    with fake_chat(model, tmp_path, ["Hello."], TERM="dumb") as terminal:
         terminal.wait_for("> ")
         terminal.type("Hi\n")
         terminal.wait_for("Hello.")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from medusa_cli import cli, native
 from medusa_cli.decoding import runtime
 from medusa_cli.diagnosis import report
-from medusa_cli.models import demo, references
+from medusa_cli.models import demo
 from medusa_cli.native import testing
 from medusa_cli.support.errors import MedusaError
 
@@ -155,13 +155,13 @@ def test_why_a_weight_is_not_on_the_kernels(
     monkeypatch: pytest.MonkeyPatch, role: str, type_: str, buffer: str, selected: str | None, remark: str | None
 ) -> None:
     model = SimpleNamespace(
-        description="fake", placement=[SimpleNamespace(role=role, type=type_, buffer=buffer, tensors=3, nbytes=99)]
-    )
+        description="fake", n_layer=2, gpu=False, devices=[],
+        placement=[SimpleNamespace(role=role, type=type_, buffer=buffer, tensors=3, nbytes=99)],
+    )  # fmt: skip
     info: dict[str, Any] = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
-    monkeypatch.setattr(runtime, "load_model", lambda *_: model)
-    monkeypatch.setattr(references, "resolve", lambda *_: SimpleNamespace(name="m", path="m"))
+    monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
     [row] = report.diagnose_model("m", Console())["weights"]
     assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
     assert row["kernels"] == (selected if buffer == "OURS" else "llama.cpp")
@@ -188,8 +188,8 @@ def test_whose_attention_runs_and_why_not_ours(
     info: dict[str, Any] = {"selected": selected, "reason": "because", "types": [], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
-    monkeypatch.setattr(runtime, "load_model", lambda *_: SimpleNamespace(description="fake", placement=[]))
-    monkeypatch.setattr(references, "resolve", lambda *_: SimpleNamespace(name="m", path="m"))
+    model = SimpleNamespace(description="fake", n_layer=2, gpu=False, devices=[], placement=[])
+    monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
     assert report.diagnose_model("m", Console())["attention"] == {"kernels": kernels, "remark": remark}
 
 

@@ -19,8 +19,8 @@ from medusa_cli.support.errors import MedusaError
 COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "doctor")
 SHARED = (
     "-n/--max-tokens --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias -s/--seed --stop "
-    "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -ctk/--cache-type-k -ctv/--cache-type-v --heads "
-    "--tree --accept --epsilon --delta --greedy-root --no-spec -sys/--system-prompt"
+    "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -dev/--device -ctk/--cache-type-k "
+    "-ctv/--cache-type-v --heads --tree --accept --epsilon --delta --greedy-root --no-spec -sys/--system-prompt"
 )
 OWN = {
     "chat": "--color-drafts",

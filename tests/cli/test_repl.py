@@ -270,6 +270,14 @@ def test_an_error_at_the_terminal_is_shown_and_takes_the_turn_back() -> None:
     assert engine.asked[1] == [user("Ho")]
 
 
+def test_what_came_before_an_error_is_kept() -> None:
+    code, lines, engine, repl = chat(["Hi", "Ho"], [MedusaError("lost"), "One"])
+    assert code == 0
+    assert sum(line.startswith("error lost") for line in lines) == 1
+    assert engine.asked[1] == [user("Hi"), assistant("lost"), user("Ho")]
+    assert repl.conversation.turns[-1] == assistant("One")
+
+
 def test_an_internal_error_is_not_swallowed() -> None:
     with pytest.raises(ZeroDivisionError):
         chat(["Hi"], [ZeroDivisionError("")])

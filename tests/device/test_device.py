@@ -92,3 +92,29 @@ def test_a_graph_that_fails_ends_the_answer_with_the_text_so_far(base: str, head
     assert cut["error"]
     assert "\n" not in cut["error"]
     assert cut["tokens"] == whole["tokens"][: len(cut["tokens"])]
+
+
+def test_hydra_plus_needs_no_fused_attention(base: str, tmp_path: Path) -> None:
+    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads("hydra++")))
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc"}
+    fused, unfused = run(**order), run(**order, behaviour={"missing_operators": ["FLASH_ATTN_EXT"]})
+    assert unfused["tokens"] == fused["tokens"] == run(**order, device=False)["tokens"]
+    # The heads still run there: as many graphs, and what the tree is filled with comes to the host.
+    assert unfused["counters"]["to_host_bytes"] >= fused["counters"]["to_host_bytes"]
+
+
+@pytest.mark.parametrize("operator", ["ROPE", "SOFT_MAX"])
+def test_an_operator_that_a_device_lacks_is_named(base: str, tmp_path: Path, operator: str) -> None:
+    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads("hydra++")))
+    found = run(model=base, heads=heads, tree=TREE, prompt="abc", behaviour={"missing_operators": [operator]})
+    assert found["error"] == f"PRETENDED0 lacks {operator}, which the heads need: use --no-spec or --device none"
+
+
+@pytest.mark.parametrize(("gpu_layers", "layers"), [(-1, 2), (1, 0)])
+def test_heads_read_the_device_s_copy_of_a_tied_output_matrix(tmp_path: Path, gpu_layers: int, layers: int) -> None:
+    base = str(tiny_base(tmp_path / "base.gguf", tied=True))
+    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads("medusa", "base")))
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc"}
+    device = run(**order, gpu_layers=gpu_layers)
+    assert device["devices"] == {"PRETENDED0": [layers, True], "CPU": [2 - layers, False]}
+    assert device["tokens"] == run(**order, device=False)["tokens"]

@@ -22,7 +22,7 @@ def run(**order: Any) -> dict[str, Any]:
 
     model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
-    None. tokens: to generate. prompt: text.
+    None. tokens: to generate. prompt: text. devices: names, None for llama.cpp's choice.
     """
     command = [sys.executable, __file__, json.dumps(order)]
     environment = {**os.environ, "MEDUSA_ISA": "off"}
@@ -34,6 +34,14 @@ def run(**order: Any) -> dict[str, Any]:
     return result
 
 
+def memory_free() -> int:
+    """Bytes on the device; 0 without one."""
+    from medusa_cli import native
+
+    devices = native.system_info()["devices"]
+    return sum(device["memory_free"] for device in devices if device["backend"] == "PRETENDED")
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli import native
 
@@ -42,7 +50,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         testing.pretend_device()
         testing.set_device(**order.get("behaviour", {}))
     try:
-        model = native.Model(order["model"], n_gpu_layers=order.get("gpu_layers", -1))
+        free = memory_free()
+        model = native.Model(order["model"], n_gpu_layers=order.get("gpu_layers", -1), devices=order.get("devices"))
         heads = native.Heads(model, order["heads"]) if order.get("heads") else None
         tree = order.get("tree")
         session = native.Session(
@@ -56,6 +65,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         )
     except native.NativeError as error:
         return {"error": str(error)}
+    used = free - memory_free()
     if "later" in order:
         testing.set_device(**order["later"])
     testing.take_device_counters()
@@ -72,6 +82,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     assert last is not None
     return {
         "gpu": model.gpu,
+        "memory_used": used,
+        "devices": {use.name: [use.layers, use.output] for use in model.devices},
         "tokens": list(last.tokens),
         "stats": last.stats,
         "nodes": [len(parents) for parents in last.parents],

@@ -48,10 +48,12 @@ def tiny_base(
     context: int = 256,
     heads: int = BASE_HEADS,
     experts: int = 0,
+    tied: bool = False,
 ) -> Path:
     """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits.
 
-    `experts`: of a Mixtral-like model, which sends each token to two of them.
+    `experts`: of a Mixtral-like model, which sends each token to two of them. `tied`: its output
+    matrix is that of the embeddings.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
@@ -97,7 +99,8 @@ def tiny_base(
             else:
                 matrix(f"blk.{layer}.ffn_{name}.weight", *shape)
     ones("output_norm.weight")
-    matrix("output.weight", BASE_VOCAB, BASE_HIDDEN)
+    if not tied:
+        matrix("output.weight", BASE_VOCAB, BASE_HIDDEN)
     finish(writer)
     return path
 

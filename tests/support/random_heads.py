@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from fixtures import BASE_HIDDEN, BASE_VOCAB
+from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
 from medusa_cli.converters.heads.write import HeadsPlan, write_heads_file
@@ -84,6 +85,8 @@ def random_heads(
     return SourceHeads("random", kind, heads, blocks, lm_head, hidden, rows, tensors, metadata=metadata)
 
 
-def write(path: Path, source: SourceHeads, type_: str = "f16") -> Path:
-    write_heads_file(path, source, HeadsPlan("", "", type_, type_))
+def write(path: Path, source: SourceHeads, type_: str = "f16", *, base: str | None = None) -> Path:
+    """base: file of the model that they name as theirs, which the command line checks."""
+    made_for = fingerprint(native.read_gguf(base).metadata) if base is not None else ""
+    write_heads_file(path, source, HeadsPlan("", made_for, type_, type_))
     return path

@@ -1,0 +1,57 @@
+"""What comes from a device to the host in a step, in bytes: the host samples, accepts and fills the tree.
+
+Rows that are on the host already cost nothing; so this is for models whose output matrix lies on a device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FLOAT = 4
+EXACT_WIDTHS, WIDTH_STEP = 8, 8
+"""Hydra's graphs are as wide as a level's nodes, above 8 rounded up to a multiple of 8 (native/heads)."""
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """logits, states: of each node. heads: rows of their output matrices, and Hydra++'s state."""
+
+    logits: int
+    states: int
+    heads: int
+
+    @property
+    def total(self) -> int:
+        return self.logits + self.states + self.heads
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Of draft heads: kind ("medusa", "hydra", "hydra++") and rows of an output matrix."""
+
+    kind: str
+    rows: int
+
+
+def of_step(parents: Sequence[int], n_vocab: int, n_embd: int, heads: HeadRows | None) -> Transfers:
+    """Of a step whose tree has these parents (-1 for the root, first). Without heads no states are read."""
+    nodes = len(parents)
+    logits = nodes * n_vocab * FLOAT
+    if heads is None:
+        return Transfers(logits, 0, 0)
+    columns = sum(_columns(parents, heads.kind))
+    prefix = n_embd if heads.kind == "hydra++" else 0
+    return Transfers(logits, nodes * n_embd * FLOAT, (columns * heads.rows + prefix) * FLOAT)
+
+
+def _columns(parents: Sequence[int], kind: str) -> list[int]:
+    """Columns that the heads are evaluated for at each depth: one of Medusa's, of Hydra's one below each parent."""
+    depths = [0] * len(parents)
+    for node, parent in enumerate(parents):
+        depths[node] = depths[parent] + 1 if parent >= 0 else 0
+    widths = Counter(depths[parent] + 1 for parent in set(parents) if parent >= 0)
+    if kind == "medusa":
+        return [1] * len(widths)
+    return [n if n <= EXACT_WIDTHS else -(-n // WIDTH_STEP) * WIDTH_STEP for n in widths.values()]

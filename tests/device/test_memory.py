@@ -1,0 +1,110 @@
+"""A device that is too small, through the command line: the most that fits is chosen, or one line says what would."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import device_cli
+import pytest
+import random_heads
+from device_run import run
+from fixtures import BASE_LAYERS, tiny_base
+
+from medusa_cli.models import demo
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
+
+MOST = BASE_LAYERS + 1
+NOTE = re.compile(r"note: (no|\d+) (?:of \d+ )?layers? fits? on PRETENDED0 \([^)]*\).*\n")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
+
+
+@pytest.fixture(scope="module")
+def heads(base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("heads") / "heads.gguf"
+    return str(random_heads.write(path, random_heads.random_heads("hydra++"), base=base))
+
+
+def generate(behaviour: dict[str, int], base: str, *arguments: str) -> tuple[int, str, str]:
+    order = ("generate", base, "--raw", "-p", "abc", "-n", "12", "--ignore-eos", "-t", "1")
+    return device_cli.run(behaviour, *order, *arguments)
+
+
+def chosen(err: str) -> int:
+    """Layers that the remark names; all of them without a remark."""
+    found = NOTE.fullmatch(err)
+    assert found is not None or not err
+    return MOST if found is None else int(found[1].replace("no", "0"))
+
+
+def test_the_most_that_fits_is_chosen_and_said_in_one_line(base: str) -> None:
+    _, text, _ = generate({}, base, "-ngl", "0")
+    layers = []
+    for memory in (1 << 16, 2_500_000, 2_900_000, 3_200_000, 1 << 23):
+        code, out, err = generate({"memory": memory}, base)
+        assert (code, out) == (0, text)
+        layers.append(chosen(err))
+    assert layers == sorted(layers)
+    assert (layers[0], layers[-1]) == (0, MOST)
+    assert 0 < layers[2] < MOST
+
+
+@pytest.mark.parametrize("allocation", [1, 2, 3, 4])
+def test_where_the_estimate_was_too_much_fewer_layers_load(base: str, heads: str, allocation: int) -> None:
+    """Weights, heads, cache, what is computed in: whichever of these is too much."""
+    code, out, err = generate({"failing_allocation": allocation}, base, "--heads", heads)
+    assert (code, out) == (0, generate({}, base, "-ngl", "0")[1])
+    assert chosen(err) < MOST
+
+
+@pytest.mark.parametrize("memory", [1 << 16, 600_000, 1_200_000])
+def test_layers_that_were_asked_for_are_kept_to(base: str, memory: int) -> None:
+    code, out, err = generate({"memory": memory}, base, "-ngl", str(MOST))
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"error: -ngl 3 does not fit on PRETENDED0 \(.* free\): by estimate -ngl \d.* would\n", err)
+
+
+def test_what_is_said_to_fit_does(base: str) -> None:
+    small = {"memory": 2_900_000}
+    _, _, err = generate(small, base, "-c", "8192", "-ngl", str(MOST))
+    told = re.search(r"by estimate (.*) would", err)
+    assert told is not None
+    for remedy in told[1].split(" or "):
+        arguments = remedy.split() if "-ngl" in remedy else ["-ngl", str(MOST), *remedy.split()]
+        arguments += [] if "-c" in arguments else ["-c", "8192"]
+        assert generate(small, base, *arguments)[0] == 0
+
+
+def test_devices_by_name(base: str) -> None:
+    text = generate({}, base, "-ngl", "0")[1]
+    assert generate({}, base, "--device", "PRETENDED0") == (0, text, "")
+    assert generate({}, base, "-dev", "none") == (0, text, "")
+    code, out, err = generate({}, base, "--device", "CUDA7")
+    assert (code, out) == (1, "")
+    assert err == "error: --device: there is no 'CUDA7' here, but PRETENDED0, none\n"
+
+
+@pytest.mark.parametrize(("devices", "gpu"), [(["PRETENDED0"], True), ([], False), (None, True)])
+def test_a_model_goes_to_the_devices_it_is_given(base: str, devices: list[str] | None, gpu: bool) -> None:
+    assert run(model=base, devices=devices, prompt="abc", tokens=2)["gpu"] is gpu
+    assert "no device X" in run(model=base, devices=["X"], prompt="abc")["error"]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("gpu_layers", "n_ctx"), [(-1, 4096), (-1, 512), (12, 4096), (1, 4096)])
+def test_the_estimate_is_near_and_not_too_little(demo_model_path: Path, gpu_layers: int, n_ctx: int) -> None:
+    from medusa_cli import native
+    from medusa_cli.decoding import offload
+
+    order = {"model": str(demo_model_path), "heads": str(demo.DEMO_HEADS), "tree": [[0]], "tokens": 2}
+    found = run(**order, gpu_layers=gpu_layers, n_ctx=n_ctx)
+    shape = offload.shape_of(native.read_gguf(str(demo_model_path)), native.read_gguf(str(demo.DEMO_HEADS)).tensors)
+    layers = len(shape.layers) + 1 if gpu_layers < 0 else gpu_layers
+    needed = offload.needed(shape, offload.Context(n_ctx), layers)
+    assert found["memory_used"] <= needed <= found["memory_used"] + (40 << 20)
