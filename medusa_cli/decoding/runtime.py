@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.decoding import drafting, prompts, trees
+from medusa_cli.decoding import devices, drafting, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings
@@ -109,7 +109,7 @@ def open_engine(
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
     """What a plan is made from."""
-    return ModelFacts(ref, model.architecture, model.is_recurrent, model.gpu, model.has_heads)
+    return ModelFacts(ref, model.architecture, model.is_recurrent, devices.kind_of(model.backend), model.has_heads)
 
 
 def open_session(

@@ -33,13 +33,15 @@ class FakePiece:
 
 @dataclass
 class FakeModel:
-    """chat_template, is_recurrent, has_heads, gpu can be set on the class for a test."""
+    """chat_template, is_recurrent, has_heads, gpu, backend, device can be set on the class for a test."""
 
     path: str
     chat_template: ClassVar[str | None] = TEMPLATE
     is_recurrent: ClassVar[bool] = False
     has_heads: ClassVar[bool] = False
     gpu: ClassVar[bool] = False
+    backend: ClassVar[str] = "CPU"
+    device: ClassVar[str] = "a CPU that is none"
     description: str = "fake 1M F32"
     architecture: str = "fake"
     n_vocab: int = 0x110000
