@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.bench import summary
-from medusa_cli.decoding import profile
+from medusa_cli.decoding import devices, profile
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.decoding.tree_search import Choice, greedy_tree
@@ -32,9 +32,11 @@ from medusa_cli.decoding.trees import DYNAMIC
 from medusa_cli.prompts import bench_set
 from medusa_cli.support import progress
 from medusa_cli.tuning import decode, run
-from medusa_cli.tuning.choose import PLAIN, SIZES, Candidate
+from medusa_cli.tuning.choose import PLAIN, Candidate
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
+SIZES = devices.RULES[devices.DeviceKind.cpu].sizes
+"""Of the trees: the finest list there is, whatever the model runs on."""
 
 
 def fixed_trees(accuracy: list[list[float]], largest: int, tuned: list[list[int]]) -> list[Candidate]:

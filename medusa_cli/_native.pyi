@@ -176,6 +176,10 @@ class Model:
     """The file carries head tensors (single file)."""
     gpu: bool
     """Weights were placed on a GPU device."""
+    backend: str
+    """Of the device that holds the output matrix, as ggml calls it: "CPU", "CUDA", "ROCm", "MTL" (Metal), "Vulkan"."""
+    device: str
+    """That device, described by its backend: "NVIDIA GeForce RTX 4090"."""
     placement: list[Placement]
     """Where the weights lie, by role, largest first; empty where the platform does not tell (Windows)."""
     devices: list[DeviceUse]
@@ -459,6 +463,7 @@ class testing:
         *,
         delay_us: int = 0,
         delays_heads: bool = True,
+        passes_us: Sequence[tuple[int, int]] = [],
         memory: int = 8589934592,
         failing_allocation: int = 0,
         failing_graph: int = 0,
@@ -467,7 +472,8 @@ class testing:
     ) -> None:
         """How it behaves from now on.
 
-        delay_us: that each graph takes more, those of heads only where delays_heads. memory: bytes it has.
+        delay_us: that each graph takes more, those of heads only where delays_heads. passes_us: (tokens, microseconds),
+        ascending: a graph of the model over at most so many tokens takes at least so long. memory: bytes it has.
         failing_allocation, failing_graph: the n-th one from now on fails (0: none). lost: all graphs from then on do.
         missing_operators: ggml's names.
         """

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_cli.decoding import trees
+from medusa_cli.decoding import devices, trees
+from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import Choices, DynamicStart, NamedTree
 from medusa_cli.models.references import ModelRef
 from medusa_cli.support.errors import MedusaError
 
-MAX_NODES = 256
-CPU_NODES = 4
-"""Most nodes, on a CPU, of the tree that came with the heads: there each node costs, and that tree is as large as its
-training could measure."""
 TUNED_TREE = "tuned"
 """Name of the tree that comes from a profile."""
 STORED_TREE = "heads"
@@ -28,7 +25,7 @@ class ModelFacts:
     ref: ModelRef
     architecture: str
     is_recurrent: bool = False
-    gpu: bool = False
+    device: DeviceKind = DeviceKind.cpu
     holds_heads: bool = False
 
 
@@ -58,7 +55,7 @@ class FixedTree:
     """A tree that is the same in each step: `choices`, without those that the heads cannot fill, cut to `max_nodes`."""
 
     choices: Choices
-    max_nodes: int = MAX_NODES
+    max_nodes: int = trees.MAX_NODES
 
 
 Tree = FixedTree | DynamicStart
@@ -200,18 +197,19 @@ def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
 def _by_rule(
     asked: str | None, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, seeded: bool
 ) -> tuple[str, Tree | None]:
-    """The tree that is tuned, else on a CPU a dynamic one, else the heads' own or a built-in one.
+    """The tree that is tuned, else a dynamic one; where it is to be fixed, the heads' own or a built-in one.
 
     asked: trees.DYNAMIC; trees.STATIC for one that is the same in each step; None for any.
     """
     any_kind = asked is None and not seeded
-    if asked == trees.DYNAMIC or (any_kind and (tuned.dynamic if tuned else not model.gpu)):
+    if asked == trees.DYNAMIC or (any_kind and (tuned is None or tuned.dynamic)):
         return trees.DYNAMIC, tuned.start if tuned else DynamicStart()
     if tuned:
         return _clipped(TUNED_TREE, FixedTree(tuned.choices), heads)
+    rules = devices.RULES[model.device]
     if heads.tree:
-        return _clipped(STORED_TREE, FixedTree(heads.tree, MAX_NODES if model.gpu else CPU_NODES), heads)
-    built_in = trees.named(trees.DEFAULT_GPU if model.gpu else trees.DEFAULT_CPU)
+        return _clipped(STORED_TREE, FixedTree(heads.tree, rules.stored_nodes), heads)
+    built_in = trees.named(rules.built_in)
     return _clipped(built_in.name, FixedTree(built_in.choices), heads)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
-from medusa_cli.decoding import trees
+from medusa_cli.decoding import devices, trees
 from medusa_cli.decoding.drafting import Tuned
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.support import machine, paths
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-FORMAT = 3
+FORMAT = 4
 STOCK = "llama.cpp"
 """What kernels are called that are not ours."""
 SAMPLE_BYTES = 1 << 20
@@ -39,8 +39,9 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
     from medusa_cli.converters.gguf.fingerprint import fingerprint
 
     kernels = native.kernel_info()
+    on_cpu = model.backend == devices.CPU_BACKEND
     used = [device.name for device in model.devices]
-    devices = [
+    others = [
         device["description"]
         for device in native.system_info()["devices"]
         if device["type"] != "cpu" and (device["name"] in used or not used)
@@ -50,8 +51,10 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
         "base_content": content_hash(Path(model.path)),
         "heads": content_hash(heads_file),
         "cpu": machine.cpu_name(),
-        "backend": ", ".join(devices) if model.gpu else "cpu",
-        "gpu_layers": options.n_gpu_layers if model.gpu else 0,
+        "backend": model.backend,
+        "device": "" if on_cpu else model.device,
+        "devices": [] if on_cpu else others,
+        "gpu_layers": 0 if on_cpu else options.n_gpu_layers,
         "threads": options.threads or native.physical_cores(),
         "kernels": kernels["selected"] or STOCK,
         "module": content_hash(native.module_file()),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from medusa_cli.decoding import drafting, offload, prompts, trees
+from medusa_cli.decoding import devices, drafting, offload, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
@@ -140,9 +140,9 @@ def within_memory(
     from medusa_cli import native
 
     known = native.system_info()["devices"]
-    devices = offload.used_devices(offload.device_names(options.device, known), known)
+    used = offload.used_devices(offload.device_names(options.device, known), known)
     asked = options.n_gpu_layers
-    if asked == 0 or not devices:
+    if asked == 0 or not used:
         return load(asked)
     shape, context = _sizes(ref, options, draft)
     most = len(shape.layers) + 1
@@ -150,11 +150,11 @@ def within_memory(
         try:
             return load(asked)
         except native.OutOfMemoryError as error:
-            fitting = " or ".join(offload.remedies(shape, context, devices, min(asked, most)))
+            fitting = " or ".join(offload.remedies(shape, context, used, min(asked, most)))
             raise MedusaError(
-                f"-ngl {asked} does not fit on {offload.described(devices)}: by estimate {fitting} would"
+                f"-ngl {asked} does not fit on {offload.described(used)}: by estimate {fitting} would"
             ) from error
-    planned = offload.most_layers(shape, context, devices)
+    planned = offload.most_layers(shape, context, used)
     for layers in (planned, *offload.fewer(planned)):
         try:
             opened = load(offload.ALL_LAYERS if layers == most else layers)
@@ -163,7 +163,7 @@ def within_memory(
                 raise
             continue
         if layers < most:
-            console.print(offload.remark(layers, most, devices), markup=False, soft_wrap=True)
+            console.print(offload.remark(layers, most, used), markup=False, soft_wrap=True)
         return opened
     raise AssertionError("the CPU alone was not tried")
 
@@ -173,12 +173,12 @@ def _sizes(
 ) -> tuple[offload.Shape, offload.Context]:
     """Of the model, with the heads that will be loaded, and of its context."""
     from medusa_cli import native
-    from medusa_cli.converters.heads.schema import VERSION_KEY
+    from medusa_cli.converters.heads import schema
 
     file = native.read_gguf(str(ref.path))
-    path = drafting.heads_file(draft, ref, VERSION_KEY in file.metadata)
+    path = drafting.heads_file(draft, ref, schema.VERSION_KEY in file.metadata)
     tensors = native.read_gguf(str(path)).tensors if path is not None and path.is_file() else []
-    heads = [tensor for tensor in tensors if tensor.name.startswith("medusa.")]
+    heads = [tensor for tensor in tensors if schema.is_of_heads(tensor.name)]
     most = engine_default("n_ctx")
     trained = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length") or most
     tokens = options.ctx_size or min(trained, most)
@@ -188,7 +188,7 @@ def _sizes(
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
     """What a plan is made from."""
-    return ModelFacts(ref, model.architecture, model.is_recurrent, model.gpu, model.has_heads)
+    return ModelFacts(ref, model.architecture, model.is_recurrent, devices.kind_of(model.backend), model.has_heads)
 
 
 def open_session(

@@ -13,6 +13,8 @@ from medusa_cli.support.errors import MedusaError
 
 Choices = list[list[int]]
 BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
+MAX_NODES = 256
+"""Most nodes that the engine takes, root included."""
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
 DYNAMIC = "dynamic"

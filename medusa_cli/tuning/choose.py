@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli.decoding import tree_search
+from medusa_cli.decoding.devices import Tile
 from medusa_cli.decoding.drafting import FixedTree
 from medusa_cli.decoding.trees import DYNAMIC
 
 PLAIN, TREE, CHAIN = "plain", "tree", "chain"
 """Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""
-SIZES = (*range(1, 17), 24, 32, 48, 64)
-"""Nodes of the trees that are considered, root included; 1 is plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,9 @@ def halves(texts: Sequence[NDArray[np.integer]]) -> tuple[list[NDArray[np.intege
 
 
 def fixed_trees(
-    accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int] = SIZES
+    accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int]
 ) -> list[Candidate]:
-    """The likeliest tree of each size above 1, and the chains, without costs; sorted by size.
+    """The likeliest tree of each of `sizes` (root included) above 1, and the chains, without costs; sorted by size.
 
     Sizes that the accuracies cannot fill are left out.
     """
@@ -169,12 +168,21 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
     return Verdict(best, False, f"drafting pays: {bargain}")
 
 
-def relative_costs(curves: Sequence[CostCurve]) -> list[tuple[int, float]]:
-    """(nodes, cost of a pass in plain passes) for the sizes known at every position, the geometric mean over those."""
+def relative_costs(curves: Sequence[CostCurve], tile: Tile | None = None) -> list[tuple[int, float]]:
+    """(nodes, cost of a pass in plain passes) for the sizes known at every position, the geometric mean over those.
+
+    tile: the sizes at its edges are filled in, for whoever goes by the line between two sizes.
+    """
     if not curves:
         return []
     sizes = sorted(set.intersection(*(set(curve.verify_ms) for curve in curves)))
-    return [
-        (size, math.exp(sum(math.log(curve.verify_ms[size] / curve.verify_ms[1]) for curve in curves) / len(curves)))
+    found = {
+        size: math.exp(sum(math.log(curve.verify_ms[size] / curve.verify_ms[1]) for curve in curves) / len(curves))
         for size in sizes
-    ]
+    }
+    below = [size for size in sizes if tile and size < tile.first]
+    if tile and tile.last in found and len(below) > 1:
+        slope = (found[below[-1]] - found[below[-2]]) / (below[-1] - below[-2])
+        found.setdefault(tile.first - 1, found[below[-1]] + slope * (tile.first - 1 - below[-1]))
+        found.setdefault(tile.first, found[tile.last])
+    return sorted(found.items())

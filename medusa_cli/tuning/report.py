@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 BAR_CELLS = 24
 PLAIN = 1
+NOTABLE_GAIN = 1.05
+"""The CPU is worth a word where it decodes this many times as fast as the device."""
 
 
 def show(profile: dict[str, Any], out: Console) -> None:
@@ -37,8 +39,8 @@ def heading(profile: dict[str, Any]) -> list[str]:
     """What was measured, where, on what."""
     key, model, texts = profile["key"], profile["model"], profile["texts"]
     where = key["cpu"] or "an unknown processor"
-    if key["backend"] != "cpu":
-        where = f"{key['backend']}, {key['gpu_layers']} layers" if key["gpu_layers"] >= 0 else key["backend"]
+    if key["device"]:
+        where = f"{key['device']} ({key['backend']})" + f", {key['gpu_layers']} layers" * (key["gpu_layers"] >= 0)
     return [
         f"{model['name']} ({model['description']}) on {where}, {key['threads'] or '?'} threads, "
         f"kernels: {key['kernels']}",
@@ -55,7 +57,15 @@ def verdict(profile: dict[str, Any]) -> list[str]:
         chosen = f"a dynamic tree (with --seed or --tree static: {chosen})"
     speeds = [f"{row['name']} {row['speedup']:.2f}" for row in profile["measured"]]
     measured = [f"real decoding, relative to plain: {', '.join(speeds)}"] if speeds else []
-    return [f"chosen: {chosen}", profile["reason"], *measured]
+    return [f"chosen: {chosen}", profile["reason"], *measured, *other_device(profile)]
+
+
+def other_device(profile: dict[str, Any]) -> list[str]:
+    """Where the CPU is clearly faster than the device, how to use it."""
+    speed = profile["cpu_speedup"]
+    if speed is None or speed <= NOTABLE_GAIN:
+        return []
+    return [f"plain decoding is {speed:.2f} times as fast on the CPU: run and tune this model with -ngl 0"]
 
 
 def table(profile: dict[str, Any]) -> Table:

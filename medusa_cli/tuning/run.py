@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding import drafting, pass_cost, profile, runtime, tree_search
+from medusa_cli.decoding import devices, drafting, pass_cost, profile, runtime, tree_search
+from medusa_cli.decoding.devices import DeviceKind, TreeRules
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import engine_default
 from medusa_cli.decoding.trees import DYNAMIC, DynamicStart
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 
 SHARES = {"texts": 0.25, "costs": 0.5, "calibration": 0.55, "learning": 0.65, "decoding": 1.0}
 """When each phase ends, as a share of the minutes."""
-PROBE_SIZES = (4, 12)
 PROBE_PROMPTS = 4
 MIN_LEARNED = 4
 ANSWER_TOKENS = 96
 """Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
 so that the prediction can be held against real decoding."""
+SMALL_BYTES = 512 << 20
+"""Of a model whose passes may be too short for launches on a device to pay: the CPU is weighed, too."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Opened:
     heads_path: Path
     shipped: bool
     """Whether the heads came with medusa, so that they are not the user's to change."""
+
+    @property
+    def rules(self) -> TreeRules:
+        """Of the device that the model runs on."""
+        return devices.RULES[devices.kind_of(self.model.backend)]
 
     @property
     def n_ctx(self) -> int:
@@ -116,17 +124,17 @@ def tune(
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
     accuracy = tree_search.accuracy_table(built_on)
-    candidates = choose.fixed_trees(accuracy, held_out)
+    candidates = choose.fixed_trees(accuracy, held_out, opened.rules.sizes)
     curves, factors, start = [], choose.Calibration(), DynamicStart()
     decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
-        most = max(candidate.tokens_per_step for candidate in candidates)
         near = sum(map(len, kept_back)) // len(kept_back) + ANSWER_TOKENS // 2
         places = [near, *_fitting(opened, positions, console)]
-        curves = _curves(opened, places, most, deadlines["costs"], console)
+        curves = _curves(opened, places, _hopeless(opened, candidates), deadlines["costs"], console)
         factors = _calibrate(opened, candidates, kept_back[:PROBE_PROMPTS], deadlines["calibration"], console)
         candidates = choose.priced(candidates, curves, factors)
-        start = _learn(opened, choose.relative_costs(curves), prompts, deadlines["learning"], console)
+        relative = choose.relative_costs(curves, opened.rules.tile)
+        start = _learn(opened, relative, prompts, deadlines["learning"], console)
         decoded = _decode(opened, choose.shortlist(candidates), start, kept_back, deadlines["decoding"], console)
     measured = {name: found.speedup for name, found in decoded.items() if name != choose.PLAIN}
     verdict = choose.verdict(candidates, measured)
@@ -146,6 +154,7 @@ def tune(
                   for curve in curves],
         "calibration": dataclasses.asdict(factors),
         "dynamic_start": dataclasses.asdict(start),
+        "cpu_speedup": cpu_speedup(opened, kept_back, deadlines["decoding"], console),
         "predicted": [_predicted(candidate) for candidate in candidates],
         "measured": [_measured(name, found, candidates) for name, found in decoded.items()],
     }  # fmt: skip
@@ -178,7 +187,7 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
 
     asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
     found = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
-    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - choose.SIZES[-1]
+    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.rules.sizes[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(
@@ -208,7 +217,7 @@ def _rank(opened: Opened, prompts: Sequence[list[int]], deadline: float, console
 
 def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list[int]:
     """The positions that the model was trained for."""
-    longest = opened.model.n_ctx_train - choose.SIZES[-1]
+    longest = opened.model.n_ctx_train - opened.rules.sizes[-1]
     fitting = [position for position in positions if opened.model.n_ctx_train <= 0 or position <= longest]
     if not fitting:
         raise MedusaError(f"--ctx: the model was trained on {opened.model.n_ctx_train} tokens: give at most {longest}")
@@ -220,16 +229,21 @@ def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list
     return fitting
 
 
+def _hopeless(opened: Opened, candidates: Sequence[choose.Candidate]) -> float:
+    """The tokens of a step past which no width needs to be tried: inf where wider passes may cost less."""
+    return max(candidate.tokens_per_step for candidate in candidates) if opened.rules.rising else math.inf
+
+
 def _curves(
     opened: Opened, positions: Sequence[int], most: float, deadline: float, console: Console
 ) -> list[choose.CostCurve]:
-    curves = []
+    curves, sizes = [], opened.rules.sizes
     begin = time.monotonic()
     with progress.phase(console, "Cost", "passes") as bar:
-        done, total = 0, len(positions) * len(choose.SIZES) * costs.ROUNDS
+        done, total = 0, len(positions) * len(sizes) * costs.ROUNDS
         for number, position in enumerate(positions, start=1):
             bar.update(done, total, f"reading {position} tokens")
-            timer = pass_cost.make_timer(opened.model, choose.SIZES[-1], position, opened.options.threads, opened.n_ctx)
+            timer = pass_cost.make_timer(opened.model, sizes[-1], position, opened.options.threads, opened.n_ctx)
 
             def on_pass(width: int, position: int = position) -> None:
                 nonlocal done
@@ -237,7 +251,7 @@ def _curves(
                 bar.update(done, total, f"{width} tokens behind {position}")
 
             until = begin + (deadline - begin) * number / len(positions)
-            curves.append(costs.cost_curve(timer, position, choose.SIZES, most, until, on_pass))
+            curves.append(costs.cost_curve(timer, position, sizes, most, until, on_pass))
             del timer  # its cache, before the next one is made
     return curves
 
@@ -250,7 +264,7 @@ def _calibrate(
     console: Console,
 ) -> choose.Calibration:
     """Short real answers against bare passes at the same positions, in turn."""
-    probes = [candidate for candidate in candidates if candidate.nodes in PROBE_SIZES] or list(candidates[:1])
+    probes = [candidate for candidate in candidates if candidate.nodes in opened.rules.probes] or list(candidates[:1])
     sessions = {1: opened.session(None), **{probe.nodes: opened.session(probe.tree) for probe in probes}}
     position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
     timer = pass_cost.make_timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
@@ -306,3 +320,23 @@ def _decode(
         return decode.in_turn(
             sessions, prompts, ANSWER_TOKENS, deadline, lambda answers: bar.update(answers, total, note)
         )
+
+
+def cpu_speedup(opened: Opened, prompts: Sequence[list[int]], deadline: float, console: Console) -> float | None:
+    """Speed of plain decoding on the CPU over that on the device; None where there is none, or a large model on it."""
+    small = opened.model.size_bytes <= SMALL_BYTES
+    if devices.kind_of(opened.model.backend) is DeviceKind.cpu or not small:
+        return None
+    options = dataclasses.replace(opened.options, n_gpu_layers=0, ctx_size=opened.n_ctx)
+    model = runtime.load_model(Path(opened.model.path), options.n_gpu_layers, console)
+    sessions = {choose.PLAIN: opened.session(None), "cpu": runtime.open_session(model, None, None, options)}
+    with progress.phase(console, "CPU", "answers") as bar:
+        total = len(prompts) * len(sessions)
+        found = decode.in_turn(
+            sessions,
+            prompts,
+            ANSWER_TOKENS // 2,
+            deadline,
+            lambda answers: bar.update(answers, total, "the CPU against the device"),
+        )
+    return found["cpu"].speedup if found else None

@@ -69,6 +69,8 @@ void bind_model(nb::module_& m) {
                      [](const LlamaModel& model) {
                          return ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
                      })
+        .def_prop_ro("backend", &LlamaModel::backend)
+        .def_prop_ro("device", &LlamaModel::device)
         .def_prop_ro("placement", &placement_of)
         .def_prop_ro("devices", &devices_of)
         .def("tokenize", &LlamaModel::tokenize, "text"_a, nb::kw_only(), "add_special"_a = true,

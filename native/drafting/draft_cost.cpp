@@ -79,7 +79,7 @@ void DraftCost::record_level(int depth, double ms) {
 
 double DraftCost::level_ms(int depth) const {
     const auto level = static_cast<size_t>(depth - 1);
-    return level < level_ms_.size() ? level_ms_[level] : 0;
+    return unit_ms_ > 0 && level < level_ms_.size() ? level_ms_[level] : 0;
 }
 
 void DraftCost::record_step(double ms, int tokens) {

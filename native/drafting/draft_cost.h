@@ -38,6 +38,7 @@ class DraftCost {
 
     // Filling level `depth` of a tree took `ms`.
     void record_level(int depth, double ms);
+    // 0 as long as no step was timed: there is nothing to weigh it against.
     double level_ms(int depth) const;
 
     // A whole step took `ms` and brought `tokens`.

@@ -197,4 +197,11 @@ ggml_backend_dev_t LlamaModel::output_device() const {
     return gpu_ && gpu_layers_ != 0 ? gpu_ : cpu;
 }
 
+std::string LlamaModel::backend() const {
+    return ggml_backend_reg_name(ggml_backend_dev_backend_reg(output_device()));
+}
+std::string LlamaModel::device() const {
+    return ggml_backend_dev_description(output_device());
+}
+
 }  // namespace medusa

@@ -64,6 +64,9 @@ class LlamaModel final : public Vocabulary {
     ggml_tensor* output_tensor() const;
     // The device whose memory holds the output matrix: where heads run.
     ggml_backend_dev_t output_device() const;
+    // That device's backend, as ggml calls it ("CPU", "CUDA", "MTL", "Vulkan"), and its own description.
+    std::string backend() const;
+    std::string device() const;
 
     llama_model* handle() const { return model_; }
 

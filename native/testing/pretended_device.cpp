@@ -144,14 +144,16 @@ class Launch {
             ggml_tensor* node = copy(ggml_graph_node(source, i));
             for (auto& from : node->src) from = copy(from);
             ggml_graph_add_node(graph_, node);
-            of_model_ = of_model_ || std::string_view(node->name).starts_with("l_out");
+            // What a layer puts out, [h, tokens]; the last one's only of the tokens that are asked for.
+            if (std::string_view(node->name).starts_with("l_out")) tokens_ = std::max(tokens_, node->ne[1]);
         }
     }
     ~Launch() { ggml_free(context_); }
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
 
-    bool of_model() const { return of_model_; }
+    // That the model reads; 0: a graph of something else.
+    int64_t tokens() const { return tokens_; }
     void compute(ggml_backend_t cpu) const { ggml_backend_graph_compute(cpu, graph_); }
 
   private:
@@ -171,8 +173,16 @@ class Launch {
     std::unordered_map<const ggml_tensor*, ggml_tensor*> copies_;
     ggml_context* context_;
     ggml_cgraph* graph_;
-    bool of_model_ = false;
+    int64_t tokens_ = 0;
 };
+
+// How long a graph takes at least.
+std::chrono::microseconds least_time(const DeviceBehaviour& now, int64_t tokens) {
+    if (tokens == 0 || now.passes_us.empty()) return std::chrono::microseconds(0);
+    auto at = std::lower_bound(now.passes_us.begin(), now.passes_us.end(), std::pair(tokens, int64_t{0}));
+    if (at == now.passes_us.end()) --at;
+    return std::chrono::microseconds(at->second);
+}
 
 // Buffers.
 void free_buffer(ggml_backend_buffer_t buffer) {
@@ -259,10 +269,12 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
     if (failed) return GGML_STATUS_FAILED;
     const auto launch = std::make_shared<const Launch>(graph);
     of(backend).stream.push([launch, cpu = of(backend).cpu, now = current()] {
-        if (now.delay_us > 0 && (now.delays_heads || launch->of_model())) {
+        const auto begun = std::chrono::steady_clock::now();
+        if (now.delay_us > 0 && (now.delays_heads || launch->tokens() > 0)) {
             std::this_thread::sleep_for(std::chrono::microseconds(now.delay_us));
         }
         launch->compute(cpu);
+        std::this_thread::sleep_until(begun + least_time(now, launch->tokens()));
     });
     return GGML_STATUS_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace medusa::testing {
@@ -13,6 +14,9 @@ namespace medusa::testing {
 struct DeviceBehaviour {
     int64_t delay_us = 0;      // that each graph takes more
     bool delays_heads = true;  // false: only graphs of the model itself
+    // (tokens, microseconds), ascending: a graph of the model over at most so many tokens takes at least so long, and
+    // one over more than all of these as long as the last. Empty: each takes what computing it does.
+    std::vector<std::pair<int64_t, int64_t>> passes_us;
     int64_t memory = int64_t{8} << 30;
     int64_t failing_allocation = 0;              // the n-th allocation from now on fails; 0: none
     int64_t failing_graph = 0;                   // so does the n-th graph

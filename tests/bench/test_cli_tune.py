@@ -53,6 +53,7 @@ def made_up(key: dict[str, Any], tree: list[list[int]], *, dynamic: bool = False
         "texts": {"prompts": "made up", "count": 9, "positions": 900},
         "costs": [{"position": 93, "verify_ms": {"1": 4.0, "2": 5.0, "4": 6.0, "8": 20.0}}],
         "calibration": CALIBRATION,
+        "cpu_speedup": None,
         "predicted": [predicted("chain of 2", 2, 1.5, 1.25, 1.2), predicted("tree of 4", 4, 1.9, 1.5, 1.27)],
         "measured": [measured("plain", None, 1.0, 1.0), measured("tree of 4", 4, 1.6, 1.05)],
     }
@@ -135,6 +136,40 @@ def test_a_profile_of_other_circumstances_does_not_apply(
     assert choices_used(model) == default
 
 
+def test_a_profile_belongs_to_a_device_and_its_layers(
+    model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [key_of(model)]
+    assert key_of(model, EngineOptions(n_gpu_layers=0)) == keys[0], "on the CPU no layers are offloaded"
+    for backend, device in (("CUDA", "a GPU"), ("CUDA", "another GPU"), ("Vulkan", "a GPU")):
+        monkeypatch.setattr(cli_fakes.FakeModel, "backend", backend)
+        monkeypatch.setattr(cli_fakes.FakeModel, "device", device)
+        keys += [key_of(model), key_of(model, EngineOptions(n_gpu_layers=7))]
+    assert len({profile.path_of(key) for key in keys}) == len(keys)
+    assert report.heading(made_up(keys[-1], TREE))[0].startswith("m.gguf (fake 1M F32) on a GPU (Vulkan), 7 layers, ")
+    assert report.heading(made_up(keys[-2], TREE))[0].startswith("m.gguf (fake 1M F32) on a GPU (Vulkan), ")
+
+
+@pytest.mark.parametrize(("backend", "size_bytes"), [("CPU", 1_000_000), ("CUDA", run.SMALL_BYTES + 1)])
+def test_the_cpu_is_not_weighed_on_a_cpu_nor_for_a_large_model(
+    model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch, backend: str, size_bytes: int
+) -> None:
+    from rich.console import Console
+
+    monkeypatch.setattr(cli_fakes.FakeModel, "backend", backend)
+    opened = run.open_model(str(model[0]), model[1], EngineOptions(), Console(quiet=True))
+    monkeypatch.setattr(opened.model, "size_bytes", size_bytes)
+    assert run.cpu_speedup(opened, [[1]] * 4, 0.0, Console(quiet=True)) is None
+
+
+@pytest.mark.parametrize(("speed", "said"), [(None, False), (0.8, False), (1.05, False), (1.06, True)])
+def test_a_cpu_that_is_faster_than_the_device_is_named(
+    model: tuple[Path, Path, Any], speed: float | None, said: bool
+) -> None:
+    line = "plain decoding is 1.06 times as fast on the CPU: run and tune this model with -ngl 0"
+    assert (line in report.verdict({**made_up(key_of(model), TREE), "cpu_speedup": speed})) == said
+
+
 def test_a_damaged_profile_is_a_remark(model: tuple[Path, Path, Any]) -> None:
     default = choices_used(model)
     path = profile.save(made_up(key_of(model), TREE))
@@ -198,7 +233,7 @@ def test_show_draws_the_stored_profile(model: tuple[Path, Path, Any], tmp_path: 
 def test_show_of_a_profile_that_chose_plain_decoding(capsys: pytest.CaptureFixture[str]) -> None:
     from medusa_cli.support import console
 
-    key = {"cpu": None, "backend": "cpu", "threads": 0, "kernels": "scalar", "gpu_layers": 0}
+    key = {"cpu": None, "backend": "CPU", "device": "", "threads": 0, "kernels": "scalar", "gpu_layers": 0}
     report.show({**made_up(key, []), "costs": [], "predicted": [], "measured": []}, console.data())
     assert "chosen: plain decoding" in capsys.readouterr().out
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from medusa_cli import native
-from medusa_cli.decoding import tree_search
+from medusa_cli.decoding import devices, tree_search
+from medusa_cli.decoding.devices import DeviceKind, Tile
 from medusa_cli.tuning import choose, costs, decode, texts
 from medusa_cli.tuning.choose import Calibration, Candidate, CostCurve
 
 FOREVER = float("inf")
+SIZES = devices.RULES[DeviceKind.cpu].sizes
 
 
 def ranks(seed: int, right: float = 0.5, positions: int = 400, heads: int = 3) -> np.ndarray:
@@ -26,8 +28,8 @@ def ranks(seed: int, right: float = 0.5, positions: int = 400, heads: int = 3) -
 def candidates_for(cost: Any, positions: Sequence[int] = (512,)) -> list[Candidate]:
     """All trees, where a pass over n tokens at p takes cost(n, p) ms."""
     table = tree_search.accuracy_table([ranks(0)])
-    found = choose.fixed_trees(table, [ranks(1)])
-    curves = [CostCurve(p, {n: cost(n, p) for n in choose.SIZES}) for p in positions]
+    found = choose.fixed_trees(table, [ranks(1)], SIZES)
+    curves = [CostCurve(p, {n: cost(n, p) for n in SIZES}) for p in positions]
     return choose.priced(found, curves, Calibration())
 
 
@@ -110,9 +112,19 @@ def test_relative_costs_are_means_over_the_positions() -> None:
     assert choose.relative_costs([]) == []
 
 
+def test_between_the_sizes_that_metal_is_measured_at_its_tile_decides() -> None:
+    tile = Tile(9, 32)
+    metal = CostCurve(1, {1: 2.0, 2: 3.0, 4: 6.0, 32: 8.0})
+    # Up to 8 columns as from 2 to 4, from 9 on one tile.
+    filled = [(1, 1.0), (2, 1.5), (4, 3.0), (8, 6.0), (9, 4.0), (32, 4.0)]
+    assert choose.relative_costs([metal], tile) == [(n, pytest.approx(cost)) for n, cost in filled]
+    assert choose.relative_costs([metal]) == [(n, pytest.approx(c)) for n, c in filled if n not in (8, 9)]
+    assert choose.relative_costs([CostCurve(1, {1: 2.0, 2: 4.0})], tile) == [(1, 1.0), (2, pytest.approx(2.0))]
+
+
 def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
     table = tree_search.accuracy_table([ranks(0, right=0.9)])
-    good, bad = (choose.fixed_trees(table, [ranks(1, right=right)])[0].tokens_per_step for right in (0.9, 0.2))
+    good, bad = (choose.fixed_trees(table, [ranks(1, right=right)], SIZES)[0].tokens_per_step for right in (0.9, 0.2))
     assert good == pytest.approx(1.9, abs=0.08)
     assert bad == pytest.approx(1.2, abs=0.08)
     made, held = choose.halves(
@@ -123,7 +135,7 @@ def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
 
 
 def test_priced_leaves_out_sizes_that_were_not_measured() -> None:
-    trees = choose.fixed_trees(tree_search.accuracy_table([ranks(0)]), [ranks(1)])
+    trees = choose.fixed_trees(tree_search.accuracy_table([ranks(0)]), [ranks(1)], SIZES)
     curves = [CostCurve(1, {1: 2.0, 2: 3.0, 3: 4.0}), CostCurve(2, {1: 4.0, 2: 4.0})]
     calibration = Calibration(plain_factor=2.0, plain_rest_ms=1.0, draft_factor=3.0, draft_rest_ms=1.0)
     (found,) = choose.priced(trees, curves, calibration)
@@ -154,7 +166,7 @@ def test_cost_curve_takes_medians_of_interleaved_rounds() -> None:
 
 def test_cost_curve_stops_widening_where_no_tree_can_pay() -> None:
     timer = FakeTimer(lambda n: 1.0 * n)
-    curve = costs.cost_curve(timer, 512, choose.SIZES, 3.0, -FOREVER)
+    curve = costs.cost_curve(timer, 512, SIZES, 3.0, -FOREVER)
     assert list(curve.verify_ms) == [1, 2, 3, 4]
     assert timer.asked == [1, 2, 3, 4] * costs.MIN_ROUNDS
 

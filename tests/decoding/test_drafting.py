@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from medusa_cli.decoding import drafting, trees
+from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import DynamicStart, NamedTree
@@ -17,7 +18,8 @@ from medusa_cli.support.errors import MedusaError
 BASE, GIVEN, BUNDLED = Path("m.gguf"), Path("given.gguf"), Path("bundled.gguf")
 REF = ModelRef("m.gguf", BASE)
 CPU = ModelFacts(REF, "llama", holds_heads=True)
-GPU = dataclasses.replace(CPU, gpu=True)
+GPU = dataclasses.replace(CPU, device=DeviceKind.gpu)
+METAL = dataclasses.replace(CPU, device=DeviceKind.metal)
 BARE = dataclasses.replace(CPU, holds_heads=False)
 DEMO = dataclasses.replace(BARE, ref=ModelRef("demo", BASE, BUNDLED))
 MAMBA = dataclasses.replace(BARE, architecture="mamba", is_recurrent=True)
@@ -131,11 +133,12 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
 @pytest.mark.parametrize(
     ("tree", "seeded", "model", "heads", "tuned", "expected"),
     [
-        # Nothing asked for, nothing tuned: dynamic on a CPU, on a GPU the heads' own tree or a built-in one.
+        # Nothing asked for, nothing tuned: dynamic on any device.
         (None, False, CPU, HEADS, None, dynamic()),
         (None, False, CPU, NO_TREE, None, dynamic()),
-        (None, False, GPU, HEADS, None, fixed("heads", STORED)),
-        (None, False, GPU, NO_TREE, None, fixed("mc_sim_7b_63", DEFAULT_GPU)),
+        (None, False, GPU, HEADS, None, dynamic()),
+        (None, False, GPU, NO_TREE, None, dynamic()),
+        (None, False, METAL, HEADS, None, dynamic()),
         # What was tuned.
         (None, False, CPU, HEADS, TUNED, fixed("tuned", FIXED)),
         (None, False, GPU, HEADS, TUNED, fixed("tuned", FIXED)),
@@ -149,6 +152,8 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         ("static", False, CPU, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU)),
         ("static", False, GPU, HEADS, None, fixed("heads", STORED)),
         ("static", False, GPU, NO_TREE, None, fixed("mc_sim_7b_63", DEFAULT_GPU)),
+        ("static", False, METAL, HEADS, None, fixed("heads", STORED, 4)),
+        ("static", False, METAL, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU)),
         ("static", False, CPU, HEADS, TUNED, fixed("tuned", FIXED)),
         ("static", False, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED)),
         ("static", False, CPU, HEADS, TUNED_PLAIN, plain()),
@@ -156,6 +161,8 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         (None, True, CPU, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU, lookup=False)),
         (None, True, GPU, HEADS, None, fixed("heads", STORED, lookup=False)),
+        (None, True, GPU, NO_TREE, None, fixed("mc_sim_7b_63", DEFAULT_GPU, lookup=False)),
+        (None, True, METAL, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         (None, True, CPU, HEADS, TUNED, fixed("tuned", FIXED, lookup=False)),
         (None, True, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED, lookup=False)),
         (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(lookup=False)),
@@ -239,7 +246,7 @@ def test_a_tree_that_is_named_is_kept_to(
 @pytest.mark.parametrize("choices", [[[3], [3, 0]], [[5]]])
 def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: trees.Choices) -> None:
     assert drafting.plan(asked(), CPU, HEADS, Tuned(choices, False, LEARNED)) == plain()
-    assert drafting.plan(asked(), GPU, HeadsFacts(2, 3, choices)) == plain()
+    assert drafting.plan(asked("static"), GPU, HeadsFacts(2, 3, choices)) == plain()
 
 
 @pytest.mark.parametrize(

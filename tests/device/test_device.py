@@ -35,6 +35,8 @@ def test_the_text_is_that_of_the_cpu(base: str, heads: str, gpu_layers: int) -> 
     order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc"}
     cpu, device = run(**order, device=False), run(**order, gpu_layers=gpu_layers)
     assert (cpu["gpu"], device["gpu"]) == (False, gpu_layers != 0)
+    assert (cpu["backend"], device["backend"]) == ("CPU", "PRETENDED" if gpu_layers else "CPU")
+    assert (device["device"] == "a GPU that is none") == (gpu_layers != 0)
     assert device["tokens"] == cpu["tokens"]
     assert device["nodes"] == cpu["nodes"]
     assert (device["counters"]["graphs"] > 0) == (gpu_layers != 0)
@@ -70,6 +72,39 @@ def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
     cheap = run(**order, tokens=80, later={"delay_us": 1000 * DELAY_MS, "delays_heads": False})
     cpu = run(**order, tokens=80, device=False)
     assert cheap["stats"]["tokens_per_step"] >= 0.95 * cpu["stats"]["tokens_per_step"]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("per_token", "drafts"), [(0.02, True), (1.0, False)])
+def test_dynamic_trees_find_out_what_nodes_cost(demo_model_path: Path, per_token: float, drafts: bool) -> None:
+    passes = [(n, int(100_000 * (1 + per_token * (n - 1)))) for n in range(1, 33)]
+    found = run(
+        model=str(demo_model_path),
+        heads=str(demo.DEMO_HEADS),
+        tree="dynamic",
+        tokens=60,
+        later={"passes_us": passes},
+    )
+    learned = found["nodes"][len(found["nodes"]) // 2 :]
+    if drafts:
+        assert sum(learned) / len(learned) >= 4
+        assert found["stats"]["tokens_per_step"] >= 1.6
+    else:
+        assert sum(nodes > 1 for nodes in learned) <= 0.2 * len(learned)
+
+
+@pytest.mark.model
+def test_the_cpu_is_weighed_against_a_device(demo_model_path: Path) -> None:
+    order: dict[str, Any] = {"weigh_cpu": True, "model": str(demo_model_path), "heads": str(demo.DEMO_HEADS)}
+    slow = run(**order, behaviour={"delay_us": 1000 * DELAY_MS})
+    assert slow["cpu_speedup"] > 1.5
+    assert slow["lines"] == [
+        f"plain decoding is {slow['cpu_speedup']:.2f} times as fast on the CPU: run and tune this model with -ngl 0"
+    ]
+    # The device computes with llama.cpp's kernels, which are faster than these.
+    fast = run(**order, isa="scalar")
+    assert fast["cpu_speedup"] < 0.9
+    assert fast["lines"] == []
 
 
 @pytest.mark.parametrize("allocation", [1, 2, 3])

@@ -107,6 +107,23 @@ def test_a_level_that_takes_long_is_not_asked_for() -> None:
     assert asked == [1]
 
 
+def test_levels_are_weighed_once_a_step_was_timed() -> None:
+    """Their milliseconds say nothing as long as those of a plain step are not known."""
+    table = {(ROOT,): [(1, 0.9)], (ROOT, 1): [(2, 0.9)]}
+    learned = testing.DraftCost(LINE, True)
+    for _ in range(40):
+        learned.record_level(2, 5.0)
+    growth = testing.DynamicTree(table, 2)
+    assert growth.grow(ROOT, 64, testing.HeadCalibration(2), learned)[3] == [1, 1]
+    learned.record(1, 1, 100.0)
+    assert growth.grow(ROOT, 64, testing.HeadCalibration(2), learned)[3] == [1, 1]
+    dear = testing.DraftCost(LINE, True)
+    for _ in range(40):
+        dear.record_level(2, 5.0)
+    dear.record(1, 1, 1.0)
+    assert growth.grow(ROOT, 64, testing.HeadCalibration(2), dear)[3] == [1]
+
+
 def test_a_level_gives_children_to_its_likeliest_nodes_alone() -> None:
     table: Table = {(ROOT,): [(token, 0.2 - 0.01 * token) for token in range(4)]}
     growth = testing.DynamicTree(table, 2, ranks=4, width=2)

@@ -33,7 +33,7 @@ class FakePiece:
 
 @dataclass
 class FakeModel:
-    """chat_template, is_recurrent, has_heads, gpu, devices can be set on the class for a test."""
+    """chat_template, is_recurrent, has_heads, gpu, backend, device, devices can be set on the class for a test."""
 
     path: str
     chat_template: ClassVar[str | None] = TEMPLATE
@@ -41,6 +41,8 @@ class FakeModel:
     has_heads: ClassVar[bool] = False
     gpu: ClassVar[bool] = False
     devices: ClassVar[list[Any]] = []
+    backend: ClassVar[str] = "CPU"
+    device: ClassVar[str] = "a CPU that is none"
     description: str = "fake 1M F32"
     architecture: str = "fake"
     n_vocab: int = 0x110000

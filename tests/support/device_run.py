@@ -22,10 +22,12 @@ def run(**order: Any) -> dict[str, Any]:
 
     model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
-    None. tokens: to generate. prompt: text. devices: names, None for llama.cpp's choice.
+    None. tokens: to generate. prompt: text. devices: names, None for llama.cpp's choice. isa: kernels other than
+    llama.cpp's, for what runs on the CPU. weigh_cpu: plain decoding on the CPU against the device, as `medusa tune`
+    does, in place of an answer.
     """
     command = [sys.executable, __file__, json.dumps(order)]
-    environment = {**os.environ, "MEDUSA_ISA": "off"}
+    environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off")}
     done = subprocess.run(
         command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=False
     )
@@ -42,6 +44,20 @@ def memory_free() -> int:
     return sum(device["memory_free"] for device in devices if device["backend"] == "PRETENDED")
 
 
+def weigh_cpu(order: dict[str, Any]) -> dict[str, Any]:
+    """{"cpu_speedup", "lines"}: what `medusa tune` finds and says."""
+    from rich.console import Console
+
+    from medusa_cli.decoding.options import EngineOptions
+    from medusa_cli.tuning import report, run
+
+    opened = run.open_model(order["model"], Path(order["heads"]), EngineOptions(threads=1), Console(quiet=True))
+    prompts = [opened.model.tokenize(f"Once upon a time, {number}") for number in range(4)]
+    run.ANSWER_TOKENS = 24  # short answers will do
+    speedup = run.cpu_speedup(opened, prompts, 0.0, Console(quiet=True))
+    return {"cpu_speedup": speedup, "lines": report.other_device({"cpu_speedup": speedup})}
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli import native
 
@@ -49,6 +65,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     if order.get("device", True):
         testing.pretend_device()
         testing.set_device(**order.get("behaviour", {}))
+    if order.get("weigh_cpu"):
+        return weigh_cpu(order)
     try:
         free = memory_free()
         model = native.Model(order["model"], n_gpu_layers=order.get("gpu_layers", -1), devices=order.get("devices"))
@@ -84,6 +102,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "gpu": model.gpu,
         "memory_used": used,
         "devices": {use.name: [use.layers, use.output] for use in model.devices},
+        "backend": model.backend,
+        "device": model.device,
         "tokens": list(last.tokens),
         "stats": last.stats,
         "nodes": [len(parents) for parents in last.parents],

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import pytest
 
-TIMEOUT = 20.0
+TIMEOUT = 120.0
 
 
 class Terminal:
