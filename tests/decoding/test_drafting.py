@@ -210,7 +210,8 @@ RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=Tr
         (asked(recycling=True), False, CPU, TUNED_PLAIN, plain(recycling=True)),
         (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
         (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
-        (asked(recycling=True), False, GPU, None, fixed("heads", STORED)),
+        (asked(recycling=True), False, GPU, None, dynamic(recycling=True)),
+        (asked(recycling=True), True, GPU, None, fixed("heads", STORED, lookup=False)),
     ],
 )
 def test_recycling_is_asked_for_and_needs_a_dynamic_tree_beside_heads(
