@@ -153,10 +153,11 @@ struct ggml_backend_reg {
 };
 inline constexpr int ggml_backend_api_version = 2;
 
-static_assert(sizeof(void*) != 8 || (sizeof(ggml_backend) == 152 && sizeof(ggml_backend_device) == 136 &&
-                                     sizeof(ggml_backend_reg) == 48),
+static_assert(sizeof(void*) != 8 ||
+                  (sizeof(ggml_backend) == 152 && sizeof(ggml_backend_device) == 136 && sizeof(ggml_backend_reg) == 48),
               "laid out as in the pinned llama-cpp-python");
 
 // Takes the calls of a buffer by value, in the layout above.
-extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, decltype(ggml_backend_buffer::iface),
-                                                          void* context, size_t size);
+extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t,
+                                                          decltype(ggml_backend_buffer::iface), void* context,
+                                                          size_t size);
