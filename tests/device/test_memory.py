@@ -97,6 +97,18 @@ def test_a_model_goes_to_the_devices_it_is_given(base: str, devices: list[str] |
 
 
 @pytest.mark.model
+def test_without_a_fused_operator_the_estimate_is_too_little_and_fewer_layers_load(
+    demo_model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first attempt took is free again for the second."""
+    monkeypatch.setitem(device_cli.ENVIRONMENT, demo.DEMO_VARIABLE, str(demo_model_path))
+    small = {"memory": 280 << 20, "missing_operators": ["FLASH_ATTN_EXT"]}
+    code, out, err = device_cli.run(small, "generate", "demo", "-p", "Hi", "-n", "4")
+    assert (code, chosen(err)) == (0, 23)
+    assert out == device_cli.run({}, "generate", "demo", "-p", "Hi", "-n", "4", "-ngl", "0")[1]
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(("gpu_layers", "n_ctx"), [(-1, 4096), (-1, 512), (12, 4096), (1, 4096)])
 def test_the_estimate_is_near_and_not_too_little(demo_model_path: Path, gpu_layers: int, n_ctx: int) -> None:
     from medusa_cli import native
