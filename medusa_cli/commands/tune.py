@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.decoding.options import DRAFT_PANEL, EngineOptions, GpuLayersOption, ModelArgument, ThreadsOption
+from medusa_cli.decoding.options import (
+    DRAFT_PANEL,
+    DeviceOption,
+    EngineOptions,
+    GpuLayersOption,
+    ModelArgument,
+    ThreadsOption,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +46,7 @@ def tune(
     ] = None,
     threads: ThreadsOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
+    device: DeviceOption = None,
     write: Annotated[
         bool,
         typer.Option(
@@ -75,7 +83,8 @@ def tune(
         profile.check_writable()
     if text is not None:
         texts.prompts(text)  # what is wrong with it is said before the model is loaded
-    opened = run.open_model(model, heads, EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers), messages)
+    options = EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers, device=device)
+    opened = run.open_model(model, heads, options, messages)
     if write:
         run.check_can_write(opened)
     if show:

@@ -73,7 +73,11 @@ def open_model(reference: str, heads: Path | None, options: EngineOptions, conso
     if heads is not None:
         gguf_files.check_is_file(heads)
     ref = references.resolve(reference, console)
-    model = runtime.load_model(ref.path, options.n_gpu_layers, console)
+
+    def load(layers: int) -> native.Model:
+        return runtime.load_model(ref.path, layers, console, options.device)
+
+    model = runtime.within_memory(ref, options, DraftOptions(heads=heads), console, load)
     facts = runtime.model_facts(ref, model)
     heads_path = drafting.heads_file(DraftOptions(heads=heads), ref, facts.holds_heads)
     if heads_path is None:

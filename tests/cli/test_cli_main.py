@@ -29,7 +29,7 @@ OWN = {
     "split": "--base-out --heads-out --force",
     "train": "-o/--output --sidecar --kind --objective --heads --minutes --data -s/--seed --tokens -t/--threads "
     "--parallel --work-dir",
-    "tune": "--minutes --ctx --text --heads -t/--threads -ngl/--n-gpu-layers --show --json --plot",
+    "tune": "--minutes --ctx --text --heads -t/--threads -ngl/--n-gpu-layers -dev/--device --show --json --plot",
     "bench": "--data --methods -n/--max-tokens --repeat --limit --temp -s/--seed --draft-model --json --md --plot",
     "doctor": "--json",
 }
