@@ -188,20 +188,24 @@ DYNAMIC = -1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "gpu", "stored", "size"),
+    ("arguments", "backend", "stored", "size"),
     [
-        ((), False, [[0]], DYNAMIC),
-        (("--tree", "static"), False, [], 4),
-        ((), True, [], 64),
-        (("--tree", "static"), False, [[0], [0, 0]], 3),
-        (("-s", "7"), False, [[0], [0, 0]], 3),
+        ((), "CPU", [[0]], DYNAMIC),
+        (("--tree", "static"), "CPU", [], 4),
+        ((), "CUDA", [], DYNAMIC),
+        ((), "MTL", [[0]], DYNAMIC),
+        (("--tree", "static"), "CUDA", [], 64),
+        (("--tree", "static"), "MTL", [], 4),
+        (("--tree", "static"), "CPU", [[0], [0, 0]], 3),
+        (("-s", "7"), "CPU", [[0], [0, 0]], 3),
         # On a CPU every node costs: a stored tree is cut.
-        (("--tree", "static"), False, [[0], [1], [2], [0, 0], [3], [4]], 4),
-        ((), True, [[0], [1], [2], [0, 0], [3], [4]], 7),
-        (("--tree", "cpu_16"), False, [[0]], 16),
-        (("--tree", "chain_4"), False, [[0]], 5),
-        (("--no-spec",), False, [], 1),
-        (("--no-spec", "--tree", "chain_4"), False, [], 1),
+        (("--tree", "static"), "CPU", [[0], [1], [2], [0, 0], [3], [4]], 4),
+        (("--tree", "static"), "CUDA", [[0], [1], [2], [0, 0], [3], [4]], 7),
+        (("-s", "7"), "CUDA", [[0], [1], [2], [0, 0], [3], [4]], 7),
+        (("--tree", "cpu_16"), "CPU", [[0]], 16),
+        (("--tree", "chain_4"), "CPU", [[0]], 5),
+        (("--no-spec",), "CPU", [], 1),
+        (("--no-spec", "--tree", "chain_4"), "CPU", [], 1),
     ],
 )
 def test_the_tree_is_the_asked_one_the_stored_one_or_the_default(
@@ -210,11 +214,11 @@ def test_the_tree_is_the_asked_one_the_stored_one_or_the_default(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
-    gpu: bool,
+    backend: str,
     stored: list[list[int]],
     size: int,
 ) -> None:
-    monkeypatch.setattr(FakeModel, "gpu", gpu)
+    monkeypatch.setattr(FakeModel, "backend", backend)
     monkeypatch.setattr(native, "Heads", lambda model, path: FakeHeads(model, path, tree=stored))
     session.answers = ["a"]
     heads = str(heads_gguf(tmp_path / "heads.gguf"))
