@@ -70,8 +70,3 @@ def kind_of(backend: str) -> DeviceKind:
     if backend == CPU_BACKEND:
         return DeviceKind.cpu
     return DeviceKind.metal if backend in METAL_BACKENDS else DeviceKind.gpu
-
-
-def rules_for(backend: str) -> TreeRules:
-    """The rules of kind_of(backend)."""
-    return RULES[kind_of(backend)]

@@ -29,8 +29,8 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
                                 std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain) {
     const LookupParams lookup;
     auto target = make_target(bounds_of(plan, lookup));
-    const auto curve = plan.dynamic ? plan.dynamic->curve : std::vector<std::pair<int, double>>{};
-    auto cost = std::make_shared<DraftCost>(curve, plan.learns_cost);
+    const DynamicTreeStart start = plan.dynamic.value_or(DynamicTreeStart());
+    auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost);
     ComposedSession composed;
     std::unique_ptr<Drafter> drafter;
     std::unique_ptr<LevelSource> levels;
@@ -44,8 +44,8 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
         }
     }
     if (levels && (plan.dynamic || plan.recycling)) {
-        const auto known = plan.dynamic ? plan.dynamic->calibration : HeadCalibration::Table{};
-        auto dynamic = std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), known, cost);
+        auto dynamic =
+            std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), start.calibration, cost);
         composed.dynamic = dynamic.get();
         drafter = std::move(dynamic);
     } else if (levels) {
