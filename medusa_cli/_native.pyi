@@ -138,6 +138,14 @@ class AttentionUse:
 def attention_use(model: Model) -> AttentionUse:
     """Of one token, tried out; NativeError when the model cannot decode it."""
 
+def draft_memory(model: Model) -> str:
+    """How the model's memory follows drafts.
+
+    "cells": of one token each, which a tree shares out. Recurrent models have one running state, which follows a chain:
+    "snapshots": it steps back over what is refused; "copies": it is kept before a draft, and what is accepted of one
+    that was refused is decoded again.
+    """
+
 class Model:
     def __init__(
         self,
@@ -167,7 +175,7 @@ class Model:
     n_params: int
     size_bytes: int
     is_recurrent: bool
-    """Recurrent or hybrid: cannot branch."""
+    """Recurrent or hybrid: follows chains of drafts, no trees."""
     chat_template: str | None
     bos_text: str
     eos_text: str
@@ -496,10 +504,12 @@ class testing:
             memory: int = 0,
             dynamic: bool = False,
             recycling: bool = False,
+            snapshots: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
-            dynamic: trees are grown, as deep as `tree`.
+            dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
+            tokens (0: it cannot); it follows chains.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,14 +114,12 @@ def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
     path = heads_file(options, model.ref, model.holds_heads)
     if path is None and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
         raise MedusaError(f"--tree needs draft heads, and {model.ref.name} has none: give --heads FILE")
-    if path is not None and model.is_recurrent:
-        raise MedusaError(f"{recurrent(model)} a tree of drafts: run it with --no-spec")
     return path
 
 
 def recurrent(model: ModelFacts) -> str:
-    """The beginning of what is said of a recurrent model: what it cannot check comes next."""
-    return f"{model.ref.name} is a recurrent model ({model.architecture}), which cannot check"
+    """The beginning of what is said of a recurrent model: what cannot be done comes next."""
+    return f"{model.ref.name} is a recurrent model ({model.architecture}), which follows a chain of drafts, no tree"
 
 
 def plan(
@@ -139,14 +138,16 @@ def plan(
     the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
-    lookup = _lookup(options, model, seeded)
-    recycling = _recycling(options, model)
+    lookup = _lookup(options, seeded)
+    recycling = bool(options.recycling) and not options.no_spec
     if path is None:
         return DraftPlan(lookup=lookup, recycling=recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
     name, chosen = _named(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    if model.is_recurrent and isinstance(chosen, FixedTree):
+        chosen = _chain(chosen, model, asked=tree is not None and tree.strict)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
@@ -158,24 +159,21 @@ def _is_default(options: DraftOptions) -> bool:
     return options.tree in (None, trees.STATIC)
 
 
-def _lookup(options: DraftOptions, model: ModelFacts, seeded: bool) -> bool:
-    """As asked for, else unless a tree or a seed is given. MedusaError when the model cannot."""
+def _lookup(options: DraftOptions, seeded: bool) -> bool:
+    """As asked for, else unless a tree or a seed is given."""
     if options.no_spec:
         return False
     if options.lookup is not None:
-        if options.lookup and model.is_recurrent:
-            raise MedusaError(f"{recurrent(model)} drafts: leave out --lookup")
         return options.lookup
-    return _is_default(options) and not seeded and not model.is_recurrent
+    return _is_default(options) and not seeded
 
 
-def _recycling(options: DraftOptions, model: ModelFacts) -> bool:
-    """As asked for. MedusaError when the model cannot."""
-    if options.no_spec or not options.recycling:
-        return False
-    if model.is_recurrent:
-        raise MedusaError(f"{recurrent(model)} drafts: leave out --recycling")
-    return True
+def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
+    """The likeliest path of the tree. MedusaError when the person asked for one that branches."""
+    path = [choice for choice in tree.choices if not any(choice)]
+    if asked and len(path) < len(tree.choices):
+        raise MedusaError(f"{recurrent(model)}: leave out --tree, or give one path ([0], [0, 0], ...)")
+    return dataclasses.replace(tree, choices=path)
 
 
 def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:

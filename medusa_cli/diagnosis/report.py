@@ -80,7 +80,8 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
-    "attention": {"kernels", "remark"}, "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
+    "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
+    "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
     "to_host": {"nodes", "logits", "states", "heads", "total"} or None}; no weights and nothing to run on where the
     platform does not tell. to_host: bytes of a step, None where all runs on the CPU. It is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
@@ -107,6 +108,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         "description": model.description,
         "weights": weights,
         "attention": attention,
+        "drafts": _DRAFTS[native.draft_memory(model)],
         "layers": model.n_layer,
         "runs_on": [
             {
@@ -142,6 +144,17 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, int]:
     rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
     return {"nodes": tree.size, **dataclasses.asdict(found), "total": found.total}
+
+
+_DRAFTS: dict[str, dict[str, str | None]] = {
+    "cells": {"shape": "tree", "remark": None},
+    "snapshots": {"shape": "chain", "remark": "a recurrent state, which steps back over what is refused"},
+    "copies": {
+        "shape": "chain",
+        "remark": "a recurrent state: behind a refused draft, what was accepted of it is decoded again",
+    },
+}
+"""By native.draft_memory()."""
 
 
 def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:

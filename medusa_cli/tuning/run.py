@@ -86,7 +86,7 @@ def open_model(reference: str, heads: Path | None, options: EngineOptions, conso
             "`medusa train` or `medusa convert`"
         )
     if model.is_recurrent:
-        raise MedusaError(f"{drafting.recurrent(facts)} a tree of drafts")
+        raise MedusaError(f"{drafting.recurrent(facts)}: there is none to tune")
     loaded = runtime.load_heads(model, heads_path, ref, console)
     key = profile.key(model, heads_path, options)
     return Opened(ref.name, model, loaded, options, key, heads_path, heads_path == ref.heads)

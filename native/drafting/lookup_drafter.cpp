@@ -83,11 +83,35 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
         inner_->draft(asked, out);
     }
     inner_only_ = out.tree->size() > 1;
-    index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
+    const int beside = params_.chains_only ? 1 : out.tree->size();  // one path: nothing lies beside it
+    index_.continuation(plan_chain(beside, input.room).length, chain_);
     if (!chain_.empty()) {
-        graft(out);
+        params_.chains_only ? join_chain(out) : graft(out);
         inner_only_ = false;
     }
+}
+
+// One path of the two: as far as they agree, then whichever promises more tokens.
+void LookupDrafter::join_chain(Draft& out) {
+    const auto inner = static_cast<size_t>(out.tree->size()) - 1;
+    size_t shared = 0;
+    while (shared < std::min(inner, chain_.size()) && out.tokens[shared + 1] == chain_[shared]) ++shared;
+    const auto probability = [&](size_t i) {
+        return accuracy_.probability(index_.match().length + static_cast<int>(i));
+    };
+    double ours = 0, reached = 1;
+    for (size_t i = shared; i < chain_.size(); ++i) ours += reached *= probability(i);
+    double theirs = 0;
+    reached = 1;
+    for (size_t i = shared; i < inner; ++i) theirs += reached *= out.q[i + 1];
+    if (theirs >= ours) return;
+    out.tokens.resize(shared + 1);
+    out.q.resize(shared + 1);
+    for (size_t i = shared; i < chain_.size(); ++i) {
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(static_cast<float>(probability(i)));
+    }
+    out.tree = &chains_[chain_.size()];
 }
 
 // Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.

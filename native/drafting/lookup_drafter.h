@@ -13,7 +13,8 @@ namespace medusa {
 struct LookupParams {
     int min_length = 2;
     int max_length = 8;
-    int max_nodes = 15;  // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool chains_only = false;  // the whole draft is one path, of at most max_nodes
+    int max_nodes = 15;        // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
@@ -52,6 +53,7 @@ class LookupDrafter final : public Drafter {
     bool chain_beats_inner(int room) const;
     void learn_rate(size_t tokens);
     void graft(Draft& out);
+    void join_chain(Draft& out);
 
     std::unique_ptr<Drafter> inner_;
     LookupParams params_;

@@ -80,6 +80,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
     p.n_batch = p.n_ubatch = 512;
     p.n_seq_max = params.max_sequences;
+    p.n_rs_seq = params.snapshots;
     // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
     p.n_outputs_max = std::max(params.max_outputs, params.max_sequences);
     p.n_threads = p.n_threads_batch = params.threads;
@@ -109,6 +110,9 @@ LlamaContext::~LlamaContext() {
 }
 int LlamaContext::size() const {
     return static_cast<int>(llama_n_ctx(context_));
+}
+int LlamaContext::snapshots() const {
+    return static_cast<int>(llama_n_rs_seq(context_));
 }
 int LlamaContext::batch_size() const {
     return static_cast<int>(llama_n_batch(context_));

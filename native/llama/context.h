@@ -4,8 +4,8 @@
 #include <memory>
 #include <span>
 
+#include "decoding/sequence_memory.h"
 #include "decoding/target.h"
-#include "decoding/tree_cache.h"
 #include "llama/model.h"
 
 struct llama_context;
@@ -16,6 +16,7 @@ struct ContextParams {
     int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
+    int snapshots = 0;    // newest tokens that a recurrent state can be stepped back by, where the model can
     int threads = 1;
     bool unified = true;  // sequences share cells
     ggml_type type_k = GGML_TYPE_F16;
@@ -39,6 +40,8 @@ class LlamaContext final : public CacheOps {
 
     const LlamaModel& model() const { return *model_; }
     int size() const;
+    // As in ContextParams; 0: the model cannot step back.
+    int snapshots() const;
     // Most rows one decode() takes.
     int batch_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).

@@ -94,11 +94,11 @@ DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_
         (asked(no_spec=True, lookup=True, heads=GIVEN), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
         (asked("dynamic", no_spec=True), True, BARE, NOTHING),
-        # A recurrent model checks no drafts.
-        (asked(), False, MAMBA, NOTHING),
-        (asked("static"), False, MAMBA, NOTHING),
+        # A recurrent model follows chains.
+        (asked(), False, MAMBA, LOOKUP),
+        (asked("static"), False, MAMBA, LOOKUP),
         (asked(lookup=False), False, MAMBA, NOTHING),
-        (asked(no_heads=True), False, MAMBA_HEADS, NOTHING),
+        (asked(no_heads=True), False, MAMBA_HEADS, LOOKUP),
         (asked(no_spec=True, lookup=True), False, MAMBA_HEADS, NOTHING),
     ],
 )
@@ -244,6 +244,23 @@ def test_a_tree_that_is_named_is_kept_to(
         assert drafting.plan(options, model, HEADS, tree=tree, seeded=seeded) == expected
 
 
+@pytest.mark.parametrize(
+    ("tuned", "tree", "expected"),
+    [
+        (None, None, fixed(drafting.STORED_TREE, [[0], [0, 0]], 4)),
+        (Tuned([[0], [1], [0, 1]], False, LEARNED), None, fixed(drafting.TUNED_TREE, [[0]])),
+        (None, CHAIN, fixed("chain_4", [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]], lookup=False, watchdog=False)),
+        (None, NamedTree("my.json", [[0], [0, 0]], strict=True), fixed("my.json", FIXED, lookup=False, watchdog=False)),
+    ],
+)
+def test_a_recurrent_model_follows_the_likeliest_path_of_a_tree(
+    tuned: Tuned | None, tree: NamedTree | None, expected: DraftPlan
+) -> None:
+    options = asked(tree.name if tree else "static")
+    assert drafting.plan(options, MAMBA_HEADS, HEADS, tuned, tree=tree) == expected
+    assert drafting.plan(asked(), MAMBA_HEADS, HEADS).dynamic
+
+
 @pytest.mark.parametrize("choices", [[[3], [3, 0]], [[5]]])
 def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: trees.Choices) -> None:
     assert drafting.plan(asked(), CPU, HEADS, Tuned(choices, False, LEARNED)) == plain()
@@ -257,39 +274,12 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
         (asked("dynamic"), BARE, None, None, "--tree needs draft heads, and m.gguf has none: give --heads FILE"),
         (asked("dynamic"), MAMBA, None, None, "--tree needs draft heads, and m.gguf has none: give --heads FILE"),
         (
-            asked(),
+            asked("my.json"),
             MAMBA_HEADS,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check a tree of drafts: run it with --no-spec",
-        ),
-        (
-            asked("static", heads=GIVEN),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check a tree of drafts: run it with --no-spec",
-        ),
-        (
-            asked(lookup=True),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --lookup",
-        ),
-        (
-            asked(lookup=True, no_heads=True),
-            MAMBA_HEADS,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --lookup",
-        ),
-        (
-            asked(recycling=True),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --recycling",
+            HEADS,
+            WRITTEN,
+            "m.gguf is a recurrent model (mamba), which follows a chain of drafts, no tree: "
+            "leave out --tree, or give one path ([0], [0, 0], ...)",
         ),
         (
             asked("chain_4", recycling=True),
