@@ -83,6 +83,13 @@ void initialise_backend() {
     last_allocation_error.clear();
 }
 
+void load_backend(const std::string& path) {
+    initialise_backend();
+    if (ggml_backend_load(path.c_str())) return;
+    throw Error("the backend " + path + " does not load" + log_reason() +
+                ": build it from the sources of the installed llama-cpp-python, and see that its libraries are found");
+}
+
 std::string libllama_version() {
     return llama_version();
 }
