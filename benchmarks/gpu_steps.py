@@ -172,12 +172,12 @@ def cells(context: int) -> int:
 
 def overhead(order: Order, done: Sequence[Row]) -> Iterator[Row]:
     """What a step takes beyond its pass: 16 nodes at the middle context, 64 at the largest, in shares of T(1)."""
-    known = {(row["heads"], row["nodes"]) for row in done}
+    known = {(row["heads"], row["nodes"], row["context"]) for row in done}
     places = [(min(16, order.widest), order.contexts[-2 if len(order.contexts) > 1 else 0])]
     places += [(order.widest, order.contexts[-1])]
     base = order.open_base()
     for nodes, context in places:
-        kinds = [kind for kind in KINDS if (kind, nodes) not in known]
+        kinds = [kind for kind in KINDS if (kind, nodes, context) not in known]
         if not kinds:
             continue
         timer = timer_for(order, base, context, nodes)
