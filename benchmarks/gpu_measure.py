@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import made_up_model
-from gpu_steps import GRACE, STEPS, Order, Unavailable
+from gpu_steps import GRACE, STEPS, WHOLE, Order, TimeUp, Unavailable
 from gpu_tables import TABLES
 from rich.console import Console
 from rich.table import Table
@@ -78,6 +78,8 @@ def work(path: Path, name: str, order: Order, pretend: bool) -> None:
         native.testing.pretend_device()
     results = Results(path)
     step, begin = results.step(name), time.monotonic()
+    if name in WHOLE:
+        step["rows"] = []
     before = step["seconds"]
     step.update(state=FAILED, why="the process ended")  # unless it comes to say something else
     results.save()
@@ -87,9 +89,10 @@ def work(path: Path, name: str, order: Order, pretend: bool) -> None:
             step["rows"].append(row)
             step["seconds"] = before + time.monotonic() - begin
             results.save()
-            if time.monotonic() - begin > order.seconds:
-                state, why = CUT, f"{order.seconds:.0f} seconds were up"
-                break
+            if name not in WHOLE and time.monotonic() - begin > order.seconds:
+                raise TimeUp
+    except TimeUp:
+        state, why = CUT, f"{order.seconds:.0f} seconds were up"
     except Unavailable as missing:
         state, why = SKIPPED, str(missing)
     except (native.NativeError, OSError) as error:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import made_up_model
+from medusa_cli.converters.heads import schema
 from rich.console import Console
 
 from medusa_cli import native
@@ -32,7 +33,7 @@ from medusa_cli.prompts import bench_set
 
 ROOT = Path(__file__).parent.parent
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
-KINDS = ("medusa", "hydra")
+KINDS: tuple[schema.Kind, ...] = ("medusa", "hydra")
 RANKS = [0.52, 0.13, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01]
 """How often a head's n-th guess is right, about as the demo's heads: this shapes the trees, and nothing else."""
 WARM_UP, PASSES, ROUNDS = 3, 5, 3
@@ -49,6 +50,10 @@ Step = Callable[["Order", Sequence[Row]], Iterator[Row]]
 
 class Unavailable(Exception):
     """A step cannot be done here; the message says what is missing."""
+
+
+class TimeUp(Exception):
+    """The time was up before the step was done; the rows that it has given hold all the same."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def model(order: Order, done: Sequence[Row]) -> Iterator[Row]:
         yield {"file": path.name, "bytes": path.stat().st_size, "seconds": time.monotonic() - begin}
 
 
-def _write_heads(path: Path, base: Path, kind: Any, size: made_up_model.Size) -> None:
+def _write_heads(path: Path, base: Path, kind: schema.Kind, size: made_up_model.Size) -> None:
     made_up_model.write_heads(path, base, kind, size)
 
 
@@ -305,10 +310,12 @@ def methods(order: Order, done: Sequence[Row]) -> Iterator[Row]:
         command += ["--repeat", "1", "-n", "96", "--json", str(written), "-t", str(order.threads)]
         command += ["--draft-model", order.draft_model] if order.draft_model else []
         command += ["--heads", order.heads] if order.heads else []
-        run_within(command, order.seconds)
+        _, ended = run_within(command, order.seconds)
         found = json.loads(written.read_text()) if written.exists() else {"methods": {}}
     for name, method in found["methods"].items():
         yield {"method": name, **{key: method["total"].get(key) for key in BENCH_KEYS}}
+    if not ended:
+        raise TimeUp
 
 
 BENCH_KEYS = ("tokens_per_second", "speedup_vs_stock", "speedup_vs_plain", "tokens_per_step", "output_match")
@@ -319,18 +326,23 @@ def tests(order: Order, done: Sequence[Row]) -> Iterator[Row]:
     if not (ROOT / "tests").is_dir():
         raise Unavailable("there are no tests beside benchmarks/")
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", *order.tests]
-    printed = run_within(command, order.seconds)
+    printed, ended = run_within(command, order.seconds)
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped|deselected)", printed)}
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE)
     yield {"counts": counts, "failed": failed, "end": printed.strip().splitlines()[-1:]}
+    if not ended:
+        raise TimeUp
 
 
-def run_within(command: Sequence[str], seconds: float) -> str:
-    """What it prints. After so many seconds it gets a Ctrl-C, and some more to say what it has found by then."""
+def run_within(command: Sequence[str], seconds: float) -> tuple[str, bool]:
+    """What it prints, and whether it ended by itself.
+
+    After so many seconds it gets a Ctrl-C, and some more to say what it has found by then.
+    """
     environment: Mapping[str, str] = {**os.environ, "NO_COLOR": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        printed, _ = process.communicate(timeout=seconds)
+        return process.communicate(timeout=seconds)[0], True
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
         try:
@@ -338,10 +350,12 @@ def run_within(command: Sequence[str], seconds: float) -> str:
         except subprocess.TimeoutExpired:
             process.kill()
             printed, _ = process.communicate()
-    return printed
+    return printed, False
 
 
 GRACE = 20
+WHOLE = ("methods", "tests")
+"""Steps that keep their own time and cannot go on where they were cut short."""
 STEPS: dict[str, Step] = {
     "model": model, "passes": passes, "overhead": overhead, "speed": speed, "texts": texts, "methods": methods,
     "tests": tests,

@@ -29,7 +29,11 @@ def end(lines: list[bytes]) -> tuple[int, str]:
 
 
 def test_the_line_says_what_the_device_said() -> None:
-    lines = [b"CUDA error: out of memory\n", b"  current device: 0, in function f at a.cu:9\n", b"  cudaMalloc(&p, n)\n"]
+    lines = [
+        b"CUDA error: out of memory\n",
+        b"  current device: 0, in function f at a.cu:9\n",
+        b"  cudaMalloc(&p, n)\n",
+    ]
     assert end(lines) == (1, "medusa: ggml stopped (ggml-cuda.cu:109: CUDA error): CUDA error: out of memory\n")
 
 
