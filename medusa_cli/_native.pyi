@@ -27,6 +27,12 @@ def system_info() -> dict[str, Any]:
     type: "cpu", "gpu", "igpu" or "accel". Memory in bytes; zeros where a device does not tell.
     """
 
+def load_backend(path: str) -> None:
+    """Adds the devices of a ggml backend that was built as a module. Before the first model is loaded.
+
+    NativeError where it does not load. medusa_cli.native does this for the module that GGML_BACKEND_PATH names.
+    """
+
 def physical_cores() -> int:
     """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
 

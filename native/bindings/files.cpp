@@ -123,6 +123,7 @@ void bind_files(nb::module_& m) {
     m.def("read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a);
     m.def("libllama_version", &libllama_version);
     m.def("system_info", &system_info);
+    m.def("load_backend", &load_backend, "path"_a);
     m.def("physical_cores", &physical_cores);
 }
 

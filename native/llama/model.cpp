@@ -50,6 +50,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         gpu_ = chosen.front();
     } else {
         gpu_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        if (!gpu_) gpu_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
     }
     params.progress_callback_user_data = const_cast<LoadProgress*>(&progress);
     if (progress) {

@@ -27,7 +27,7 @@ def run(**order: Any) -> dict[str, Any]:
     does, in place of an answer.
     """
     command = [sys.executable, __file__, json.dumps(order)]
-    environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off")}
+    environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off"), "GGML_BACKEND_PATH": ""}
     done = subprocess.run(
         command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=False
     )
