@@ -89,7 +89,7 @@ def run(
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|NAME|FILE[:NAME]",
+            metavar="dynamic|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
             help="Draft tree of medusa.",

@@ -103,7 +103,7 @@ def _open(
     options: EngineOptions,
     draft: DraftOptions,
     layers: int,
-    tree: drafting.NamedTree | None,
+    tree: trees.AskedTree | None,
     console: Console,
     seeded: bool,
 ) -> Engine:
@@ -119,6 +119,8 @@ def _open(
 
             tuned = profile.tuned(model, path, options, console)
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
+    if tree is not None:
+        drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
     session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
