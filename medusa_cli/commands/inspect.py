@@ -17,13 +17,13 @@ MAX_RANKS_SHOWN = 5
 
 def inspect(
     file: Annotated[str, typer.Argument(help="A GGUF file (model, heads, or both in one), or `demo`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     tree: Annotated[
         str | None,
         typer.Option(
             "--tree", metavar="NAME|FILE[:NAME]", help="Draw this draft tree instead of the one stored with the heads."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a GGUF file holds: architecture, quantization, heads, tree, accuracies, sizes."""
     from pathlib import Path

@@ -86,8 +86,9 @@ def grow_by_simulation(texts: Sequence[NDArray[np.integer]], nodes: int) -> list
         if len(parent) < walk.heads:
             for rank in range(RANKS):
                 mask = reached & (walk.ranks[len(parent)] == rank)
+                child = (*parent, rank)
                 if mask.any():
-                    right[(*parent, rank)] = mask
+                    right[child] = mask
 
     add_children((), walk.positions)
     while right and len(chosen) < nodes - 1:

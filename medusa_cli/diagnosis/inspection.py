@@ -139,7 +139,7 @@ def _asked(tree: AskedTree, metadata: dict[str, Any]) -> tuple[str, trees.Choice
     heads = metadata.get(schema.HEAD_COUNT_KEY, 0)
     rows = metadata.get(schema.DRAFT_VOCAB_SIZE_KEY) or MOST_RANKS
     name, found = drafting.filled(tree, drafting.HeadsFacts(heads, rows, []))
-    if found is None:
+    if not isinstance(found, drafting.FixedTree):
         return name, []
     return name, [list(choice) for choice in native.Tree(found.choices).clipped(heads, rows).choices]
 

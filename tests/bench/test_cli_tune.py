@@ -26,8 +26,14 @@ START = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
 
 def predicted(name: str, tree: list[list[int]], tokens: float, cost: float, speed: float) -> dict[str, Any]:
     return {
-        "name": name, "nodes": len(tree) + 1, "tree": tree, "tokens_per_step": tokens, "costs": [cost], "speedups": [speed], "speedup": speed
-    }  # fmt: skip
+        "name": name,
+        "nodes": len(tree) + 1,
+        "tree": tree,
+        "tokens_per_step": tokens,
+        "costs": [cost],
+        "speedups": [speed],
+        "speedup": speed,
+    }
 
 
 def measured(name: str, nodes: int | None, tokens: float, speed: float) -> dict[str, Any]:

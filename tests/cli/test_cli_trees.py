@@ -33,7 +33,7 @@ def test_names_and_files(tmp_path: Path) -> None:
     both = write(tmp_path / "both.json", {"a": [[0]], "b": [[0], [0, 2]]})
     assert trees.resolve(f"{both}:b") == trees.NamedTree(f"{both}:b", [[0], [0, 2]], strict=True)
     one = write(tmp_path / "one.json", {"only": [[0]]})
-    assert trees.resolve(str(one)).choices == [[0]]
+    assert trees.resolve(f"{one}") == trees.NamedTree(f"{one}:only", [[0]], strict=True)
 
 
 @pytest.mark.parametrize(

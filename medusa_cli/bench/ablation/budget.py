@@ -1,0 +1,36 @@
+"""How many tokens an answer may have, so that enough prompts fit into the minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TRIAL_TOKENS = 16
+TOKENS = (128, 96, 64, 48, 32, 24, 16)
+WANTED_ROUNDS = 12
+MIN_ROUNDS = 4
+"""A mean over fewer prompts says little: shorter answers come before fewer prompts."""
+SLACK = 1.1
+"""What a round is expected to take, in what it should take."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What one row takes for an answer: seconds for a token of the prompt and for one of the answer."""
+
+    prompt: float
+    token: float
+
+
+def round_seconds(paces: Sequence[Pace], prompt_tokens: float, tokens: int) -> float:
+    """Of one prompt, answered once at each pace."""
+    return SLACK * sum(pace.prompt * prompt_tokens + pace.token * tokens for pace in paces)
+
+
+def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float) -> int:
+    """The most of TOKENS with which WANTED_ROUNDS fit, else with which MIN_ROUNDS do, else the fewest."""
+    for rounds in (WANTED_ROUNDS, MIN_ROUNDS):
+        for tokens in TOKENS:
+            if rounds * round_seconds(paces, prompt_tokens, tokens) <= seconds:
+                return tokens
+    return TOKENS[-1]
