@@ -27,10 +27,13 @@ def round_seconds(paces: Sequence[Pace], prompt_tokens: float, tokens: int) -> f
     return SLACK * sum(pace.prompt * prompt_tokens + pace.token * tokens for pace in paces)
 
 
-def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float) -> int:
-    """The most of TOKENS with which WANTED_ROUNDS fit, else with which MIN_ROUNDS do, else the fewest."""
+def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float, done: int) -> int:
+    """The most of TOKENS with which WANTED_ROUNDS fit, else with which MIN_ROUNDS do, else the fewest.
+
+    done: rounds that are over; the next one counts in any case.
+    """
     for rounds in (WANTED_ROUNDS, MIN_ROUNDS):
         for tokens in TOKENS:
-            if rounds * round_seconds(paces, prompt_tokens, tokens) <= seconds:
+            if max(1, rounds - done) * round_seconds(paces, prompt_tokens, tokens) <= seconds:
                 return tokens
     return TOKENS[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +27,6 @@ MIN_TOKENS = 8
 """A shorter answer of plain decoding says nothing about speed."""
 TRIALS = 8
 """Prompts, of which the shortest is tried first."""
-LEAST_SHARE = 0.5
-"""The next round may take this share of what the last one was expected to: that one may have been short."""
 Clock = Callable[[], float]
 
 
@@ -34,9 +34,14 @@ class Session(Protocol):
     """What is needed of native.Session."""
 
     def reset(self) -> None: ...
+    def cancel(self) -> None: ...
     def generate(
         self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling, accept: native.Accept
     ) -> native.Generation: ...
+
+
+class TimeUp(Exception):
+    """No answer may begin, and the last one does not count."""
 
 
 @dataclass
@@ -65,6 +70,8 @@ class Bench:
         self.rows, self.plain, self.session_of = rows, plain, session_of
         self.deadline, self.on_answer, self.clock = deadline, on_answer, clock
         self.paces: list[Pace] = []
+        self._current: Session | None = None
+        self._stopped = False
         self.temperatures = list(dict.fromkeys(row.temperature for row in rows))
 
     def blocks(self, number: int) -> Iterator[tuple[float, list[int]]]:
@@ -76,60 +83,70 @@ class Bench:
             for at in range(0, len(turned), BLOCK):
                 yield temperature, turned[at : at + BLOCK]
 
-    def answers(self) -> int:
-        """Of one prompt, those of plain decoding with them."""
-        blocks = [block for _, block in self.blocks(0)]
-        return sum(map(len, blocks)) + len(blocks) + len(self.temperatures)
-
     def round(self, number: int, prompt: Prompt, tokens: Sequence[int], most: int) -> dict[int, Sample]:
-        """The rows' answers to one prompt. Empty where plain decoding ends too early."""
+        """The rows' answers to one prompt; of those that had one when the time was up, the whole blocks.
+
+        Empty where plain decoding ends too early.
+        """
         found: dict[int, Sample] = {}
         before: Answer | None = None
         temperature_before: float | None = None
-        for temperature, block in self.blocks(number):
-            if found and self.clock() > self.deadline:
-                break
-            if before is None or temperature != temperature_before:
-                before = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
-            if before.tokens < MIN_TOKENS:
-                return {}
-            answers: dict[int, Answer] = {}
-            for at in block:
-                if found and self.clock() > self.deadline:
-                    break
-                row = self.rows[at]
-                answers[at] = self._answer(self.session_of(row), row.name, tokens, most, temperature, row.rule, number)
-            after = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
-            found |= {
-                at: Sample(prompt.category, answer, (before, after)) for at, answer in answers.items() if answer.tokens
-            }
-            before, temperature_before = after, temperature
+        with contextlib.suppress(TimeUp):
+            for temperature, block in self.blocks(number):
+                if before is None or temperature != temperature_before:
+                    before = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
+                if before.tokens < MIN_TOKENS:
+                    return {}
+                answers = {at: self._row_answer(at, tokens, most, number) for at in block}
+                after = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
+                for at, answer in answers.items():
+                    if answer.tokens:
+                        found[at] = Sample(prompt.category, answer, (before, after))
+                before, temperature_before = after, temperature
         return found
+
+    def stop(self) -> None:
+        """The time is up: ends the answer that is being made, too. From another thread."""
+        self._stopped = True
+        if self._current is not None:
+            self._current.cancel()
+
+    def _row_answer(self, at: int, prompt: Sequence[int], most: int, seed: int) -> Answer:
+        row = self.rows[at]
+        return self._answer(self.session_of(row), row.name, prompt, most, row.temperature, row.rule, seed)
 
     def _answer(
         self, session: Session, name: str, prompt: Sequence[int], most: int, temperature: float, rule: str, seed: int
     ) -> Answer:
+        """TimeUp when it is, before or after."""
         from medusa_cli import native
 
         self.on_answer(name)
         session.reset()
         accept = native.Accept(rule or ("exact" if temperature > 0 else "greedy"))
         sampling = native.Sampling(temperature=temperature, seed=seed)
+        self._current = session
+        if self._stopped or self.clock() >= self.deadline:
+            raise TimeUp
         done = session.generate(prompt, max_tokens=most, sampling=sampling, accept=accept)
+        if self._stopped:
+            raise TimeUp
         answer = Answer.of(done.tokens, done.stats)
         self.paces.append(Pace(answer.prompt_ms / 1e3 / len(prompt), answer.decode_ms / 1e3 / max(1, answer.tokens)))
         return answer
 
     def trial(self, prompts: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[list[Pace], dict[int, Sample]]:
-        """Short answers of all rows to the shortest of the first prompts: their paces, and the samples.
+        """Short answers of the rows to the shortest of the first prompts: their paces, and the samples.
 
         Graphs are built and memory is touched for the first time, so that the samples count only where there is time
-        for no others. MedusaError when plain decoding ends all answers at once.
+        for no others. MedusaError when plain decoding ends all answers at once, or the time is up.
         """
         for prompt, tokens in sorted(prompts[:TRIALS], key=lambda one: len(one[1])):
             self.paces.clear()
             if found := self.round(0, prompt, tokens, budget.TRIAL_TOKENS):
                 return list(self.paces), found
+        if self._stopped or self.clock() >= self.deadline:
+            raise MedusaError("the time was up before each way had answered once: give more --minutes")
         raise MedusaError("the model ends its answers at once: give other prompts with --data")
 
 
@@ -142,21 +159,38 @@ def pass_costs(timer: Timer, widths: Sequence[int], deadline: float, clock: Cloc
 
 
 def measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], found: Found) -> None:
-    """Fills `found`, which stays valid when Ctrl-C cuts the run short. Prompts come again when all have come."""
+    """Fills `found`, which stays valid when Ctrl-C cuts the run short. Prompts come again when all have come.
+
+    The paces of the last round tell how long the answers of the next may be, and whether there is time for it.
+    """
+    alarm = threading.Timer(max(0.0, bench.deadline - bench.clock()), bench.stop)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        _measure(bench, prompts, found)
+    finally:
+        alarm.cancel()
+
+
+def _measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], found: Found) -> None:
     paces, trial = bench.trial(prompts)
     mean_prompt = statistics.mean(len(tokens) for _, tokens in prompts)
-    found.max_tokens = budget.answer_tokens(paces, mean_prompt, bench.deadline - bench.clock())
-    expected = budget.round_seconds(paces, mean_prompt, found.max_tokens)
     number = 0
-    while bench.clock() + expected <= bench.deadline:
+    while True:
+        left = bench.deadline - bench.clock()
+        most = budget.answer_tokens(paces, mean_prompt, left, number)
         prompt, tokens = prompts[number % len(prompts)]
-        began = bench.clock()
-        samples = bench.round(number, prompt, tokens, found.max_tokens)
-        expected = max(budget.SLACK * (bench.clock() - began), LEAST_SHARE * expected)
+        if budget.round_seconds(paces, len(tokens), most) > left:
+            break
+        bench.paces.clear()
+        samples = bench.round(number, prompt, tokens, most)
+        paces = list(bench.paces) if samples else paces
         number += 1
         for at, sample in samples.items():
             found.samples.setdefault(at, []).append(sample)
         found.prompts += bool(samples)
+        found.max_tokens = max(found.max_tokens, most)
+    for at, sample in trial.items():
+        found.samples.setdefault(at, [sample])
     if not found.prompts:
-        found.samples = {at: [sample] for at, sample in trial.items()}
         found.prompts, found.max_tokens = 1, budget.TRIAL_TOKENS

@@ -59,9 +59,11 @@ def _bars(document: dict[str, Any], table: str, left: Any, right: Any) -> bool:
         return False
     names = [row["tables"][table] for row in rows]
     at = range(len(rows))
-    intervals = [row["speedup_vs_plain_ci95"] for row in rows]
-    errors = [0.0 if interval is None else (interval[1] - interval[0]) / 2 for interval in intervals]
-    left.barh(at, [row["speedup_vs_plain"] for row in rows], xerr=errors, capsize=2)
+    speeds = [row["speedup_vs_plain"] for row in rows]
+    intervals = [row["speedup_vs_plain_ci95"] or (speed, speed) for row, speed in zip(rows, speeds, strict=True)]
+    below = [speed - low for speed, (low, _) in zip(speeds, intervals, strict=True)]
+    above = [high - speed for speed, (_, high) in zip(speeds, intervals, strict=True)]
+    left.barh(at, speeds, xerr=[below, above], capsize=2)
     left.axvline(1, color="gray", linewidth=0.8, linestyle="--")
     left.set_yticks(at, names)
     left.set_xlabel("speed, times plain decoding")

@@ -19,9 +19,11 @@ TITLES = {
     KINDS: "Which heads? (Hydra fig. 2)",
     METHODS: "Which drafts?",
 }
+WITHOUT_NODES = (RULES, METHODS)
+"""Tables in which trees are alike, or grown."""
 LEGEND = (
-    "per step: tokens, the root included; cost: time of a step in plain steps (overhead); x plain: speed over plain "
-    "decoding of the same prompt right before and after, ± the 95% interval over prompts"
+    "tokens: of a step, the root included; cost: time of a step in plain steps (overhead); x plain: speed over plain "
+    "decoding of the same prompt right before and after; medians over prompts, with the 95% interval"
 )
 
 
@@ -33,11 +35,11 @@ def rows_of(document: dict[str, Any], table: str) -> list[dict[str, Any]]:
 
 
 def speedup(row: dict[str, Any]) -> str:
-    """ "1.97 ±0.06"."""
+    """ "1.97 1.91-2.03": the median and its interval."""
     value, interval = row["speedup_vs_plain"], row["speedup_vs_plain_ci95"]
     if value is None:
         return MISSING
-    return f"{value:.2f}" if interval is None else f"{value:.2f} ±{(interval[1] - interval[0]) / 2:.2f}"
+    return f"{value:.2f}" if interval is None else f"{value:.2f} {interval[0]:.2f}-{interval[1]:.2f}"
 
 
 def table_of(document: dict[str, Any], table: str) -> Table | None:
@@ -45,10 +47,11 @@ def table_of(document: dict[str, Any], table: str) -> Table | None:
     rows = rows_of(document, table)
     if not rows:
         return None
+    nodes = table not in WITHOUT_NODES
     lines = [
         (
             row["tables"][table],
-            str(row["nodes"]),
+            *([str(row["nodes"])] * nodes),
             number(row["tokens_per_step"]),
             number(row["overhead"]),
             number(row["tokens_per_second"], 0),
@@ -56,7 +59,8 @@ def table_of(document: dict[str, Any], table: str) -> Table | None:
         )
         for row in rows
     ]
-    return Table(TITLES[table], ("", "nodes", "per step", "cost", "t/s", "x plain"), lines)
+    headers = ("", *(["nodes"] * nodes), "tokens", "cost", "t/s", "x plain")
+    return Table(TITLES[table], headers, lines)
 
 
 def cost_table(document: dict[str, Any]) -> Table | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_cli.bench import summary
 from medusa_cli.bench.ablation.rows import Row
 from medusa_cli.bench.spec_bench import Question
 from medusa_cli.decoding.figures import PHASES
+
+TAIL = 0.025
+"""Chance that a median lies beyond one end of its interval."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,27 @@ class Sample:
         return self.answer.step_ms / statistics.mean(answer.step_ms for answer in self.plain)
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """At least 95% certain to hold the median of what `values` are drawn from, whatever that is; None below six.
+
+    By order statistics: how many of n values lie below the median is binomial with one half.
+    """
+    ordered, n = sorted(values), len(values)
+    below, cut = 0.0, 0
+    while cut < n // 2 and (below := below + math.comb(n, cut) / 2**n) <= TAIL:
+        cut += 1
+    return (ordered[cut - 1], ordered[n - cut]) if cut else None
+
+
 def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
-    """The row as it stands in the JSON; None for what cannot be known without samples."""
+    """The row as it stands in the JSON; None for what cannot be known without samples.
+
+    Speeds and costs are medians over the prompts, which a slow spell of the machine moves little.
+    """
     answers = [sample.answer for sample in samples]
     steps = sum(answer.steps for answer in answers)
     ratios = [sample.speedup for sample in samples]
-    interval = summary.confidence(ratios)
+    interval = median_interval(ratios)
     return {
         "name": row.name,
         "tables": row.labels,
@@ -95,12 +113,10 @@ def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
         "heads": row.heads,
         "prompts": len(samples),
         "tokens_per_step": sum(answer.committed for answer in answers) / steps if steps else None,
-        "tokens_per_second": 1e3 * sum(a.tokens for a in answers) / sum(a.decode_ms for a in answers)
-        if steps
-        else None,
-        "speedup_vs_plain": statistics.mean(ratios) if ratios else None,
+        "tokens_per_second": statistics.median(answer.speed for answer in answers) if answers else None,
+        "speedup_vs_plain": statistics.median(ratios) if ratios else None,
         "speedup_vs_plain_ci95": list(interval) if interval else None,
-        "overhead": statistics.mean(sample.overhead for sample in samples) if samples else None,
+        "overhead": statistics.median(sample.overhead for sample in samples) if samples else None,
         "same_text": sum(sample.answer.text == sample.plain[0].text for sample in samples) if samples else None,
     }
 
