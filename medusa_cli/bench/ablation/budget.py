@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TRIAL_TOKENS = 16
-TOKENS = (128, 96, 64, 48, 32, 24, 16)
-WANTED_ROUNDS = 12
+TOKENS = (96, 64, 48, 32, 24, 16)
+WANTED_ROUNDS = 16
 MIN_ROUNDS = 4
 """A mean over fewer prompts says little: shorter answers come before fewer prompts."""
 SLACK = 1.1

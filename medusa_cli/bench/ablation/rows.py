@@ -45,7 +45,8 @@ class HeadsFile:
     def sparse(self, nodes: int, heads: int) -> Choices:
         """The likeliest tree of at most `nodes` nodes for the first `heads` heads."""
         if self.accuracy:
-            return [list(choice) for choice in tree_search.greedy_tree(self.accuracy[:heads], nodes)]
+            known = [shares[: self.output_rows] for shares in self.accuracy[:heads]]
+            return [list(choice) for choice in tree_search.greedy_tree(known, nodes)]
         published = trees.named(PUBLISHED).choices
         fitting = [c for c in published if len(c) <= heads and max(c) < self.output_rows]
         return sorted(fitting[: nodes - 1], key=lambda choice: (len(choice), choice))
@@ -206,7 +207,7 @@ def best_by_cost(file: HeadsFile, costs: Mapping[int, float]) -> Choices:
         return []
 
     def value(nodes: int) -> float:
-        tree = tree_search.greedy_tree(file.accuracy, nodes)
+        tree = file.sparse(nodes, file.head_count)
         return tree_search.predicted_tokens_per_step(file.accuracy, tree) / interpolated(costs, nodes)
 
     best = max(range(2, max(costs) + 1), key=value)
