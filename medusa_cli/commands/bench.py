@@ -1,4 +1,4 @@
-"""`medusa bench MODEL`, `medusa bench kernels MODEL`, `medusa bench compare A B`: options and output."""
+"""`medusa bench MODEL`, `... kernels MODEL`, `... compare A B`, `... ablate MODEL`: options and output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli.bench.methods import METHODS
+from medusa_cli.commands import bench_ablate
 from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import (
     DRAFT_PANEL,
@@ -89,7 +90,7 @@ def run(
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|NAME|FILE[:NAME]",
+            metavar="dynamic|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
             help="Draft tree of medusa.",
@@ -222,12 +223,13 @@ add_command(
     DEFAULT_COMMAND,
     run,
     path="medusa bench",
-    epilog="Two results: `medusa bench compare A.json B.json`.",
+    epilog="Two results: `medusa bench compare A.json B.json`. The papers' tables: `medusa bench ablate MODEL`.",
     hidden=True,
     no_args_is_help=True,
 )
 add_command(app, "compare", compare)
 add_command(app, "kernels", kernels)
+add_command(app, "ablate", bench_ablate.ablate, path="medusa bench ablate")
 
 
 def _widths(text: str) -> list[int]:

@@ -6,10 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_cli.decoding import devices, trees
+from medusa_cli.decoding import devices, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.options import DraftOptions
-from medusa_cli.decoding.trees import Choices, DynamicStart, NamedTree
+from medusa_cli.decoding.tree_shapes import RandomTree
+from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
 from medusa_cli.models.references import ModelRef
 from medusa_cli.support.errors import MedusaError
 
@@ -56,7 +57,7 @@ class FixedTree:
     """A tree that is the same in each step: `choices`, without those that the heads cannot fill, cut to `max_nodes`."""
 
     choices: Choices
-    max_nodes: int = trees.MAX_NODES
+    max_nodes: int = tree_shapes.MAX_NODES
 
 
 Tree = FixedTree | DynamicStart
@@ -128,7 +129,7 @@ def plan(
     heads: HeadsFacts | None = None,
     tuned: Tuned | None = None,
     *,
-    tree: NamedTree | None = None,
+    tree: AskedTree | None = None,
     seeded: bool = False,
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
@@ -145,7 +146,7 @@ def plan(
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
-    name, chosen = _named(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
     if model.is_recurrent and isinstance(chosen, FixedTree):
         chosen = _chain(chosen, model, asked=tree is not None and tree.strict)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
@@ -176,8 +177,23 @@ def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
     return dataclasses.replace(tree, choices=path)
 
 
-def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
-    """A tree that the person wrote is used as it stands: MedusaError when the heads cannot fill it."""
+def check_context(plan: DraftPlan, context: int) -> None:
+    """MedusaError where a tree that was asked for has more nodes than a context of that size (0: its default) holds."""
+    if isinstance(plan.tree, FixedTree) and 0 < context <= len(plan.tree.choices):
+        raise MedusaError(
+            f"{plan.tree_name} has {len(plan.tree.choices) + 1} nodes, the context holds {context} tokens: "
+            "give a smaller tree or a larger -c"
+        )
+
+
+def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
+    """(name, tree) of one that was asked for; None where it holds no node that the heads can fill.
+
+    What the person wrote is used as it stands: MedusaError when the heads cannot fill it.
+    """
+    if isinstance(tree, RandomTree):
+        widths = tree.widths(heads.head_count, heads.output_rows)
+        return tree_shapes.cartesian_name(widths), FixedTree(tree_shapes.cartesian(widths))
     if not tree.strict:
         return _clipped(tree.name, FixedTree(tree.choices), heads)
     depth = max(map(len, tree.choices), default=0)
@@ -185,7 +201,7 @@ def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
     if depth > heads.head_count:
         raise MedusaError(
             f"{tree.name}: the tree is {depth} deep, the heads draft {heads.head_count} tokens: "
-            f"leave out the choices longer than {heads.head_count}"
+            f"leave out what is deeper than {heads.head_count}"
         )
     if max_rank >= heads.output_rows:
         raise MedusaError(f"{tree.name}: rank {max_rank} is past the heads' {heads.output_rows} tokens")

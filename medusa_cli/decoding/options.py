@@ -126,10 +126,11 @@ class DraftOptions:
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|static|NAME|FILE[:NAME]",
+            metavar="dynamic|static|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft tree: grown in each step, the best fixed one, a built-in one, or JSON file of choices.",
+            help="Draft tree: grown in each step, the best fixed one, a built-in one, cartesian:3,2,2, random:64, or a "
+            "JSON file of choices.",
         ),
     ] = None
     no_heads: Annotated[

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-FORMAT = 4
+FORMAT = 5
 STOCK = "llama.cpp"
 """What kernels are called that are not ours."""
 SAMPLE_BYTES = 1 << 20

@@ -103,7 +103,7 @@ def _open(
     options: EngineOptions,
     draft: DraftOptions,
     layers: int,
-    tree: drafting.NamedTree | None,
+    tree: trees.AskedTree | None,
     console: Console,
     seeded: bool,
 ) -> Engine:
@@ -119,9 +119,11 @@ def _open(
 
             tuned = profile.tuned(model, path, options, console)
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
+    if tree is not None:
+        drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-    session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
+    session = plan_session(model, heads, plan, options)
     return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
 
 
@@ -189,6 +191,13 @@ def _sizes(
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
     """What a plan is made from."""
     return ModelFacts(ref, model.architecture, model.is_recurrent, devices.kind_of(model.backend), model.has_heads)
+
+
+def plan_session(
+    model: native.Model, heads: native.Heads | None, plan: DraftPlan, options: EngineOptions
+) -> native.Session:
+    """A session that drafts as the plan says."""
+    return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
 
 
 def open_session(

@@ -24,10 +24,16 @@ CALIBRATION = {"plain_factor": 1.0, "plain_rest_ms": 0.0, "draft_factor": 1.1, "
 START = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
 
 
-def predicted(name: str, nodes: int, tokens: float, cost: float, speed: float) -> dict[str, Any]:
+def predicted(name: str, tree: list[list[int]], tokens: float, cost: float, speed: float) -> dict[str, Any]:
     return {
-        "name": name, "nodes": nodes, "tokens_per_step": tokens, "costs": [cost], "speedups": [speed], "speedup": speed
-    }  # fmt: skip
+        "name": name,
+        "nodes": len(tree) + 1,
+        "tree": tree,
+        "tokens_per_step": tokens,
+        "costs": [cost],
+        "speedups": [speed],
+        "speedup": speed,
+    }
 
 
 def measured(name: str, nodes: int | None, tokens: float, speed: float) -> dict[str, Any]:
@@ -49,12 +55,16 @@ def made_up(key: dict[str, Any], tree: list[list[int]], *, dynamic: bool = False
         "dynamic": dynamic,
         "dynamic_start": START,
         "reason": "drafting pays: a good reason",
+        "method": "accuracies",
         "accuracy": [[0.5, 0.2], [0.4, 0.1]],
         "texts": {"prompts": "made up", "count": 9, "positions": 900},
         "costs": [{"position": 93, "verify_ms": {"1": 4.0, "2": 5.0, "4": 6.0, "8": 20.0}}],
         "calibration": CALIBRATION,
         "cpu_speedup": None,
-        "predicted": [predicted("chain of 2", 2, 1.5, 1.25, 1.2), predicted("tree of 4", 4, 1.9, 1.5, 1.27)],
+        "predicted": [
+            predicted("chain of 2", [[0]], 1.5, 1.25, 1.2),
+            predicted("tree of 4", [[0], [1], [0, 0]], 1.9, 1.5, 1.27),
+        ],
         "measured": [measured("plain", None, 1.0, 1.0), measured("tree of 4", 4, 1.6, 1.05)],
     }
 
@@ -221,6 +231,7 @@ def test_show_draws_the_stored_profile(model: tuple[Path, Path, Any], tmp_path: 
     assert code == 0
     assert "chosen: tree of 4 nodes\ndrafting pays: a good reason\n" in out
     assert "root ┬─ 0 50% ── 0 20%" in out
+    assert "also tried, tree of 4:\nroot ┬─ 0 50% ── 0 20%\n     └─ 1 20%\n" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("4 *"))
     assert row[2:8] == ["6.00", "1.50", "1.90", "1.27", "1.05", "███████"]
     assert "real decoding, relative to plain: plain 1.00, tree of 4 1.05\n" in out

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medusa_cli.decoding import drafting, trees
+from medusa_cli.decoding import drafting, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
 from medusa_cli.decoding.options import DraftOptions
@@ -300,7 +300,7 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
             CPU,
             HEADS,
             NamedTree("my.json", [[0], [0, 0], [0, 0, 0]], strict=True),
-            "my.json: the tree is 3 deep, the heads draft 2 tokens: leave out the choices longer than 2",
+            "my.json: the tree is 3 deep, the heads draft 2 tokens: leave out what is deeper than 2",
         ),
         (
             asked("my.json"),
@@ -317,6 +317,29 @@ def test_what_does_not_fit_together_is_said(
     with pytest.raises(MedusaError) as caught:
         drafting.plan(options, model, heads, tree=tree)
     assert str(caught.value) == message
+
+
+def test_a_random_tree_is_drawn_for_the_heads_that_there_are() -> None:
+    tree = trees.resolve("random:8:1")
+    assert isinstance(tree, trees.RandomTree)
+    widths = tree.widths(HEADS.head_count, HEADS.output_rows)
+    found = drafting.plan(asked("random:8:1"), CPU, HEADS, tree=tree)
+    assert found.tree == FixedTree(tree_shapes.cartesian(widths))
+    assert found.tree_name == tree_shapes.cartesian_name(widths)
+    assert len(widths) <= 2
+    assert max(widths) <= 3
+
+
+def test_a_tree_larger_than_the_context_is_told() -> None:
+    plan = drafting.plan(asked("cartesian:3,1"), CPU, HEADS, tree=trees.resolve("cartesian:3,1"))
+    for context in (0, 7, 8):
+        drafting.check_context(plan, context)
+    with pytest.raises(MedusaError) as caught:
+        drafting.check_context(plan, 6)
+    assert str(caught.value) == (
+        "cartesian:3,1 has 7 nodes, the context holds 6 tokens: give a smaller tree or a larger -c"
+    )
+    drafting.check_context(dynamic(), 1)
 
 
 def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
