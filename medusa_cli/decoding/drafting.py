@@ -100,12 +100,12 @@ def uses_profile(options: DraftOptions) -> bool:
 
 
 def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path | None:
-    """The file that heads are read from: --heads, else the model file itself, else what came with the reference."""
+    """The file that heads are read from: that asked for, else the model file itself, else what was found for it."""
     if not may_use_heads(options):
         return None
-    if options.heads is not None:
-        return options.heads
-    return ref.path if holds_heads else ref.heads
+    if holds_heads and not (ref.heads and ref.heads.asked):
+        return ref.path
+    return ref.heads.path if ref.heads else None
 
 
 def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:

@@ -20,7 +20,6 @@ from typing import BinaryIO
 from medusa_cli.hub.errors import LinkLost, explained
 from medusa_cli.hub.repository import GIT_SHA1, RemoteFile
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.units import size as in_units
 
 CHUNK = 1 << 18
 SLACK = 64 << 20
@@ -47,16 +46,30 @@ def _present(folder: Path, file: RemoteFile) -> int:
     return 0
 
 
-def check_disk(repo: str, files: Sequence[RemoteFile], advice: str = "") -> None:
-    """MedusaError where the cache's disk has too little room for what is missing. advice: a further way out."""
-    folder = _blobs(repo)
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    needed, free = missing_bytes(repo, files) + SLACK, shutil.disk_usage(existing).free
-    if needed - SLACK > 0 and needed > free:
-        raise MedusaError(
-            f"{repo}: {in_units(needed)} are to be fetched, {in_units(free)} are free in {cache_folder()}: "
-            f"free some, or set HF_HOME to a folder on another disk{advice}"
-        )
+def room(repo: str) -> int:
+    """Bytes that may be fetched into the cache."""
+    folder = _blobs(repo).absolute()
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return max(0, shutil.disk_usage(existing).free - SLACK)
+
+
+def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
+    """The start of a file, without fetching it."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{count - 1}"}
+    found = b""
+    with (
+        explained(repo),
+        get_session().stream("GET", hf_hub_url(repo, file.name, revision=commit), headers=headers) as response,
+    ):
+        hf_raise_for_status(response)
+        for data in response.iter_raw(CHUNK):
+            found += data
+            if len(found) >= count:
+                break
+    return found[:count]
 
 
 def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: OnBytes) -> list[Path]:
@@ -190,9 +203,11 @@ class _Summed:
         self._begin()
         raw.seek(0)
         while block := raw.read(CHUNK):
-            self._count(block)
+            self._digest.update(block)
+            self.length += len(block)
         if self.length > self._size:
             self.restart()
+        on_bytes(self.length)
 
     @property
     def _size(self) -> int:
@@ -209,11 +224,6 @@ class _Summed:
         git = self._file.digest is not None and GIT_SHA1.fullmatch(self._file.digest)
         self._digest = hashlib.sha1(b"blob %d\0" % self._size) if git else hashlib.sha256()
 
-    def _count(self, data: bytes) -> None:
-        self._digest.update(data)
-        self.length += len(data)
-        self._on_bytes(self.length)
-
     def restart(self) -> None:
         """Forgets what is there: the server sends everything."""
         self._raw.seek(0)
@@ -222,7 +232,9 @@ class _Summed:
 
     def write(self, data: bytes) -> None:
         self._raw.write(data)
-        self._count(data)
+        self._digest.update(data)
+        self.length += len(data)
+        self._on_bytes(self.length)
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()

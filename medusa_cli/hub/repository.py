@@ -9,6 +9,8 @@ from typing import Any
 
 from medusa_cli.hub.errors import explained
 
+WORD = r"\w[\w.-]{0,95}"
+REPO = re.compile(rf"{WORD}/{WORD}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 MOST_FILES = 20_000

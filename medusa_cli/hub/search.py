@@ -1,0 +1,45 @@
+"""Names on the Hub that somebody may have meant. Nothing here fails: no answer is no suggestion."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from medusa_cli.hub.repository import REPO
+
+MOST_QUERIES = 4
+MOST_RESULTS = 50
+SHOWN = 3
+ALIKE = 0.6
+
+
+def similar(repo: str, known: Iterable[str] = ()) -> list[str]:
+    """Repositories with GGUF files whose names come close, the closest first. known: more of them to weigh."""
+    owner, _, name = repo.partition("/")
+    words = re.split(r"[-_.]", name)
+    starts = [name, *(name[: len("-".join(words[:count]))] for count in (len(words) // 2, 1) if count)]
+    queries: list[dict[str, Any]] = [{"author": owner}, *({"search": start} for start in dict.fromkeys(starts))]
+    found = dict.fromkeys(known)
+    for query in queries[:MOST_QUERIES]:
+        found |= dict.fromkeys(_models(filter="gguf", **query))
+    lower = {one.lower(): one for one in found}
+    return [lower[one] for one in difflib.get_close_matches(repo.lower(), lower, SHOWN, ALIKE)]
+
+
+def quantized(repo: str) -> list[str]:
+    """Repositories with GGUF files of this model, those that most people fetch first."""
+    return _models(filter=["gguf", f"base_model:quantized:{repo}"])[:SHOWN]
+
+
+def _models(**query: Any) -> list[str]:
+    from huggingface_hub import HfApi
+
+    found: list[str] = []
+    with contextlib.suppress(Exception):
+        for model in HfApi().list_models(**query, sort="downloads", limit=MOST_RESULTS):
+            if REPO.fullmatch(model.id):
+                found.append(model.id)
+    return found
