@@ -13,7 +13,7 @@ from medusa_cli.hub.repository import REPO
 MOST_QUERIES = 4
 MOST_RESULTS = 50
 SHOWN = 3
-ALIKE = 0.6
+ALIKE = 0.7
 
 
 def similar(repo: str, known: Iterable[str] = ()) -> list[str]:

@@ -48,7 +48,7 @@ class HubName:
 
 def parse(reference: str) -> Path | HubName:
     """A path (that exists or not) or a name on the Hub. MedusaError for addresses that are neither."""
-    path = Path(reference).expanduser()
+    path = _path(reference)
     if reference and exists(path):
         return path
     inside = _after_host(reference)
@@ -83,6 +83,14 @@ def _checked(name: HubName) -> HubName | None:
     revision = name.revision is None or (re.fullmatch(BRANCH, name.revision, re.ASCII) and ".." not in name.revision)
     file = name.file is None or (is_safe_name(name.file) and name.file.lower().endswith(".gguf"))
     return name if REPO.fullmatch(name.repo) and revision and file else None
+
+
+def _path(reference: str) -> Path:
+    """With ~ in its place, where the system knows that person."""
+    try:
+        return Path(reference).expanduser()
+    except RuntimeError:
+        return Path(reference)
 
 
 def exists(path: Path) -> bool:
