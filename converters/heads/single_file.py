@@ -50,8 +50,6 @@ def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progr
     sidecar, _ = read_header(sidecar_path)
     _refuse_same_file(out_path, base_path, sidecar_path)
     _check_pair(base, base_size, sidecar)
-    if (base.get("split.count") or 1) > 1:
-        raise MedusaError(f"{base_path}: a model of several files cannot hold its heads: write a sidecar")
 
     region = base.data_offset + padded(base.data_size, base.alignment)
     blob = TensorInfo(BASE_HEADER, (base.data_offset,), int(GGMLQuantizationType.I8), 0, base.data_offset)

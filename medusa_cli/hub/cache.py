@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from medusa_cli.hub.download import cache_folder
 from medusa_cli.hub.repository import is_safe_name
 from medusa_cli.support.errors import MedusaError
 
@@ -29,7 +30,7 @@ def cached_files(suffix: str = ".gguf") -> list[CachedFile]:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(cache_folder()).repos
     except CacheNotFound:
         return []
     except OSError as error:
@@ -61,6 +62,8 @@ def remove(files: Collection[CachedFile]) -> int:
     """
     from huggingface_hub import scan_cache_dir
 
+    if not files:
+        return 0
     shown = {file.path: file.blob for file in cached_files("")}
     freed = 0
     try:
@@ -75,12 +78,12 @@ def remove(files: Collection[CachedFile]) -> int:
         names = {file.repo for file in files}
         empty = [
             revision.commit_hash
-            for repo in scan_cache_dir().repos
+            for repo in scan_cache_dir(cache_folder()).repos
             if repo.repo_id in names and repo.repo_type == "model" and not repo.size_on_disk
             for revision in repo.revisions
         ]
         if empty:
-            scan_cache_dir().delete_revisions(*empty).execute()
+            scan_cache_dir(cache_folder()).delete_revisions(*empty).execute()
     except OSError as error:
         raise MedusaError(f"{error.filename}: cannot be removed ({error.strerror or error})") from error
     return freed

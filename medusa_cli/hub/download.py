@@ -65,7 +65,7 @@ def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
         get_session().stream("GET", hf_hub_url(repo, file.name, revision=commit), headers=headers) as response,
     ):
         hf_raise_for_status(response)
-        for data in response.iter_raw(CHUNK):
+        for data in response.iter_raw():
             found += data
             if len(found) >= count:
                 break
@@ -145,8 +145,13 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
     with explained(repo), WeakFileLock(lock):
         if not blob.exists():
             part = _partial(folder, file.digest)
-            _fetch_part(repo, commit, file, part, on_bytes)
-            os.replace(part, blob)
+            try:
+                _fetch_part(repo, commit, file, part, on_bytes)
+                os.replace(part, blob)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    if not part.stat().st_size:
+                        part.unlink()
 
 
 def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
@@ -187,7 +192,7 @@ def _stream(repo: str, commit: str, file: RemoteFile, writer: _Summed) -> None:
         hf_raise_for_status(response)
         if begun and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
             writer.restart()
-        for data in response.iter_raw(CHUNK):
+        for data in response.iter_raw():
             writer.write(data)
             if writer.complete:
                 break

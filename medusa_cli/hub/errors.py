@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from medusa_cli.support.errors import MedusaError
@@ -23,7 +23,12 @@ class LinkLost(Unreachable):
 
 
 class UnknownRepository(MedusaError):
-    """No repository of that name, or none that this person may see."""
+    """No repository of that name, or none that this person may see. near: names that may have been meant."""
+
+    def __init__(self, what: str, otherwise: str = "", near: Sequence[str] = ()) -> None:
+        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        super().__init__(f"{what}: check the name{hint}{otherwise}")
+        self.what, self.otherwise = what, otherwise
 
 
 @contextlib.contextmanager
@@ -50,9 +55,9 @@ def _explain(error: Exception, repo: str, revision: str | None) -> Exception:
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
         return MedusaError(f"{label}: a file has gone from the repository meanwhile: run again")
     if status == 401:
-        return UnknownRepository(f"{label}: not on the Hub, or private: check the name, or set HF_TOKEN")
+        return UnknownRepository(f"{label}: not on the Hub, or private", ", or set HF_TOKEN")
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
-        return UnknownRepository(f"{label}: neither a local path nor a repository on the Hub: check the name")
+        return UnknownRepository(f"{label}: neither a local path nor a repository on the Hub")
     if isinstance(error, errors.HFValidationError):
         return MedusaError(f"{label}: not a valid repository name: check it, or give a local path")
     if isinstance(error, errors.OfflineModeIsEnabled):

@@ -13,7 +13,7 @@ from medusa_cli.hub.repository import REPO
 MOST_QUERIES = 4
 MOST_RESULTS = 50
 SHOWN = 3
-ALIKE = 0.7
+ALIKE = 0.75
 
 
 def similar(repo: str, known: Iterable[str] = ()) -> list[str]:
@@ -25,8 +25,17 @@ def similar(repo: str, known: Iterable[str] = ()) -> list[str]:
     found = dict.fromkeys(known)
     for query in queries[:MOST_QUERIES]:
         found |= dict.fromkeys(_models(filter="gguf", **query))
-    lower = {one.lower(): one for one in found}
-    return [lower[one] for one in difflib.get_close_matches(repo.lower(), lower, SHOWN, ALIKE)]
+    scored = sorted(((_likeness(repo, one), one) for one in found), reverse=True)
+    return [one for score, one in scored if score >= ALIKE][:SHOWN]
+
+
+def _likeness(one: str, other: str) -> float:
+    """0 to 1; what follows the owner counts most."""
+    ratios = [
+        difflib.SequenceMatcher(None, mine, theirs).ratio()
+        for mine, theirs in zip(one.lower().split("/"), other.lower().split("/"), strict=True)
+    ]
+    return 0.25 * ratios[0] + 0.75 * ratios[1]
 
 
 def quantized(repo: str) -> list[str]:

@@ -54,7 +54,8 @@ def read_base(path: Path) -> BaseModel:
         print_ = fingerprint(metadata)
     except MedusaError as error:
         raise MedusaError(f"{path}: {error}") from None
-    tensors, places = {}, {}
+    tensors: dict[str, TensorInfo] = {}
+    places: dict[str, tuple[Path, int]] = {}
     for part in paths:
         found, _ = read_header(part)
         tensors |= {tensor.name: tensor for tensor in found.tensors}

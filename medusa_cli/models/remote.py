@@ -134,8 +134,7 @@ def _list(name: HubName) -> Listing:
         near = search.similar(name.repo, cached_names())
         if not near:
             raise
-        reason = str(error).partition(": ")[2].partition(":")[0]
-        raise MedusaError(f"{name.repo}: {reason}: did you mean {_either(near)}?") from error
+        raise UnknownRepository(error.what, error.otherwise, near) from error
 
 
 def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
@@ -277,10 +276,6 @@ def _fetch(name: HubName, listing: Listing, wanted: list[RemoteFile], console: C
 
 def _bytes(files: Iterable[RemoteFile]) -> int:
     return sum(file.size or 0 for file in files)
-
-
-def _either(names: list[str]) -> str:
-    return " or ".join(names)
 
 
 def _say(console: Console, text: str) -> None:

@@ -248,7 +248,8 @@ def test_near_names_are_offered(hub: LocalHub) -> None:
     hub.add("org/Tiny-1.5B-Instruct", {"model.safetensors": b"x"})
     hub.add("org/docs", {"README.md": b"x"})
     for typo in ("org/Tiny-1.5B-Instuct-GGUF", "ogr/Tiny-1.5B-Instruct-GGUF", "org/tiny-1.5b-instruct-ggf"):
-        assert refused(typo) == f"{typo}: not on the Hub, or private: did you mean org/Tiny-1.5B-Instruct-GGUF?"
+        hint = "check the name (did you mean org/Tiny-1.5B-Instruct-GGUF?), or set HF_TOKEN"
+        assert refused(typo) == f"{typo}: not on the Hub, or private: {hint}"
     assert refused("org/Tiny-1.5B-Instruct") == (
         "org/Tiny-1.5B-Instruct: holds no GGUF model, but weights in another format: of the same model: other/quants"
     )
@@ -292,7 +293,7 @@ def test_hostile_names_in_a_listing_are_not_seen(hub: LocalHub, tmp_path: Path) 
     code, _, error = invoke("pull", "org/evil")
     assert (code, error.count("\n")) == (1, 1)
     assert "\x1b" not in error
-    assert [path for path in tmp_path.rglob("*evil*")] == []
+    assert list(tmp_path.rglob("*evil*")) == []
 
 
 def test_sizes_that_cannot_be(hub: LocalHub) -> None:
