@@ -63,12 +63,18 @@ class GgufFile:
     alignment: int
     data_offset: int
     file_size: int
+    """Of all parts together."""
+    part_count: int
+    """Of a split model, given by its first part; else 1."""
     metadata: dict[str, Any]
     """All key-values in file order; arrays are lists."""
     tensors: list[GgufTensor]
 
 def read_gguf(path: str) -> GgufFile:
-    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded."""
+    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.
+
+    Of a split model the first part is given; the tensors are those of all parts.
+    """
 
 # --- trees ---------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "repeat": plan.repeat,
             "temperatures": list(plan.temperatures),
             "seed": plan.seed,
-            "heads": None if plan.draft.heads is None else str(plan.draft.heads),
+            "heads": plan.draft.heads,
             "tree": plan.draft.tree,
             "draft_model": plan.draft_model,
             "synth_accept": plan.synth_accept,

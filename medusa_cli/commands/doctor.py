@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.models.completion import complete_models
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 def doctor(
     model: Annotated[
-        str | None, typer.Argument(help="Also load this GGUF file (or `demo`) and show which kernels it runs on.")
+        str | None,
+        typer.Argument(help="Also load this model and show which kernels it runs on.", autocompletion=complete_models),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.models.completion import complete_models
 from medusa_cli.support.units import count, size
 
 if TYPE_CHECKING:
@@ -16,7 +17,13 @@ MAX_RANKS_SHOWN = 5
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A GGUF file (model, heads, or both in one), or `demo`.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A GGUF file (model, heads, or both in one), org/repo[:QUANT] on the Hub, or `demo`.",
+            autocompletion=complete_models,
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     tree: Annotated[
         str | None,
@@ -30,16 +37,19 @@ def inspect(
 
     from medusa_cli.decoding import trees
     from medusa_cli.diagnosis import inspection
-    from medusa_cli.models import demo, gguf_files, references
+    from medusa_cli.models import demo, gguf_files, names, references
+    from medusa_cli.models import heads as beside
     from medusa_cli.support import console
 
     asked = None if tree is None else trees.fixed(tree)
-    if file == demo.DEMO:
-        ref = references.resolve(file, console.messages())
-        heads = gguf_files.read_header(ref.heads) if ref.heads is not None and ref.heads.is_file() else None
-        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads, asked)
+    path = None if file == demo.DEMO else names.parse(file)
+    if isinstance(path, Path):
+        found = inspection.inspect_file(gguf_files.read_header(path), tree=asked)
     else:
-        found = inspection.inspect_file(gguf_files.read_header(Path(file).expanduser()), tree=asked)
+        messages = console.messages()
+        ref = beside.with_heads(references.resolve(file, messages), None, messages)
+        heads = gguf_files.read_header(ref.heads.path) if ref.heads and ref.heads.path.is_file() else None
+        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads, asked)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:

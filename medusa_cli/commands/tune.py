@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medusa_cli.decoding.options import (
-    DRAFT_PANEL,
     DeviceOption,
     EngineOptions,
     GpuLayersOption,
+    HeadsOption,
     ModelArgument,
     ThreadsOption,
 )
@@ -41,10 +41,7 @@ def tune(
             "--text", metavar="FILE", help='Prompts like yours as JSON lines ({"prompt": ...}); default: made up.'
         ),
     ] = None,
-    heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
-    ] = None,
+    heads: HeadsOption = None,
     method: Annotated[
         TreeMethod,
         typer.Option(

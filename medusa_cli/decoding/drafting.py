@@ -102,12 +102,12 @@ def uses_profile(options: DraftOptions) -> bool:
 
 
 def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path | None:
-    """The file that heads are read from: --heads, else the model file itself, else what came with the reference."""
+    """The file that heads are read from: that asked for, else the model file itself, else what was found for it."""
     if not may_use_heads(options):
         return None
-    if options.heads is not None:
-        return options.heads
-    return ref.path if holds_heads else ref.heads
+    if holds_heads and not (ref.heads and ref.heads.asked):
+        return ref.path
+    return ref.heads.path if ref.heads else None
 
 
 def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
@@ -148,7 +148,7 @@ def plan(
     assert heads is not None
     name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
     if model.is_recurrent and isinstance(chosen, FixedTree):
-        chosen = _chain(chosen, model, asked=tree is not None and tree.strict)
+        chosen = _chain(chosen, model, asked=tree is not None and not (isinstance(tree, NamedTree) and not tree.strict))
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.

@@ -126,6 +126,19 @@ def load(key: Key) -> dict[str, Any] | None:
     return found
 
 
+def pairs() -> set[tuple[str, str]]:
+    """The (model, heads) that were tuned with this release on this machine, by content_hash()."""
+    found = set()
+    for path in folder().glob("*.json"):
+        try:
+            key = json.loads(path.read_text(encoding="utf-8"))["key"]
+            if (key["medusa"], key["cpu"]) == (__version__, machine.cpu_name()):
+                found.add((str(key["base_content"]), str(key["heads"])))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
 def tuned_of(profile: dict[str, Any]) -> Tuned:
     """What a profile says of drafting. KeyError, TypeError or ValueError where it is none."""
     known = profile["dynamic_start"]

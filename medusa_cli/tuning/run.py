@@ -49,8 +49,8 @@ class Opened:
     options: EngineOptions
     key: profile.Key
     heads_path: Path
-    shipped: bool
-    """Whether the heads came with medusa, so that they are not the user's to change."""
+    writable: bool
+    """Whether the heads' file is the person's to change."""
     method: TreeMethod = TreeMethod.accuracies
     """How trees are found."""
 
@@ -79,17 +79,13 @@ class Opened:
 
 def open_model(
     reference: str,
-    heads: Path | None,
+    heads: str | None,
     options: EngineOptions,
     console: Console,
     method: TreeMethod = TreeMethod.accuracies,
 ) -> Opened:
     """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
-    from medusa_cli.models import gguf_files, references
-
-    if heads is not None:
-        gguf_files.check_is_file(heads)
-    ref = references.resolve(reference, console)
+    ref = runtime.resolve(reference, DraftOptions(heads=heads), console)
 
     def load(layers: int) -> native.Model:
         return runtime.load_model(ref.path, layers, console, options.device)
@@ -106,16 +102,17 @@ def open_model(
         raise MedusaError(f"{drafting.recurrent(facts)}: there is none to tune")
     loaded = runtime.load_heads(model, heads_path, ref, console)
     key = profile.key(model, heads_path, options)
-    return Opened(ref.name, model, loaded, options, key, heads_path, heads_path == ref.heads, method)
+    writable = ref.heads.is_own if ref.heads else True
+    return Opened(ref.name, model, loaded, options, key, heads_path, writable, method)
 
 
 def check_can_write(opened: Opened) -> None:
     """MedusaError when write() could not."""
     from medusa_cli.support.files import check_writable
 
-    if opened.shipped:
+    if not opened.writable:
         raise MedusaError(
-            f"--write would change {opened.heads_path}, which came with medusa: copy it and give the copy to --heads"
+            f"--write would change {opened.heads_path}, which was fetched: copy it and give the copy to --heads"
         )
     check_writable(opened.heads_path)
 

@@ -124,7 +124,7 @@ def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any])
     from medusa_cli.decoding.settings import Settings
 
     profile.save(made_up(key_of(model), []))
-    engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=model[1]), Console(quiet=True))
+    engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=str(model[1])), Console(quiet=True))
     assert (engine.plan.tree_name, engine.tree_nodes) == ("", 1)
     assert first_screen(engine, Settings(0.0))[1].startswith("heads draft nothing: plain decoding was measured to be")
 
@@ -167,7 +167,7 @@ def test_the_cpu_is_not_weighed_on_a_cpu_nor_for_a_large_model(
     from rich.console import Console
 
     monkeypatch.setattr(cli_fakes.FakeModel, "backend", backend)
-    opened = run.open_model(str(model[0]), model[1], EngineOptions(), Console(quiet=True))
+    opened = run.open_model(str(model[0]), str(model[1]), EngineOptions(), Console(quiet=True))
     monkeypatch.setattr(opened.model, "size_bytes", size_bytes)
     assert run.cpu_speedup(opened, [[1]] * 4, 0.0, Console(quiet=True)) is None
 
@@ -272,7 +272,11 @@ def test_heads_that_came_with_medusa_are_not_written_to(
     from medusa_cli.models import references
 
     base, heads, _ = model
-    monkeypatch.setattr(references, "resolve", lambda *_: references.ModelRef("demo", base, heads))
+    monkeypatch.setattr(
+        references,
+        "resolve",
+        lambda *_: references.ModelRef("demo", base, references.HeadsRef(heads, references.Origin.shipped)),
+    )
     before = heads.read_bytes()
     code, _, error = invoke("tune", "demo", "--write")
     assert (code, error.count("\n")) == (1, 1)

@@ -12,7 +12,7 @@ from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import DynamicStart, NamedTree
-from medusa_cli.models.references import ModelRef
+from medusa_cli.models.references import HeadsRef, ModelRef, Origin
 from medusa_cli.support.errors import MedusaError
 
 BASE, GIVEN, BUNDLED = Path("m.gguf"), Path("given.gguf"), Path("bundled.gguf")
@@ -21,7 +21,7 @@ CPU = ModelFacts(REF, "llama", holds_heads=True)
 GPU = dataclasses.replace(CPU, device=DeviceKind.gpu)
 METAL = dataclasses.replace(CPU, device=DeviceKind.metal)
 BARE = dataclasses.replace(CPU, holds_heads=False)
-DEMO = dataclasses.replace(BARE, ref=ModelRef("demo", BASE, BUNDLED))
+DEMO = dataclasses.replace(BARE, ref=ModelRef("demo", BASE, HeadsRef(BUNDLED, Origin.shipped)))
 MAMBA = dataclasses.replace(BARE, architecture="mamba", is_recurrent=True)
 MAMBA_HEADS = dataclasses.replace(MAMBA, holds_heads=True)
 
@@ -44,13 +44,21 @@ WRITTEN = NamedTree("my.json", [[0], [2]], strict=True)
 def asked(
     tree: str | None = None,
     *,
-    heads: Path | None = None,
+    heads: str | None = None,
     lookup: bool | None = None,
     no_heads: bool = False,
     no_spec: bool = False,
     recycling: bool = False,
 ) -> DraftOptions:
     return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling)
+
+
+def given(model: ModelFacts, options: DraftOptions) -> ModelFacts:
+    """The model with the heads that the options name."""
+    if options.heads is None:
+        return model
+    heads = HeadsRef(Path(options.heads), Origin.given, asked=True)
+    return dataclasses.replace(model, ref=dataclasses.replace(model.ref, heads=heads))
 
 
 def fixed(
@@ -85,13 +93,13 @@ DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_
         (asked(no_heads=True), True, CPU, NOTHING),
         (asked(no_heads=True, lookup=True), True, CPU, LOOKUP),
         (asked(no_heads=True, lookup=False), False, CPU, NOTHING),
-        (asked(no_heads=True, heads=GIVEN), False, CPU, LOOKUP),
+        (asked(no_heads=True, heads="given.gguf"), False, CPU, LOOKUP),
         # A tree, though nothing fills it, says that drafts are to be those of the tree.
         (asked("chain_4", no_heads=True), False, CPU, NOTHING),
         (asked("dynamic", no_heads=True), False, BARE, NOTHING),
         (asked("dynamic", no_heads=True, lookup=True), False, CPU, LOOKUP),
         (asked(no_spec=True), False, CPU, NOTHING),
-        (asked(no_spec=True, lookup=True, heads=GIVEN), False, CPU, NOTHING),
+        (asked(no_spec=True, lookup=True, heads="given.gguf"), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
         (asked("dynamic", no_spec=True), True, BARE, NOTHING),
         # A recurrent model follows chains.
@@ -115,16 +123,17 @@ def test_without_heads(options: DraftOptions, seeded: bool, model: ModelFacts, e
         (asked(), CPU, BASE),
         (asked(), DEMO, BUNDLED),
         (asked(), dataclasses.replace(DEMO, holds_heads=True), BASE),
-        (asked(heads=GIVEN), BARE, GIVEN),
-        (asked(heads=GIVEN), CPU, GIVEN),
-        (asked(heads=GIVEN), DEMO, GIVEN),
-        (asked(heads=GIVEN, no_heads=True), DEMO, None),
-        (asked(heads=GIVEN, no_spec=True), CPU, None),
+        (asked(heads="given.gguf"), BARE, GIVEN),
+        (asked(heads="given.gguf"), CPU, GIVEN),
+        (asked(heads="given.gguf"), DEMO, GIVEN),
+        (asked(heads="given.gguf", no_heads=True), DEMO, None),
+        (asked(heads="given.gguf", no_spec=True), CPU, None),
     ],
 )
 def test_the_heads_that_are_given_come_before_the_model_s_own(
     options: DraftOptions, model: ModelFacts, file: Path | None
 ) -> None:
+    model = given(model, options)
     assert drafting.heads_file(options, model.ref, model.holds_heads) == file
     assert drafting.heads_to_load(options, model) == file
     assert drafting.plan(options, model, HEADS).heads == file
@@ -315,7 +324,7 @@ def test_what_does_not_fit_together_is_said(
     options: DraftOptions, model: ModelFacts, heads: HeadsFacts | None, tree: NamedTree | None, message: str
 ) -> None:
     with pytest.raises(MedusaError) as caught:
-        drafting.plan(options, model, heads, tree=tree)
+        drafting.plan(options, given(model, options), heads, tree=tree)
     assert str(caught.value) == message
 
 
@@ -346,7 +355,7 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
     from medusa_cli.bench.methods import METHODS
 
     # Whatever tree and heads medusa is measured with, the other methods draft as they do without them.
-    options = asked("dynamic", heads=GIVEN)
+    options = asked("dynamic", heads="given.gguf")
     for name, expected in (
         ("stock", NOTHING),
         ("plain", NOTHING),
@@ -358,7 +367,7 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
         ("lookup+recycling", BOTH),
         ("medusa+lookup+recycling", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True, recycling=True)),
     ):
-        assert drafting.plan(METHODS[name].draft(options), CPU, HEADS) == expected, name
+        assert drafting.plan(METHODS[name].draft(options), given(CPU, options), HEADS) == expected, name
     # Where a fixed tree would be chosen, recycling is still measured.
     found = drafting.plan(METHODS["medusa+lookup+recycling"].draft(asked()), GPU, HEADS, TUNED)
     assert found == dynamic(LEARNED, recycling=True)

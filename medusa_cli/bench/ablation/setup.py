@@ -54,7 +54,7 @@ class Loaded:
         main, facts = self.files[0], self._facts(self.files[0])
         found = {}
         for method in compared_methods(METHODS.values()):
-            draft = method.draft(DraftOptions(heads=main.path))
+            draft = method.draft(DraftOptions(heads=str(main.path)))
             found[method.name] = drafting.plan(draft, self.facts, facts, main.tuned)
         return found
 
@@ -79,12 +79,12 @@ def load(reference: str, paths: Sequence[Path], options: EngineOptions, console:
     """MedusaError when there are no heads, or the model cannot check a tree."""
     for path in paths:
         gguf_files.check_is_file(path)
-    ref = references.resolve(reference, console)
+    draft = DraftOptions(heads=str(paths[0]) if paths else None)
+    ref = runtime.resolve(reference, draft, console)
 
     def open_model(layers: int) -> native.Model:
         return runtime.load_model(ref.path, layers, console, options.device)
 
-    draft = DraftOptions(heads=paths[0] if paths else None)
     model = runtime.within_memory(ref, options, draft, console, open_model)
     facts = runtime.model_facts(ref, model)
     own = drafting.heads_to_load(draft, facts)
