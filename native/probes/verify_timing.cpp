@@ -34,7 +34,7 @@ void require(DecodeStatus status) {
 
 }  // namespace
 
-VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads,
+VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, Threads threads,
                          bool hidden, const StopPoll& stop)
     : widest_((check({position, 1, threads}, widest, Tree::max_size), widest)),
       target_(std::move(model), context_for({position, 1, threads}, widest, context_size),
@@ -43,7 +43,7 @@ VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int posi
 }
 
 std::vector<double> VerifyTimer::time(int width, int passes) {
-    check({target_.position(), passes, 1}, width, widest_);
+    check({target_.position(), passes, {}}, width, widest_);
     const Tree tree = star(width);
     const std::vector<Token> tokens(width, some_token);
     std::vector<double> times;
