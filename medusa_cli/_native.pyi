@@ -28,7 +28,10 @@ def system_info() -> dict[str, Any]:
     """
 
 def physical_cores() -> int:
-    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
+    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most."""
+
+def thread_advice() -> tuple[int, float | None]:
+    """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
 def kernel_info() -> dict[str, Any]:
     """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.

@@ -124,6 +124,10 @@ void bind_files(nb::module_& m) {
     m.def("libllama_version", &libllama_version);
     m.def("system_info", &system_info);
     m.def("physical_cores", &physical_cores);
+    m.def("thread_advice", [] {
+        const ThreadAdvice advice = advise_threads(physical_cores());
+        return std::pair(advice.threads, advice.others);
+    });
 }
 
 }  // namespace medusa

@@ -25,8 +25,7 @@ void bind_testing_threads(nb::module_& m) {
     nb::class_<ThreadControl>(m, "ThreadControl")
         .def(nb::init<int, int>(), "most"_a, "start"_a)
         .def_prop_ro("threads", &ThreadControl::threads)
-        .def_prop_ro("is_slower",
-                     [](const ThreadControl& c) { return c.reason() == ThreadControl::Reason::slower; })
+        .def_prop_ro("is_slower", [](const ThreadControl& c) { return c.reason() == ThreadControl::Reason::slower; })
         .def("patience_ms", &ThreadControl::patience_ms, "rows"_a)
         .def(
             "report",

@@ -20,9 +20,9 @@ using OnState = std::function<void(int position, std::span<const float> state)>;
 
 // How the newest decode ran on the processor.
 struct ThreadUse {
-    int threads = 0;        // 0: not known
-    int most = 0;           // that it might have taken
-    bool repeated = false;  // a first try was given up, since its threads did not run
+    int threads = 0;          // 0: not known
+    int most = 0;             // that it might have taken
+    bool repeated = false;    // a first try was given up, since its threads did not run
     const char* reason = "";  // for the number: "asked", "all", "others" (programs), "slower" (more of them were)
 };
 

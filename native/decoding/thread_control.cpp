@@ -12,12 +12,13 @@ constexpr double waiting_span_ms = 60;  // over which waiting threads are averag
 constexpr int few_passes = 6;           // before any comparison, and of a trial
 constexpr double trial_ms = 40;         // a thread that has slept is let run at first, whoever else would
 constexpr int most_trial_passes = 32;
-constexpr double hopeless_passes = 4;   // a trial that has lost so many ends
+constexpr double hopeless_passes = 4;   // a trial that has lost so many ends,
+constexpr int clear_passes = 3;         // or, after so many,
+constexpr double clearly_worse = 1.15;  // where its passes take so much longer
 constexpr double unknown_patience_ms = 30, least_patience_ms = 10, patience_passes = 2;
-constexpr int most_known_rows = 64;     // larger passes are parts of prompts
+constexpr int most_known_rows = 64;  // larger passes are parts of prompts
 constexpr double settling_ms = 300;
 constexpr double lost_share = 0.005;
-constexpr double nearly_a_core = 0.7;
 
 }  // namespace
 
@@ -50,7 +51,14 @@ ThreadControl::ThreadControl(int most, int start) : most_(most), count_(std::cla
 
 double ThreadControl::patience_ms(int rows) const {
     const auto known = times_.of(rows);
-    return known ? patience_passes * *known + least_patience_ms : unknown_patience_ms;
+    if (!known) return unknown_patience_ms;
+    // A trial of more threads has failed when it takes longer than fewer.
+    return (trial_ ? 1 : patience_passes) * *known + least_patience_ms;
+}
+
+void ThreadControl::hold() {
+    held_ = true;
+    trial_.reset();
 }
 
 void ThreadControl::set_room(double cores) {
@@ -115,6 +123,8 @@ void ThreadControl::consider_trial() {
     if (passes_ < few_passes) return;
     if (count_ > 1 && waiting_ > too_many_waiting && now_ >= crowded_.due) {
         try_count(fewer_than_waiting(waiting_), crowded_);
+    } else if (held_) {
+        return;
     } else if (more() > count_ && now_ >= more_.due) {
         try_count(more(), more_);
     } else if (count_ < most_ && now_ >= blind_.due) {
@@ -140,7 +150,8 @@ void ThreadControl::continue_trial(const TimedPass& pass) {
             t.ms += pass.ms;
             t.expected += *expected;
         }
-        if (t.lost > hopeless_passes * *expected) return end_trial(false);
+        const bool clear = t.compared >= clear_passes && t.ms > clearly_worse * t.expected;
+        if (clear || t.lost > hopeless_passes * *expected) return end_trial(false);
     }
     const bool enough = t.compared >= few_passes && t.ms >= trial_ms;
     if (enough || t.passes >= most_trial_passes) end_trial(t.ms < (1 - least_gain) * t.expected);

@@ -41,10 +41,13 @@ class ThreadControl {
     // After so many milliseconds a pass of several threads, some of which do not run, is not worth waiting for.
     double patience_ms(int rows) const;
     void report(const TimedPass& pass);
+    // No trials of its own accord from here on, for whoever compares times.
+    void hold();
     // How many cores other programs leave; the passes that are reported count for none of these.
     void set_room(double cores);
 
     static constexpr double least_gain = 0.03;
+    static constexpr double nearly_a_core = 0.7;     // room for a thread
     static constexpr double too_many_waiting = 0.3;  // threads
 
   private:
@@ -94,12 +97,13 @@ class ThreadControl {
     int most_, count_;
     Reason reason_ = Reason::others;
     double now_ = 0;
-    Times times_{};  // at count_
+    Times times_{};   // at count_
     int passes_ = 0;  // at count_
     double waiting_ = 0;
     std::optional<double> room_;
+    bool held_ = false;
     std::optional<Trial> trial_;
-    Turn crowded_{100, 8000}, more_{200, 8000}, blind_{2000, 32000}, other_{3000, 96000};
+    Turn crowded_{100, 8000}, more_{200, 8000}, blind_{2000, 32000}, other_{5000, 160000};
     double settled_ = 0;      // when a count that was raised has proved itself
     bool one_more_ = false;   // a trial of several more failed: one more is next
     bool half_next_ = false;  // of other()

@@ -83,7 +83,8 @@ void DraftCost::record_level(int depth, double ms) {
     if (!learns_) return;
     const auto level = static_cast<size_t>(depth - 1);
     if (now_->level_ms.size() <= level) now_->level_ms.resize(level + 1, ms);
-    now_->level_ms[level] += level_weight * (std::min(ms, disturbed_level * now_->level_ms[level]) - now_->level_ms[level]);
+    now_->level_ms[level] +=
+        level_weight * (std::min(ms, disturbed_level * now_->level_ms[level]) - now_->level_ms[level]);
 }
 
 double DraftCost::level_ms(int depth) const {

@@ -20,8 +20,8 @@ struct TreeSize {
 };
 
 // Milliseconds of a verify step, from the steps that were run. Starts from `curve` (plain steps by number of nodes), or
-// without one from a line whose slope is learned; each size learns by how much it is off. What was learned holds for the
-// number of threads that ran the steps; each number learns for itself.
+// without one from a line whose slope is learned; each size learns by how much it is off. What was learned holds for
+// the number of threads that ran the steps; each number learns for itself.
 class DraftCost {
   public:
     DraftCost(const DraftCost&) = delete;

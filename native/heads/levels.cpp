@@ -38,7 +38,8 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
 }
 
 std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads) {
-    if (heads->metadata().reads_path()) return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
+    if (heads->metadata().reads_path())
+        return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
     return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads));
 }
 

@@ -88,9 +88,7 @@ struct LlamaContext::Batch {
 };
 
 LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params)
-    : model_(std::move(model)),
-      threads_(threads_for(*model_, params.threads)),
-      batch_(std::make_unique<Batch>()) {
+    : model_(std::move(model)), threads_(threads_for(*model_, params.threads)), batch_(std::make_unique<Batch>()) {
     initialise_backend();
     if (!threads_are_free(*model_, params)) threads_.keep_within_answers();
     auto p = llama_context_default_params();

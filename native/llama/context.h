@@ -46,6 +46,8 @@ class LlamaContext final : public CacheOps {
     void set_hidden(bool on);
     // Where bits depend on the number of threads, that is chosen here alone.
     void begin_answer() { threads_.begin_answer(); }
+    // For whoever compares the times of passes: their number changes only where threads are kept from running.
+    void hold_threads() { threads_.hold(); }
     ThreadUse thread_use() const { return threads_.use(); }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);

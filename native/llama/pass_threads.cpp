@@ -17,25 +17,26 @@ constexpr int most_repeats = 2;  // of one pass
 // What the newest pass of any context found best for the machine: others begin with it. 0: none yet.
 std::atomic<int> found_best = 0;
 
-std::optional<double> free_cores() {
+// That other programs leave.
+double free_cores(double others) {
     static const int cores = physical_cores();
-    const auto others = cores_of_other_programs();
-    return others ? std::optional(cores - *others) : std::nullopt;
+    return cores - others;
 }
 
 }  // namespace
 
+// As many as other programs leave cores for.
+ThreadAdvice advise_threads(int most) {
+    const auto others = cores_of_other_programs();
+    const auto fitting = [&] { return static_cast<int>(free_cores(*others) + 1 - ThreadControl::nearly_a_core); };
+    return {others ? std::clamp(fitting(), 1, most) : most, others};
+}
+
 PassThreads::PassThreads(const Threads& threads) : wanted_(threads), count_(threads.most) {
     if (!wanted_.adapt || wanted_.most == 1) return;
     const int found = found_best;
-    control_.emplace(wanted_.most, found > 0 ? found : fitting());
+    control_.emplace(wanted_.most, found > 0 ? found : advise_threads(wanted_.most).threads);
     count_ = control_->threads();
-}
-
-// As many as other programs leave cores for.
-int PassThreads::fitting() const {
-    const auto room = free_cores();
-    return room ? std::clamp(static_cast<int>(*room + 0.3), 1, wanted_.most) : wanted_.most;
 }
 
 void PassThreads::keep_within_answers() {
@@ -43,7 +44,11 @@ void PassThreads::keep_within_answers() {
 }
 
 void PassThreads::begin_answer() {
-    if (wanted_.adapt && !control_) count_ = fitting();
+    if (wanted_.adapt && !control_) count_ = advise_threads(wanted_.most).threads;
+}
+
+void PassThreads::hold() {
+    if (control_) control_->hold();
 }
 
 int PassThreads::begin(int rows) {
@@ -76,7 +81,7 @@ bool PassThreads::end(bool stopped) {
     given_up_ &= stopped;
     if (!control_) return std::exchange(given_up_, false);
     control_->report({count_, rows_, watch_.elapsed_ms(), waiting(), given_up_});
-    if (const auto room = free_cores()) control_->set_room(*room);
+    if (const auto others = cores_of_other_programs()) control_->set_room(free_cores(*others));
     found_best = control_->threads();
     repeats_ += given_up_;
     return given_up_;
