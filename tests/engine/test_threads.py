@@ -65,17 +65,16 @@ def test_bits_do_not_depend_on_the_number_of_threads(
 @pytest.mark.skipif(native.kernel_info()["selected"] is None, reason="with llama.cpp's own kernels bits depend on it")
 def test_bits_of_the_demo_do_not_depend_on_the_number_of_threads(demo_model_path: Path, texts: list[int]) -> None:
     model = native.Model(str(demo_model_path))
-    for width in (1, 8):
-        one, two = [costs(model, texts[:600], width, threads) for threads in (1, 2)]
-        assert one == two, f"{width} rows at once"
+    one, two = [costs(model, texts[:600], 8, threads) for threads in (1, 2)]
+    assert one == two
 
 
 def test_a_number_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     model = native.Model(str(tiny_base(tmp_path / "base.gguf")))
     with busy_programs(native.physical_cores()):
         session = native.Session(model, n_threads=2)
-        stats = session.generate(PROMPT, max_tokens=40, ignore_eos=True).stats["threads"]
-    assert stats == {"most": 2, "steps": {"2": 39}, "reason": "asked", "repeated_steps": 0}
+        stats = session.generate(PROMPT, max_tokens=6, ignore_eos=True).stats["threads"]
+    assert stats == {"most": 2, "steps": {"2": 5}, "reason": "asked", "repeated_steps": 0}
 
 
 def test_one_number_within_an_answer_where_bits_depend_on_it(tmp_path: Path) -> None:
@@ -118,10 +117,10 @@ def test_beside_busy_programs_as_fast_as_the_best_number(demo_model_path: Path) 
     speeds: dict[int, list[float]] = {0: [], 1: []}
     texts = set()
     with busy_programs(native.physical_cores()):
-        for _ in range(3):
+        for _ in range(2):
             for threads, session in sessions.items():
                 session.reset()
-                done = session.generate(PROMPT, max_tokens=100, ignore_eos=True)
+                done = session.generate(PROMPT, max_tokens=60, ignore_eos=True)
                 speeds[threads].append(done.stats["tokens_per_second"])
                 texts.add(tuple(done.tokens))
                 assert threads or done.stats["threads"]["reason"] in ("others", "slower")
