@@ -34,7 +34,10 @@ def load_backend(path: str) -> None:
     """
 
 def physical_cores() -> int:
-    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
+    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most."""
+
+def thread_advice() -> tuple[int, float | None]:
+    """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
 def kernel_info() -> dict[str, Any]:
     """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
@@ -324,7 +327,8 @@ class Session:
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
     ) -> None:
-        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
+        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: as many as there are physical cores, or fewer where other
+        programs need them. tree None: root only.
 
         dynamic: in place of a tree; .tree is then a chain of all heads.
 
@@ -336,6 +340,8 @@ class Session:
     n_ctx: int
     tree: Tree
     """What the heads fill in each step; lookup adds to it."""
+    threads: int
+    """Of the newest forward pass."""
     calibration: list[list[float]] | None
     """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
     now; None without dynamic trees."""
@@ -562,6 +568,30 @@ class testing:
         def verify_ms(self, nodes: int, leaves: int) -> float: ...
         def record_level(self, depth: int, ms: float) -> None: ...
         def record_step(self, ms: float, tokens: int) -> None: ...
+        @property
+        def rate(self) -> float:
+            """Tokens per millisecond."""
+
+    class ThreadControl:
+        """With how many threads the next pass runs, told what passes take."""
+
+        too_many_waiting: float
+        def __init__(self, most: int, start: int) -> None: ...
+        @property
+        def threads(self) -> int: ...
+        @property
+        def is_slower(self) -> bool:
+            """Whether there are not more since more were slower; otherwise other programs are the reason."""
+        def patience_ms(self, rows: int) -> float: ...
+        def report(self, threads: int, rows: int, ms: float, waiting: float = 0.0, given_up: bool = False) -> None: ...
+        def set_room(self, cores: float) -> None: ...
+
+    class Prices:
+        """What drafting learns of costs, told of steps as a session tells it."""
+
+        def __init__(self) -> None: ...
+        def report(self, threads: int, nodes: int, ms: float, tokens: int = 1, disturbed: bool = False) -> None: ...
+        def verify_ms(self, nodes: int) -> float: ...
         @property
         def rate(self) -> float:
             """Tokens per millisecond."""

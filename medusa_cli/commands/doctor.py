@@ -49,6 +49,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
             "CPU",
             f"{found['cpu'] or 'unknown'}, {_known(found['cores_physical'])} cores, {found['cores_logical']} threads",
         ),
+        ("threads", _threads(found["threads"], found["cores_physical"])),
         ("CPU features", " ".join(found["cpu_features"]) or "unknown"),
         *_kernel_rows(found["kernels"]),
         ("memory", f"{_gib(found['memory_total'])}, {_gib(found['memory_available'])} available"),
@@ -74,6 +75,15 @@ def _print(found: dict[str, Any], out: Console) -> None:
         out.print(problem, markup=False, soft_wrap=True)
     if not found["problems"]:
         out.print("[green]Everything is in order.[/]")
+
+
+def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
+    """How many an answer would begin with, and why."""
+    if threads is None:
+        return "unknown"
+    others = threads["cores_of_others"]
+    why = "what other programs use is not known here" if others is None else f"other programs use {others:.1f} cores"
+    return f"{threads['now']} of {_known(cores)} without -t: {why}"
 
 
 def _kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:

@@ -148,7 +148,7 @@ def plan(
     assert heads is not None
     name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
     if model.is_recurrent and isinstance(chosen, FixedTree):
-        chosen = _chain(chosen, model, asked=tree is not None and not (isinstance(tree, NamedTree) and not tree.strict))
+        chosen = _chain(chosen, model, asked=tree is not None)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import shutil
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
 TREE_NODES = 16
 """Of the tree that transfers are told for."""
+MEASURING_SECONDS = 0.25
+"""That the engine takes to see what other programs use."""
 KERNELS_OFF = "off"
 """What MEDUSA_ISA says to keep llama.cpp's kernels."""
 
@@ -59,6 +62,7 @@ def _engine(problems: list[str]) -> dict[str, Any]:
         return {
             "libllama": native.libllama_version(),
             "cores_physical": native.physical_cores(),
+            "threads": _threads(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
             "kernels": _kernels(native.kernel_info(), problems),
@@ -66,7 +70,25 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     except Exception as error:  # whatever is broken, the rest of the report is wanted
         reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
         problems.append(reason)
-        return {"libllama": None, "cores_physical": None, "devices": [], "cpu_features": [], "kernels": None}
+        return {
+            "libllama": None,
+            "cores_physical": None,
+            "threads": None,
+            "devices": [],
+            "cpu_features": [],
+            "kernels": None,
+        }
+
+
+def _threads() -> dict[str, Any]:
+    """{"now", "cores_of_others"}: how many threads an answer would begin with, and what other programs use."""
+    from medusa_cli import native
+
+    now, others = native.thread_advice()
+    if others is None:  # too early to tell, or it is never told
+        time.sleep(MEASURING_SECONDS)
+        now, others = native.thread_advice()
+    return {"now": now, "cores_of_others": others}
 
 
 def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:

@@ -126,6 +126,10 @@ void bind_files(nb::module_& m) {
     m.def("system_info", &system_info);
     m.def("load_backend", &load_backend, "path"_a);
     m.def("physical_cores", &physical_cores);
+    m.def("thread_advice", [] {
+        const ThreadAdvice advice = advise_threads(physical_cores());
+        return std::pair(advice.threads, advice.others);
+    });
 }
 
 }  // namespace medusa

@@ -61,7 +61,9 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     const auto make_target = [&](const TreeBounds& bounds) {
         return std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
     };
-    const auto levels = [&](Target&) { return make_levels(heads, plan.tree.depth(), params.threads); };
+    const auto levels = [&](Target& target) {
+        return make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+    };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,
                                                           std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);

@@ -40,6 +40,8 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
 // The newest step brought so many tokens.
 void LookupDrafter::learn_rate(size_t tokens) {
     if (!inner_only_) return;
+    if (rate_threads_ != cost_->threads()) inner_tokens_ = inner_step_ms_ = 0;
+    rate_threads_ = cost_->threads();
     inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
     inner_step_ms_ = keep_rate * inner_step_ms_ + cost_->newest_step_ms();
 }

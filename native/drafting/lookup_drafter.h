@@ -62,6 +62,7 @@ class LookupDrafter final : public Drafter {
     std::shared_ptr<const DraftCost> cost_;
     bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
     double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
+    int rate_threads_ = 0;                         // that ran them
     std::vector<Token> chain_;
     std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
     Tree joined_;

@@ -7,6 +7,7 @@
 #include "decoding/sequence_memory.h"
 #include "decoding/target.h"
 #include "llama/model.h"
+#include "llama/pass_threads.h"
 
 struct llama_context;
 
@@ -17,7 +18,7 @@ struct ContextParams {
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
     int snapshots = 0;    // newest tokens that a recurrent state can be stepped back by, where the model can
-    int threads = 1;
+    Threads threads;
     bool unified = true;  // sequences share cells
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
@@ -46,6 +47,11 @@ class LlamaContext final : public CacheOps {
     int batch_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
+    // Where bits depend on the number of threads, that is chosen here alone.
+    void begin_answer() { threads_.begin_answer(); }
+    // For whoever compares the times of passes: their number changes only where threads are kept from running.
+    void hold_threads() { threads_.hold(); }
+    ThreadUse thread_use() const { return threads_.use(); }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
@@ -58,7 +64,11 @@ class LlamaContext final : public CacheOps {
     void clear();
 
   private:
+    int try_decode(std::span<const BatchRow> rows);
+    void take_back(std::span<const BatchRow> rows);
+
     std::shared_ptr<LlamaModel> model_;
+    PassThreads threads_;
     llama_context* context_ = nullptr;
     struct Batch;
     std::unique_ptr<Batch> batch_;

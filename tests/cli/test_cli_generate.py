@@ -38,6 +38,7 @@ REPORTED_KEYS = {
     "peak_rss_bytes",
     "tree_nodes",
     "accept",
+    "threads",
     "stop_reason",
     "output_match",
 }

@@ -13,7 +13,7 @@ from medusa_cli.bench.methods import METHODS
 from medusa_cli.decoding import drafting, pass_cost, profile, prompts, runtime
 from medusa_cli.decoding.drafting import DraftPlan, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
-from medusa_cli.models import gguf_files, references
+from medusa_cli.models import gguf_files
 from medusa_cli.prompts.bench_set import Prompt
 from medusa_cli.support.errors import MedusaError
 
