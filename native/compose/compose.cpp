@@ -49,7 +49,7 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
         composed.dynamic = dynamic.get();
         drafter = std::move(dynamic);
     } else if (levels) {
-        drafter = std::make_unique<HeadsDrafter>(std::move(levels));
+        drafter = std::make_unique<HeadsDrafter>(std::move(levels), plan.ranks);
     }
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =

@@ -116,6 +116,7 @@ void DynamicTree::build(int size, Token root, Draft& out) {
         parents_.push_back(candidate.parent == root_index ? 0 : pool_[candidate.parent].node);
         out.tokens.push_back(candidate.token);
         out.q.push_back(candidate.q);
+        out.drawn.push_back(false);
     }
     tree_ = Tree::from_parents(parents_);
     out.tree = &tree_;

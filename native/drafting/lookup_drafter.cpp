@@ -101,6 +101,7 @@ void LookupDrafter::graft(Draft& out) {
             std::find_if(children.begin(), children.end(), [&](int c) { return out.tokens[c] == chain_[shared]; });
         if (same == children.end()) break;
         node = *same;
+        out.drawn[node] = false;  // it is here whatever was drawn
     }
     if (shared == chain_.size()) return;
     std::vector<Choice> choices = base.choices();
@@ -115,6 +116,7 @@ void LookupDrafter::graft(Draft& out) {
         choices.push_back(choice);
         out.tokens.push_back(chain_[i]);
         out.q.push_back(accuracy_.probability(index_.match().length + static_cast<int>(i)));
+        out.drawn.push_back(false);
     }
     if (base.size() == 1) {
         out.tree = &chains_[chain_.size()];
@@ -127,10 +129,20 @@ void LookupDrafter::graft(Draft& out) {
                      [&](int a, int b) { return choices[a - 1].size() < choices[b - 1].size(); });
     const std::vector<Token> tokens = out.tokens;
     const std::vector<float> q = out.q;
+    const std::vector<bool> drawn = out.drawn;
+    std::vector<Proposal> proposals(out.proposals.size());
+    if (!proposals.empty()) {
+        proposals.resize(order.size() + 1);
+        out.proposals.resize(order.size() + 1);
+        proposals[0] = std::move(out.proposals[0]);
+    }
     for (size_t i = 0; i < order.size(); ++i) {
         out.tokens[i + 1] = tokens[order[i]];
         out.q[i + 1] = q[order[i]];
+        out.drawn[i + 1] = drawn[order[i]];
+        if (!proposals.empty()) proposals[i + 1] = std::move(out.proposals[order[i]]);
     }
+    out.proposals = std::move(proposals);
     joined_ = Tree(std::move(choices));
     out.tree = &joined_;
 }
