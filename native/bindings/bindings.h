@@ -33,6 +33,7 @@ void bind_placement(nb::module_& m);
 void bind_scoring(nb::module_& m);
 void bind_testing(nb::module_& m);
 void bind_testing_dynamic_tree(nb::module_& m);
+void bind_testing_rejection(nb::module_& m);
 void bind_testing_device(nb::module_& m);
 
 // Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "decoding/session.h"
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
+#include "decoding/session.h"
 #include "llama/backend.h"
 
 namespace medusa {
@@ -23,9 +23,9 @@ AcceptKind accept_kind(const std::string& name) {
 }
 
 const char* accept_name(AcceptKind kind) {
-    return std::find_if(std::begin(accept_names), std::end(accept_names), [&](const auto& name) {
-               return name.first == kind;
-           })->second;
+    return std::find_if(std::begin(accept_names), std::end(accept_names),
+                        [&](const auto& name) { return name.first == kind; })
+        ->second;
 }
 
 nb::dict statistics(const Generation& g) {
@@ -126,7 +126,8 @@ void bind_params(nb::module_& m) {
                 new (self) AcceptParams{accept_kind(kind), epsilon, delta, model_alone, greedy_root, synthetic_rate};
             },
             "kind"_a, nb::kw_only(), "epsilon"_a = accept.epsilon, "delta"_a = accept.delta,
-            "model_alone"_a = accept.model_alone, "greedy_root"_a = accept.greedy_root, "synthetic_rate"_a = accept.synthetic_rate);
+            "model_alone"_a = accept.model_alone, "greedy_root"_a = accept.greedy_root,
+            "synthetic_rate"_a = accept.synthetic_rate);
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)

@@ -14,6 +14,7 @@ namespace {
 DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
     DynamicTreeParams params;
     params.ranks = std::min(params.ranks, plan.ranks);
+    params.proposal_ranks = std::min(params.proposal_ranks, plan.ranks);
     return params;
 }
 

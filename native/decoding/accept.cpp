@@ -27,11 +27,12 @@ Accepted accept_sampled(const AcceptContext& context) {
 Accepted accept_rejection(const AcceptContext& context) {
     StepRandom random(context.sampling.seed, context.emitted, StepRandom::Purpose::acceptance);
     Accepted accepted{{0}, 0};
+    const Passes passes = [&](double chance) { return random.next() < chance; };
     std::vector<Candidate> distribution;
     while (true) {
         const int node = accepted.path.back();
         context.chain.apply(context.target.logits(node), distribution);
-        const int child = accept_child(context.draft, node, distribution, random);
+        const int child = accept_child(context.draft, node, distribution, passes);
         const Token token = child < 0 ? draw(distribution, random.next()) : context.draft.tokens[child];
         context.chain.accept(token);
         if (child < 0) {
@@ -50,7 +51,8 @@ Accepted accept_synthetic(const AcceptContext& context) {
         const auto& children = context.draft.tree->children(node);
         accepted.next_root =
             pick(context.target, node, context.chain, context.params, context.sampling, context.emitted);
-        const bool passes = !children.empty() && uniform(context.sampling.seed, emitted) < context.params.synthetic_rate;
+        const bool passes =
+            !children.empty() && uniform(context.sampling.seed, emitted) < context.params.synthetic_rate;
         if (!passes) return accepted;
         accepted.path.push_back(children.front());
     }

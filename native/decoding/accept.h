@@ -13,10 +13,10 @@ enum class AcceptKind { greedy, exact, rejection, typical, nucleus, synthetic };
 
 struct AcceptParams {
     AcceptKind kind = AcceptKind::greedy;
-    float epsilon = 0.09f;  // typical only
-    float delta = 0.3f;     // typical only
-    bool model_alone = false;  // typical only: p and H of softmax(logits / temperature), not of the chain's output
-    bool greedy_root = false;  // typical and nucleus
+    float epsilon = 0.09f;        // typical only
+    float delta = 0.3f;           // typical only
+    bool model_alone = false;     // typical only: p and H of softmax(logits / temperature), not of the chain's output
+    bool greedy_root = false;     // typical and nucleus
     float synthetic_rate = 0.0f;  // synthetic only
 };
 

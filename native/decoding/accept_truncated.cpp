@@ -110,7 +110,9 @@ void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& 
 
 Token pick_from(std::vector<Candidate>& distribution, const AcceptParams& params, const SamplingParams& sampling,
                 uint64_t emitted) {
-    if (params.kind == AcceptKind::greedy || params.kind == AcceptKind::synthetic || params.greedy_root) {
+    const bool truncates = params.kind == AcceptKind::typical || params.kind == AcceptKind::nucleus;
+    const bool draws = truncates || params.kind == AcceptKind::exact || params.kind == AcceptKind::rejection;
+    if (!draws || (truncates && params.greedy_root)) {
         return most_probable(distribution).token;
     }
     if (params.kind == AcceptKind::typical) truncate_typical(distribution, params);

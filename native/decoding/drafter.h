@@ -34,7 +34,8 @@ struct Draft {
     const Tree* tree = nullptr;
     std::vector<Token> tokens;
     std::vector<float> q;
-    std::vector<bool> drawn;  // [i]: node i was drawn from its parent's proposal, after its drawn siblings of lower rank
+    std::vector<bool>
+        drawn;  // [i]: node i was drawn from its parent's proposal, after its drawn siblings of lower rank
     std::vector<Proposal> proposals;  // of the nodes as far as there are any
 
     // The root by itself: nothing drafted.

@@ -38,7 +38,7 @@ void subtract(std::vector<Candidate>& p, const Proposal& q) {
 
 }  // namespace
 
-int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, StepRandom& random) {
+int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, const Passes& passes) {
     const auto& children = draft.tree->children(node);
     Proposal q;
     if (static_cast<size_t>(node) < draft.proposals.size()) q = draft.proposals[node];
@@ -46,7 +46,7 @@ int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, StepRa
         if (draft.drawn[child]) continue;
         const Token token = draft.tokens[child];
         const Candidate* at = find(p, token);
-        if (at && random.next() < at->p) return child;
+        if (at && passes(at->p)) return child;
         if (at && p.size() > 1) remove(p, token);
         remove(q, token);
     }
@@ -55,7 +55,7 @@ int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, StepRa
         const Token token = draft.tokens[child];
         const auto from = std::find_if(q.begin(), q.end(), [&](const Candidate& c) { return c.token == token; });
         const Candidate* at = find(p, token);
-        if (at && random.next() * from->p < at->p) return child;
+        if (at && passes(std::min(1.0, static_cast<double>(at->p) / from->p))) return child;
         subtract(p, q);
         remove(q, token);
     }

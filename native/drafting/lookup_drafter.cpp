@@ -77,13 +77,21 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     learn_rate(came.size());
     for (const Token token : came) append(token, true);
     out.set_root(input.context.back());
+    // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one.
+    int length = 0;
+    if (input.drawing) {
+        length = plan_chain(std::max(inner_size_, inner_ ? input.shape.size() : 1), input.room).length;
+    }
     if (inner_) {
         DraftInput asked = input;
         asked.plain = input.plain || chain_beats_inner(input.room);
+        asked.room -= length;
         inner_->draft(asked, out);
     }
-    inner_only_ = out.tree->size() > 1;
-    index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1;
+    if (!input.drawing) length = plan_chain(inner_size_, input.room).length;
+    index_.continuation(length, chain_);
     if (!chain_.empty()) {
         graft(out);
         inner_only_ = false;
