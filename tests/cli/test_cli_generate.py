@@ -134,7 +134,8 @@ def test_sampling_options_reach_the_engine(model: str, session: type[FakeSession
 
 
 @pytest.mark.parametrize(
-    ("given", "epsilon", "delta"), [((), 0.09, 0.3), (("--epsilon", "0.16"), 0.16, 0.4), (("--delta", "0.2"), 0.09, 0.2)]
+    ("given", "epsilon", "delta"),
+    [((), 0.09, 0.3), (("--epsilon", "0.16"), 0.16, 0.4), (("--delta", "0.2"), 0.09, 0.2)],
 )
 def test_typical_as_published_is_one_flag(
     model: str, session: type[FakeSession], given: tuple[str, ...], epsilon: float, delta: float

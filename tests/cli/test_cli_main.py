@@ -20,7 +20,8 @@ COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "d
 SHARED = (
     "-n/--max-tokens --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias -s/--seed --stop "
     "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -dev/--device -ctk/--cache-type-k "
-    "-ctv/--cache-type-v --heads --tree --accept --epsilon --delta --greedy-root --as-published --no-spec -sys/--system-prompt"
+    "-ctv/--cache-type-v --heads --tree --accept --epsilon --delta --greedy-root --as-published --no-spec "
+    "-sys/--system-prompt"
 )
 OWN = {
     "chat": "--color-drafts",

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine_fake import PROMPT, run, tree_choices
+from test_engine_fake import run, tree_choices
 
 from medusa_cli import native
 from medusa_cli.native import testing
@@ -162,7 +162,7 @@ def p_value_of_three_grams(
         for gram, chance in expected.items():
             logits = session.logits_after([*prompt, *gram])
             for token, share in testing.distribution(logits, sampling, [*prompt, *gram]):
-                longer[*gram, token] = chance * share
+                longer[(*gram, token)] = chance * share
         expected = longer
     return p_value(counts, expected, runs)
 
