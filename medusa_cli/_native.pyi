@@ -262,8 +262,12 @@ class Sampling:
     ) -> None: ...
 
 class Accept:
-    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))).
+    """kind: "greedy" | "exact" | "rejection" (both keep the distribution; rejection draws its drafts: SpecInfer's
+    multi-round sampling) | "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))) | "nucleus" (the Medusa
+    repository's: the longest path whose tokens are drawn again from the top_p nucleus).
 
+    model_alone: typical takes p and H of softmax(logits / temperature) instead of the chain's output, as published;
+    nucleus always does. greedy_root: both continue with the likeliest token instead of a draw.
     "synthetic" accepts each first child with probability synthetic_rate, whatever the model says: for timing alone.
     """
 
@@ -273,6 +277,7 @@ class Accept:
         *,
         epsilon: float = 0.09,
         delta: float = 0.3,
+        model_alone: bool = False,
         greedy_root: bool = False,
         synthetic_rate: float = 0.0,
     ) -> None: ...
@@ -646,6 +651,20 @@ class testing:
     def distribution(
         logits: Sequence[float], sampling: Sampling, history: Sequence[int] = ()
     ) -> list[tuple[int, float]]: ...
+    @staticmethod
+    def rejection_chances(
+        tokens: Sequence[int],
+        drawn: Sequence[bool],
+        proposal: Sequence[tuple[int, float]],
+        p: Sequence[tuple[int, float]],
+    ) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """Below a node with these children: the chance of each that is tested, where those before it were rejected; and
+        what the next token is drawn from after them all. p: in token order."""
+    @staticmethod
+    def proposal(tokens: Sequence[int], q: Sequence[float], sampling: Sampling) -> list[tuple[int, float]]:
+        """What children are drawn from; tokens and q: a drafter's likeliest."""
+    @staticmethod
+    def draws(proposal: Sequence[tuple[int, float]], count: int, seed: int, emitted: int) -> list[int]: ...
     @staticmethod
     def uniform(seed: int, index: int) -> float: ...
     @staticmethod

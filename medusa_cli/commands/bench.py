@@ -22,6 +22,7 @@ from medusa_cli.decoding.options import (
     ThreadsOption,
     grouped,
 )
+from medusa_cli.decoding.settings import needs_temperature
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,6 +154,8 @@ def run(
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
+    if accept and needs_temperature(accept.value) and min(temperatures) <= 0:
+        raise typer.BadParameter(f"{accept.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):

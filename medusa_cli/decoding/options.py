@@ -85,11 +85,13 @@ class CacheType(str, Enum):
 
 
 class AcceptKind(str, Enum):
-    """Accept rules: exact keeps the base model's distribution, typical does not."""
+    """Accept rules: exact and rejection keep the base model's distribution, typical and nucleus do not."""
 
     greedy = "greedy"
     exact = "exact"
+    rejection = "rejection"
     typical = "typical"
+    nucleus = "nucleus"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +176,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Accept rule; default greedy at temperature 0, exact above. typical is lossy.",
+            help="Accept rule; default greedy at temperature 0, exact above. typical and nucleus are lossy.",
         ),
     ] = None
     epsilon: Annotated[
@@ -207,7 +209,17 @@ class DraftOptions:
             "--greedy-root",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="With typical: most likely root, as in the paper.",
+            help="With typical and nucleus: most likely root.",
+        ),
+    ] = False
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="With typical: over the model's distribution at the temperature alone, most likely root, "
+            "delta the square root of epsilon unless given.",
         ),
     ] = False
 

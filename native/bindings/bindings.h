@@ -35,6 +35,7 @@ void bind_placement(nb::module_& m);
 void bind_scoring(nb::module_& m);
 void bind_testing(nb::module_& m);
 void bind_testing_dynamic_tree(nb::module_& m);
+void bind_testing_rejection(nb::module_& m);
 void bind_testing_device(nb::module_& m);
 void bind_testing_threads(nb::module_& m);
 

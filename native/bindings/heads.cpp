@@ -86,8 +86,9 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
     if (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows()) {
         throw Error("this tree is deeper or wider than the heads can fill");
     }
-    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), &physical_cores));
-    Draft out{&tree, {root}, {1.0f}};
+    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), &physical_cores), heads->output_rows());
+    Draft out;
+    out.set_root(root);
     drafter.draft(committed(drafter, states, root, tree), out);
     return {out.tokens, out.q};
 }

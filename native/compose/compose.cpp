@@ -21,6 +21,7 @@ DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
         params.ranks = params.width = 1;
         params.max_nodes = longest_chain;
     }
+    params.proposal_ranks = std::min(params.proposal_ranks, plan.ranks);
     return params;
 }
 
@@ -64,7 +65,7 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
         composed.dynamic = dynamic.get();
         drafter = std::move(dynamic);
     } else if (levels) {
-        drafter = std::make_unique<HeadsDrafter>(std::move(levels));
+        drafter = std::make_unique<HeadsDrafter>(std::move(levels), plan.ranks);
     }
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =

@@ -60,6 +60,7 @@ class LookupDrafter final : public Drafter {
     LookupIndex index_;
     LookupAccuracy accuracy_;
     std::shared_ptr<const DraftCost> cost_;
+    int inner_size_ = 1;                           // of the newest draft, root included
     bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
     double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
     int rate_threads_ = 0;                         // that ran them

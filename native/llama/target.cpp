@@ -97,7 +97,7 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
 }
 
 DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) {
-    context_.begin_answer();
+    context_->begin_answer();
     // All but the last token without outputs: hidden states would make each of them pay for the output matrix.
     auto rest = tokens.first(tokens.size() - 1);
     DecodeStatus status = DecodeStatus::ok;

@@ -30,8 +30,8 @@ class LlamaTarget final : public Target {
     std::span<const float> hidden(int row) override { return context_->hidden(first_row_ + row); }
 
     void discard() override;
-    void hold_threads() { context_.hold_threads(); }
-    ThreadUse thread_use() const override { return context_.thread_use(); }
+    void hold_threads() { context_->hold_threads(); }
+    ThreadUse thread_use() const override { return context_->thread_use(); }
 
   private:
     void forget();
