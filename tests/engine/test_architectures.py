@@ -106,7 +106,7 @@ def repeating_heads(path: Path, model: native.Model) -> native.Heads:
 def test_heads_change_no_text(name: str, files: dict[str, Path], tmp_path: Path) -> None:
     model = native.Model(str(files[name]))
     if name in NO_STATES:
-        with pytest.raises(native.NativeError, match="logits or the hidden states.*--no-heads"):
+        with pytest.raises(native.NativeError, match="logits or the hidden states of"):
             repeating_heads(tmp_path / "heads.gguf", model)
         return
     heads = repeating_heads(tmp_path / "heads.gguf", model)
