@@ -149,7 +149,7 @@ def _write_heads(path: Path, base: Path, kind: schema.Kind, size: made_up_model.
 
 
 def passes(order: Order, done: Sequence[Row]) -> Iterator[Row]:
-    """T(n), milliseconds of a forward pass over a root and n - 1 leaves, powers of two first."""
+    """T(n), milliseconds of a forward pass over a root and n - 1 leaves with their states, powers of two first."""
     known = {(row["context"], row["nodes"]) for row in done}
     base = order.open_base()
     doubled = [1 << bit for bit in range(order.widest.bit_length()) if 1 << bit <= order.widest]

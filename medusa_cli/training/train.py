@@ -52,9 +52,12 @@ def _run_phases(
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
     from .phases import collect, finish, fitting, planning, prepare
+    from .phases.room import check_room
     from .phases.setup import Setup
 
     corpus = Corpus(folder / "text", base.n_embd)
+    if corpus.state.get("complete") != options.asked_amount():
+        check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
     text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))

@@ -38,7 +38,8 @@ void on_log(ggml_log_level level, const char* text, void*) {
 // process ends either way.
 void on_abort(const char* message) {
     const std::string device = last_device_error;  // unlocked: whoever holds the lock may not come to release it
-    const char* cause = device.empty() ? "the model file is damaged or not supported, or a device failed" : device.c_str();
+    const char* cause =
+        device.empty() ? "the model file is damaged or not supported, or a device failed" : device.c_str();
     std::fprintf(stderr, "medusa: ggml stopped (%s): %s\n", message, cause);
     std::_Exit(1);
 }

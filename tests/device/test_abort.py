@@ -1,9 +1,12 @@
-"""ggml ends the process on an error of CUDA: one line that says what the device said, and exit code 1."""
+"""One line and exit code 1 where nothing can go on: an error of CUDA, at which ggml ends the process; no backend."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +44,15 @@ def test_without_one_it_says_what_it_can_be() -> None:
     code, said = end([])
     assert (code, said.count("\n")) == (1, 1)
     assert said.endswith("the model file is damaged or not supported, or a device failed\n")
+
+
+def test_a_backend_that_does_not_load_is_one_line(tmp_path: Path) -> None:
+    module = tmp_path / "libggml-none.so"
+    module.write_bytes(b"no library")
+    for path in (module, tmp_path / "missing.so"):
+        done = subprocess.run(
+            [sys.executable, "-m", "medusa_cli", "generate", "x.gguf", "-p", "x"],
+            env={**os.environ, "GGML_BACKEND_PATH": str(path)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(rf"error: [^\n]*{re.escape(str(path))}[^\n]* does not load [^\n]+\n", done.stderr)
