@@ -476,9 +476,9 @@ def test_figures_go_to_a_folder(tmp_path: Path) -> None:
 @pytest.mark.model
 def test_the_demo_is_ablated(demo_model_path: Path, tmp_path: Path) -> None:
     path, began = tmp_path / "a.json", time.monotonic()
-    code, out, error = invoke("bench", "ablate", "demo", "--minutes", "0.2", "-t", "1", "--json", str(path))
+    code, out, error = invoke("bench", "ablate", "demo", "--minutes", "0.3", "-t", "1", "--json", str(path))
     assert code == 0, error
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 40
     document = json.loads(path.read_text())
     assert document["complete"]
     keys = {
