@@ -266,6 +266,23 @@ def test_what_was_measured_is_written_into_the_heads(
     assert choices_used(model) == [[0], [2], [0, 0]]
 
 
+def test_the_way_to_find_trees_is_chosen(model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    base, heads, _ = model
+    opened = []
+
+    def measured_with(one: run.Opened, *rest: Any) -> dict[str, Any]:
+        opened.append(one)
+        return {**made_up(one.key, TREE), "method": one.method.value}
+
+    monkeypatch.setattr(run, "tune", measured_with)
+    code, out, error = invoke("tune", str(base), "--heads", str(heads), "--method", "simulate")
+    assert code == 0, error
+    assert "trees by simulated decoding" in out
+    assert invoke("tune", str(base), "--heads", str(heads))[0] == 0
+    assert [(one.method.value, one.sizes[-1]) for one in opened] == [("simulate", 100), ("accuracies", 64)]
+    assert invoke("tune", str(base), "--heads", str(heads), "--method", "guess")[0] == 2
+
+
 def test_heads_that_came_with_medusa_are_not_written_to(
     model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

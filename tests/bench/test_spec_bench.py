@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from bench_fakes import FakeWorker
+from cli_fakes import base_gguf
+from command_line import invoke
 
 from medusa_cli.bench import spec_bench
 from medusa_cli.bench.spec_bench import Question
@@ -25,6 +29,24 @@ def test_its_file_is_read_and_known() -> None:
 def test_mt_bench_alone_is_not_its_file() -> None:
     assert not spec_bench.is_its_file(["writing", "math", "all"])
     assert not spec_bench.is_its_file(prompt.category for prompt in bench_set.built_in())
+
+
+def test_medusa_bench_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = type("Worker", (FakeWorker,), {"calls": [], "specs": [], "open": 0})
+    monkeypatch.setattr("medusa_cli.bench.measure.Worker", fresh)
+    model, path = str(base_gguf(tmp_path / "tiny.gguf")), tmp_path / "b.json"
+    arguments = ("bench", model, "--methods", "stock,plain", "--repeat", "1", "--json", str(path))
+    code, out, error = invoke(*arguments, "--data", str(SAMPLE))
+    assert code == 0, error
+    assert "Spec-Bench: stock" in out
+    found = json.loads(path.read_text())["spec_bench"]
+    assert set(found) == {"stock"}
+    # 20 tokens at 50 and at 100 tokens per second, and 100 ms for the prompt and the first one.
+    assert found["stock"]["overall"] == {
+        "questions": 8, "speedup": pytest.approx(0.3 / 0.5), "mean_accepted_tokens": pytest.approx(1.0),
+    }  # fmt: skip
+    code, out, _ = invoke("bench", model, "--methods", "stock,plain", "--repeat", "1", "--limit", "2")
+    assert (code, "Spec-Bench" in out) == (0, False)
 
 
 def test_figures_are_those_of_the_leaderboard() -> None:

@@ -87,7 +87,9 @@ def _sizes(document: dict[str, Any], left: Any, right: Any) -> bool:
         axes.plot([row["nodes"] for row in sparse], [row[key] for row in sparse], "r*-", label="sparse")
         axes.plot([row["nodes"] for row in others], [row[key] for row in others], "bo", label="dense")
         for row in others:
-            axes.annotate(row["tables"][SIZES], (row["nodes"], row[key]), fontsize=7)
+            axes.annotate(
+                row["tables"][SIZES], (row["nodes"], row[key]), xytext=(5, -3), textcoords="offset points", fontsize=7
+            )
         axes.set_xlabel("nodes of the tree")
         axes.legend()
     left.set_ylabel("tokens per step")

@@ -98,7 +98,8 @@ def cost_lines(document: dict[str, Any]) -> list[str]:
 def settings_lines(document: dict[str, Any]) -> list[str]:
     """What was measured, where, how."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
-    threads = f"{chosen['threads']} threads" if chosen["threads"] else f"{machine['cores_physical'] or '?'} cores"
+    count = chosen["threads"]
+    threads = f"{count} thread{'s' * (count > 1)}" if count else f"{machine['cores_physical'] or '?'} cores"
     heads = ", ".join(f"{one['label']} ({one['head_count']} of kind {one['kind']})" for one in document["heads"])
     lines = [
         f"{model['name']} ({model['description']}) on {machine['cpu'] or 'an unknown processor'}, {threads}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from medusa_cli.bench.methods import ENGINE, PLAIN, Method
@@ -74,9 +74,9 @@ class Row:
 
     def drafts_like(self, other: Row) -> bool:
         """Whether one session is enough for both."""
-        mine, its = self.plan, other.plan
-        drafts = (mine.tree, mine.lookup, mine.recycling) == (its.tree, its.lookup, its.recycling)
-        return drafts and self.heads_file == other.heads_file
+        # What a plan is called, and where its heads were read, changes nothing; no row has a watchdog.
+        mine, its = (replace(plan, tree_name="", heads=None, watchdog=False) for plan in (self.plan, other.plan))
+        return mine == its and self.heads_file == other.heads_file
 
     def decodes_like(self, other: Row) -> bool:
         """Whether one row is enough for both."""

@@ -144,13 +144,13 @@ def document(state: Run) -> dict[str, Any]:
         "cost_model": cost_model.model(
             [rows[at] for at in sparse], main.accuracy, found.passes_ms, [outside_ms(samples[at]) for at in sparse]
         ),
-        "spec_bench": _spec_bench(shown),
+        "spec_bench": by_kind(plan.prompts, shown),
     }
 
 
-def _spec_bench(samples: dict[str, list[Sample]]) -> dict[str, Any]:
+def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict[str, Any]:
     """Figures by kind of the rows, by name; empty where the prompts are not Spec-Bench's."""
-    if not spec_bench.is_its_file(sample.category for of in samples.values() for sample in of):
+    if not spec_bench.is_its_file(prompt.category for prompt in prompts):
         return {}
     return {name: spec_bench.figures(questions(of)) for name, of in samples.items()}
 
