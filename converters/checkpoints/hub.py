@@ -1,20 +1,20 @@
 """Where heads and bases come from: a path, or a repository of the Hugging Face Hub.
 
-huggingface_hub does the downloading, into its own cache and by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE);
-this module picks the files that are needed and turns its errors into one line each.
+The room `hub` fetches into huggingface_hub's cache; this module picks the files that are needed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from medusa_cli.hub.errors import Unreachable, explained
+from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
+from medusa_cli.hub.errors import Unreachable
+from medusa_cli.hub.repository import SHA256, Listing, list_files
 from medusa_cli.support.errors import MedusaError
 
 from .checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
@@ -32,7 +32,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Choice = Callable[[Collection[str], Callable[[str], dict[str, str]], str], list[str]]
 
@@ -91,9 +90,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     match = REFERENCE.fullmatch(reference)
     if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
-    repository = _Repository(match["repo"], match["revision"])
-    with _quiet_without_terminal(console):
-        return repository.fetch(console, choose)
+    return _Repository(match["repo"], match["revision"]).fetch(console, choose)
 
 
 class _Repository:
@@ -106,7 +103,7 @@ class _Repository:
     def fetch(self, console: Console, choose: Choice) -> Found:
         """From the Hub, or from the cache alone where the Hub cannot be asked."""
         try:
-            files = self._list()
+            listing = self._list()
         except Unreachable as error:
             copy = self._cached_folder()
             if copy is None:
@@ -117,40 +114,32 @@ class _Repository:
             folder, present = copy, [entry.name for entry in copy.iterdir()]
             names = choose(present, lambda index: read_index(copy / index), f"{self.label} (copy in the cache)")
         else:
-            names = choose(files, self._index, self.label)
-            folder = self._download(names, files, console)
+            names = choose(listing.files, lambda index: self._index(listing, index), self.label)
+            folder = self._download(names, listing, console)
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
             raise MedusaError(f"{self.label}: {missing[0]} is not in the cache yet: run again with a network")
         return Found(folder, self._provenance(folder, names))
 
-    def _list(self) -> dict[str, int]:
-        """Files at the top of the repository, with their sizes (0: unknown)."""
-        from huggingface_hub import HfApi
+    def _list(self) -> Listing:
+        """Files at the top of the repository."""
+        found = list_files(self.repo, self.revision)
+        return Listing(found.commit, {name: file for name, file in found.files.items() if "/" not in name})
 
-        with explained(self.repo, self.revision):
-            info = HfApi().model_info(self.repo, revision=self.revision, files_metadata=True)
-        return {file.rfilename: file.size or 0 for file in info.siblings or () if "/" not in file.rfilename}
+    def _index(self, listing: Listing, name: str) -> dict[str, str]:
+        return read_index(fetch(self.repo, listing.commit, [listing.files[name]], lambda done, total: None)[0])
 
-    def _index(self, name: str) -> dict[str, str]:
-        from huggingface_hub import hf_hub_download
-
-        with explained(self.repo, self.revision):
-            path = hf_hub_download(self.repo, name, revision=self.revision)
-        return read_index(Path(path))
-
-    def _download(self, names: list[str], files: dict[str, int], console: Console) -> Path:
+    def _download(self, names: list[str], listing: Listing, console: Console) -> Path:
         """The snapshot's folder, with `names` in it; what the cache has is not fetched again."""
-        from huggingface_hub import snapshot_download
-
-        absent = [name for name in names if name not in files]
+        absent = [name for name in names if name not in listing.files]
         if absent:
             raise MedusaError(f"{self.label}: lacks {absent[0]!r} that its index lists")
-        size = sum(files[name] for name in names)
+        files = [listing.files[name] for name in names]
+        size = sum(file.size or 0 for file in files)
         console.print(f"{self.label}: {len(names)} files, {size / 1e6:,.1f} MB", markup=False, highlight=False)
-        with explained(self.repo, self.revision):
-            patterns = [re.sub(r"([*?[])", r"[\1]", name) for name in names]
-            return Path(snapshot_download(self.repo, revision=self.revision, allow_patterns=patterns))
+        if missing_bytes(self.repo, files) > room(self.repo):
+            raise MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
+        return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
 
     def _cached_folder(self) -> Path | None:
         """The folder of this revision in the cache."""
@@ -168,18 +157,3 @@ class _Repository:
         sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
         known = {"sha256": ", ".join(sums)} if sums else {}
         return {"repo": self.repo, "revision": folder.name, **known}
-
-
-@contextlib.contextmanager
-def _quiet_without_terminal(console: Console) -> Iterator[None]:
-    """The library's progress bars belong on a terminal only."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if console.is_terminal or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()

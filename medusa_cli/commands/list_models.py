@@ -26,6 +26,8 @@ def list_models(
 
 
 def _print(found: dict[str, Any], out: Console, messages: Console) -> None:
+    from rich.markup import escape
+
     from medusa_cli.support.console import printable
     from medusa_cli.support.tables import MISSING, Table, print_table
     from medusa_cli.support.units import size
@@ -38,18 +40,23 @@ def _print(found: dict[str, Any], out: Console, messages: Console) -> None:
         messages.print("Nothing is here yet: `medusa pull org/repo` fetches a model, `medusa chat demo` the demo.")
     if models := found["models"]:
         rows = [
-            (model["name"], size(model["size"]), heads_of(model), "yes" if model["tuned"] else MISSING)
+            (escape(model["name"]), size(model["size"]), heads_of(model), "yes" if model["tuned"] else MISSING)
             for model in models
         ]
-        print_table(Table("", ("model", "size", "draft heads", "tuned"), rows), out)
+        print_table(Table("", ("model", "size", "draft heads", "tuned"), rows, folds=True), out)
     if heads := found["heads"]:
         if models:
             out.print()
         rows = [
-            (one["name"], size(one["size"]), f"{one['head_count']} {one['kind']}", printable(one["base_name"]))
+            (
+                escape(one["name"]),
+                size(one["size"]),
+                f"{one['head_count']} {one['kind']}",
+                escape(printable(one["base_name"])),
+            )
             for one in heads
         ]
-        print_table(Table("", ("installed heads", "size", "kind", "for"), rows), out)
+        print_table(Table("", ("installed heads", "size", "kind", "for"), rows, folds=True), out)
     for model in found["models"]:
         if "error" in model:
             messages.print(f"note: {model['name']}: {model['error']}", markup=False, soft_wrap=True)

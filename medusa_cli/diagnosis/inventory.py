@@ -49,7 +49,7 @@ def _model(model: CachedModel, tuned: set[tuple[str, str]]) -> dict[str, Any]:
 def _heads(model: CachedModel, metadata: dict[str, Any]) -> tuple[Path, str] | None:
     """The heads that a chat would draft with, and where they are from."""
     if schema.VERSION_KEY in metadata:
-        return model.path, "in its file"
+        return model.path, "its file"
     mine = heads.for_base(metadata)
     if mine is not None and (model.heads is None or heads.is_named(mine, metadata)):
         return mine.path, Origin.installed.value

@@ -15,11 +15,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from medusa_cli.hub.errors import LinkLost, explained
+from medusa_cli.hub.errors import LinkLost, Unreachable, explained
 from medusa_cli.hub.repository import GIT_SHA1, RemoteFile
+from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.units import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CHUNK = 1 << 18
 SLACK = 64 << 20
@@ -96,7 +101,40 @@ def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: OnBytes
     return paths
 
 
-def remember_branch(repo: str, revision: str | None, commit: str) -> None:
+def fetch_shown(
+    repo: str, revision: str | None, commit: str, files: Sequence[RemoteFile], console: Console
+) -> list[Path]:
+    """As fetch(), with a bar and, after Ctrl-C, a line on `console`; the cache then knows the branch at `commit`.
+
+    MedusaError as fetch(), and when the link stays broken.
+    """
+    done, total = 0, sum(file.size or 0 for file in files)
+    label = f"{repo}@{revision}" if revision else repo
+    shown = progress.phase(console, "Downloading", "bytes") if missing_bytes(repo, files) else contextlib.nullcontext()
+    try:
+        with shown as bar:
+
+            def advance(now: int, total: int) -> None:
+                nonlocal done
+                done = now
+                if bar is not None:
+                    bar.update(now, total)
+
+            paths = fetch(repo, commit, files, advance)
+    except KeyboardInterrupt:
+        console.print(
+            f"Stopped at {size(done)} of {size(total)}: the same command goes on from there.",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise
+    except Unreachable as error:
+        raise MedusaError(f"{label}: {error}: {size(done)} of {size(total)} are kept, run again to go on") from error
+    _remember_branch(repo, revision, commit)
+    return paths
+
+
+def _remember_branch(repo: str, revision: str | None, commit: str) -> None:
     """Notes in the cache that the branch or tag stands at `commit`."""
     if revision == commit:
         return

@@ -130,10 +130,12 @@ def with_heads(ref: ModelRef, asked: str | None, console: Console) -> ModelRef:
     """
     if asked is not None:
         return dataclasses.replace(ref, heads=_asked_for(asked, console))
+    beside = ref.heads
+    if beside is not None and beside.origin is Origin.shipped and not installed():
+        return ref
     metadata = gguf_files.read_header(ref.path).metadata
     if schema.VERSION_KEY in metadata:
         return dataclasses.replace(ref, heads=None)
-    beside = ref.heads
     if beside is not None and beside.origin is Origin.repository and not fits(beside.path, metadata):
         _say(console, f"note: {beside.path.name} in the same repository is for another base, and is left out")
         beside = None

@@ -130,4 +130,5 @@ def _after_host(reference: str) -> str | None:
 
 
 def _endpoint_host() -> tuple[str, ...]:
-    return tuple(host for host in [os.environ.get("HF_ENDPOINT", "").partition("://")[2].partition("/")[0]] if host)
+    host = os.environ.get("HF_ENDPOINT", "").partition("://")[2].partition("/")[0]
+    return (host.lower(),) if host else ()

@@ -22,9 +22,9 @@ class Origin(Enum):
     """Where the heads of a model come from."""
 
     given = "given"
-    shipped = "shipped with medusa"
-    repository = "from its repository"
-    installed = "installed here"
+    shipped = "shipped"
+    repository = "repository"
+    installed = "installed"
 
 
 @dataclass(frozen=True)

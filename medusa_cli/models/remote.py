@@ -17,7 +17,7 @@ from medusa_cli.hub.repository import Listing, RemoteFile
 from medusa_cli.models import quantizations
 from medusa_cli.models.names import REPO, HubName
 from medusa_cli.models.quantizations import Candidate
-from medusa_cli.support import machine, progress
+from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.units import size
 
@@ -61,6 +61,8 @@ def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run
         _say(console, f"note: {name}: {error}: using the copy in the cache")
         return found[1]
     heads = heads_among(listing.files, _remote_start(name.repo, listing))
+    if name.file in heads:
+        raise MedusaError(f"{name}: holds draft heads, not a model: give the model, and --heads {name}")
     models = quantizations.candidates(listing.files, heads)
     if not models:
         raise MedusaError(_without_models(name, listing.files))
@@ -248,30 +250,7 @@ def _device_memory() -> int:
 
 
 def _fetch(name: HubName, listing: Listing, wanted: list[RemoteFile], console: Console) -> list[Path]:
-    """Downloads with a bar; Ctrl-C says what is kept."""
-    done, total = 0, _bytes(wanted)
-    if not download.missing_bytes(name.repo, wanted):
-        paths = download.fetch(name.repo, listing.commit, wanted, lambda now, total: None)
-        download.remember_branch(name.repo, name.revision, listing.commit)
-        return paths
-    try:
-        with progress.phase(console, "Downloading", "bytes") as bar:
-
-            def advance(now: int, total: int) -> None:
-                nonlocal done
-                done = now
-                bar.update(now, total)
-
-            paths = download.fetch(name.repo, listing.commit, wanted, advance)
-    except KeyboardInterrupt:
-        _say(console, f"Stopped at {size(done)} of {size(total)}: the same command goes on from there.")
-        raise
-    except Unreachable as error:
-        raise MedusaError(
-            f"{_label(name)}: {error}: {size(done)} of {size(total)} are kept, run again to go on"
-        ) from error
-    download.remember_branch(name.repo, name.revision, listing.commit)
-    return paths
+    return download.fetch_shown(name.repo, name.revision, listing.commit, wanted, console)
 
 
 def _bytes(files: Iterable[RemoteFile]) -> int:

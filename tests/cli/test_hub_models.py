@@ -351,6 +351,10 @@ def test_heads_of_the_repository_are_found_beside_the_model(
     assert generated(session, str(local))[0] is None
     assert generated(session, str(local), "--heads", "org/m")[0] == used
     assert generated(session, str(local), "--heads", "org/m/m-medusa.gguf")[0] == used
+    code, _, error = invoke("generate", "org/m/m-medusa.gguf", "-p", "x")
+    assert error == (
+        "error: org/m/m-medusa.gguf: holds draft heads, not a model: give the model, and --heads org/m/m-medusa.gguf\n"
+    )
     code, _, error = invoke("generate", str(local), "--heads", "org/none", "-p", "x")
     assert (code, error.count("\n")) == (1, 1)
     hub.add("org/plain", {"m.gguf": base})
@@ -383,7 +387,7 @@ def test_list_and_rm(hub: LocalHub, tmp_path: Path) -> None:
     code, out, _ = invoke("list", "--json")
     models = {model["name"]: model for model in json.loads(out)["models"] if model["name"] != "demo"}
     assert sorted(models) == ["org/m:Q4_K_M", "org/m:Q8_0", "org/n:Q4_K_M"]
-    assert models["org/m:Q8_0"]["heads"]["origin"] == "from its repository"
+    assert models["org/m:Q8_0"]["heads"]["origin"] == "repository"
     assert models["org/n:Q4_K_M"]["heads"] is None
     assert models["org/m:Q4_K_M"]["size"] == len(base)
     code, out, _ = invoke("list")
