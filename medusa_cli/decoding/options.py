@@ -29,7 +29,7 @@ ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetc
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: as cores are free."
     ),
 ]
 GpuLayersOption = Annotated[
