@@ -31,7 +31,7 @@ ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=co
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: as cores are free."
     ),
 ]
 GpuLayersOption = Annotated[
