@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -146,7 +147,7 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
 
 
 def p_value_of_three_grams(
-    session: testing.FakeSession, kind: str, runs: int, *, prompt: list[int], vocab: int = VOCAB, **chain: object
+    session: testing.FakeSession, kind: str, runs: int, *, prompt: list[int], **chain: Any
 ) -> float:
     """Of the first three tokens of `runs` answers, against the model's own distribution."""
     accept = native.Accept(kind)
@@ -162,12 +163,13 @@ def p_value_of_three_grams(
         for gram, chance in expected.items():
             logits = session.logits_after([*prompt, *gram])
             for token, share in testing.distribution(logits, sampling, [*prompt, *gram]):
-                longer[(*gram, token)] = chance * share
+                continued = (*gram, token)
+                longer[continued] = chance * share
         expected = longer
     return p_value(counts, expected, runs)
 
 
-CHAINS = [
+CHAINS: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     {"temperature": 0.6, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
     {"temperature": 1.5, "top_k": 3, "top_p": 1.0, "min_p": 0.1},
@@ -184,7 +186,7 @@ CHAINS = [
 )
 @settings(max_examples=40)
 def test_fixed_trees_keep_the_distribution(
-    choices: list[list[int]], chain: dict[str, object], seed: int, acceptance: float
+    choices: list[list[int]], chain: dict[str, Any], seed: int, acceptance: float
 ) -> None:
     session = testing.FakeSession(
         native.Tree(choices), vocab_size=VOCAB, acceptance=acceptance, seed=seed, sharpness=3.0
@@ -202,7 +204,7 @@ def test_fixed_trees_keep_the_distribution(
 )
 @settings(max_examples=40)
 def test_grown_trees_lookup_and_recycling_keep_the_distribution(
-    lookup: bool, recycling: bool, dynamic: bool, chain: dict[str, object], seed: int, acceptance: float
+    lookup: bool, recycling: bool, dynamic: bool, chain: dict[str, Any], seed: int, acceptance: float
 ) -> None:
     """A model that looks two tokens back repeats itself, so that lookup and recycling find something."""
     session = testing.FakeSession(
