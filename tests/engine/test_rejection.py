@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -41,10 +41,10 @@ def ordered_draws(proposal: Distribution, count: int) -> list[tuple[float, tuple
     return out
 
 
-def output(children: list[int], drawn: list[bool], proposal: Distribution, p: Distribution) -> Counter[int]:
+def output(children: list[int], drawn: list[bool], proposal: Distribution, p: Distribution) -> dict[int, float]:
     """The distribution of the token after a node with these children, by the engine's own chances."""
     tested, residual = testing.rejection_chances(children, drawn, proposal, p)
-    out: Counter[int] = Counter()
+    out: dict[int, float] = defaultdict(float)
     reached = 1.0
     for token, chance in tested:
         out[token] += reached * chance
@@ -61,7 +61,7 @@ def test_any_children_leave_the_distribution_as_it_is(
 ) -> None:
     """Over all draws, with point masses before them; one that a draw repeats is one child, tried as a point mass."""
     points = data.draw(st.lists(st.integers(0, VOCAB - 1), unique=True, max_size=3))
-    total: Counter[int] = Counter()
+    total: dict[int, float] = defaultdict(float)
     for chance, draws in ordered_draws(proposal, count):
         children = [*points, *(token for token in draws if token not in points)]
         drawn = [token not in points for token in children]
@@ -76,7 +76,7 @@ def test_the_enumeration_finds_rules_that_are_biased() -> None:
     p, proposal = [(0, 0.5), (1, 0.3), (2, 0.2)], [(0, 0.2), (1, 0.2), (2, 0.6)]
 
     def error(keep: set[int], after_rejection: Distribution | None) -> float:
-        total: Counter[int] = Counter()
+        total: dict[int, float] = defaultdict(float)
         for chance, draws in ordered_draws(proposal, 1):
             children = [token for token in draws if token in keep]
             tested, residual = testing.rejection_chances(children, [True] * len(children), proposal, p)
@@ -128,7 +128,8 @@ def test_draws_follow_the_law_of_draws_without_replacement_and_repeat_with_the_s
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], runs: int) -> float:
     """Of the chi-square test, cells below 5 expected put together; Wilson and Hilferty's approximation."""
-    cells, rest = [], [0.0, 0.0]
+    cells: list[tuple[float, float]] = []
+    rest = [0.0, 0.0]
     assert sum(counts[gram] for gram in expected) == sum(counts.values()), "a gram that cannot be"
     for gram, chance in expected.items():
         if runs * chance >= 5:
