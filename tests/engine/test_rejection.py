@@ -94,7 +94,7 @@ def test_the_enumeration_finds_rules_that_are_biased() -> None:
     weights=st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=12),
     temperature=st.floats(0.1, 3.0),
     top_k=st.integers(0, 12),
-    top_p=st.floats(0.05, 1.0),
+    top_p=st.one_of(st.just(0.0), st.floats(0.05, 1.0)),
     min_p=st.floats(0.0, 0.5),
 )
 def test_proposals_are_what_the_sampler_chain_makes_of_the_drafter(
