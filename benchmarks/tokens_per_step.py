@@ -1,7 +1,7 @@
 """Tokens per step of one or more heads files by size of the tree, temperature and rule of acceptance.
 
     python benchmarks/tokens_per_step.py --data question.jsonl --heads A.gguf B.gguf [--model demo] [--nodes 4 8 16]
-                                         [--dynamic] [-n 128] [--rules greedy,exact,rejection,typical]
+                                         [--dynamic] [-n 128] [--rules greedy,exact,typical]
                                          [--temperature 0.7 1.0] [--seeds 3]
                                          [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12]
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--nodes", type=int, nargs="*", default=[4, 8, 16])
     parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--rules", type=rules, default=["greedy", "exact", "rejection", "typical"])
+    parser.add_argument("--rules", type=rules, default=["greedy", "exact", "typical"])
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.7])
     parser.add_argument("--seeds", type=int, default=1)

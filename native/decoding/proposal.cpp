@@ -12,7 +12,7 @@ Proposal make_proposal(std::span<const Token> tokens, std::span<const float> q, 
     Proposal proposal;
     double sum = 0.0, cumulative = 0.0;
     for (size_t i = 0; i < most && q[i] > 0.0f; ++i) {
-        if (cumulative >= sampling.top_p * all || q[i] < sampling.min_p * q[0]) break;
+        if (i > 0 && (cumulative >= sampling.top_p * all || q[i] < sampling.min_p * q[0])) break;
         cumulative += q[i];
         const float weight = std::pow(q[i] / q[0], 1.0f / sampling.temperature);
         if (!(weight > 0.0f)) break;

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,10 +41,10 @@ def ordered_draws(proposal: Distribution, count: int) -> list[tuple[float, tuple
     return out
 
 
-def output(children: list[int], drawn: list[bool], proposal: Distribution, p: Distribution) -> Counter[int]:
+def output(children: list[int], drawn: list[bool], proposal: Distribution, p: Distribution) -> dict[int, float]:
     """The distribution of the token after a node with these children, by the engine's own chances."""
     tested, residual = testing.rejection_chances(children, drawn, proposal, p)
-    out: Counter[int] = Counter()
+    out: dict[int, float] = defaultdict(float)
     reached = 1.0
     for token, chance in tested:
         out[token] += reached * chance
@@ -60,7 +61,7 @@ def test_any_children_leave_the_distribution_as_it_is(
 ) -> None:
     """Over all draws, with point masses before them; one that a draw repeats is one child, tried as a point mass."""
     points = data.draw(st.lists(st.integers(0, VOCAB - 1), unique=True, max_size=3))
-    total: Counter[int] = Counter()
+    total: dict[int, float] = defaultdict(float)
     for chance, draws in ordered_draws(proposal, count):
         children = [*points, *(token for token in draws if token not in points)]
         drawn = [token not in points for token in children]
@@ -75,7 +76,7 @@ def test_the_enumeration_finds_rules_that_are_biased() -> None:
     p, proposal = [(0, 0.5), (1, 0.3), (2, 0.2)], [(0, 0.2), (1, 0.2), (2, 0.6)]
 
     def error(keep: set[int], after_rejection: Distribution | None) -> float:
-        total: Counter[int] = Counter()
+        total: dict[int, float] = defaultdict(float)
         for chance, draws in ordered_draws(proposal, 1):
             children = [token for token in draws if token in keep]
             tested, residual = testing.rejection_chances(children, [True] * len(children), proposal, p)
@@ -93,7 +94,7 @@ def test_the_enumeration_finds_rules_that_are_biased() -> None:
     weights=st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=12),
     temperature=st.floats(0.1, 3.0),
     top_k=st.integers(0, 12),
-    top_p=st.floats(0.05, 1.0),
+    top_p=st.one_of(st.just(0.0), st.floats(0.05, 1.0)),
     min_p=st.floats(0.0, 0.5),
 )
 def test_proposals_are_what_the_sampler_chain_makes_of_the_drafter(
@@ -127,7 +128,8 @@ def test_draws_follow_the_law_of_draws_without_replacement_and_repeat_with_the_s
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], runs: int) -> float:
     """Of the chi-square test, cells below 5 expected put together; Wilson and Hilferty's approximation."""
-    cells, rest = [], [0.0, 0.0]
+    cells: list[tuple[float, float]] = []
+    rest = [0.0, 0.0]
     assert sum(counts[gram] for gram in expected) == sum(counts.values()), "a gram that cannot be"
     for gram, chance in expected.items():
         if runs * chance >= 5:
@@ -146,7 +148,7 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
 
 
 def p_value_of_three_grams(
-    session: testing.FakeSession, kind: str, runs: int, *, prompt: list[int], vocab: int = VOCAB, **chain: object
+    session: testing.FakeSession, kind: str, runs: int, *, prompt: list[int], **chain: Any
 ) -> float:
     """Of the first three tokens of `runs` answers, against the model's own distribution."""
     accept = native.Accept(kind)
@@ -162,12 +164,13 @@ def p_value_of_three_grams(
         for gram, chance in expected.items():
             logits = session.logits_after([*prompt, *gram])
             for token, share in testing.distribution(logits, sampling, [*prompt, *gram]):
-                longer[(*gram, token)] = chance * share
+                continued = (*gram, token)
+                longer[continued] = chance * share
         expected = longer
     return p_value(counts, expected, runs)
 
 
-CHAINS = [
+CHAINS: list[dict[str, Any]] = [
     {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     {"temperature": 0.6, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
     {"temperature": 1.5, "top_k": 3, "top_p": 1.0, "min_p": 0.1},
@@ -184,7 +187,7 @@ CHAINS = [
 )
 @settings(max_examples=40)
 def test_fixed_trees_keep_the_distribution(
-    choices: list[list[int]], chain: dict[str, object], seed: int, acceptance: float
+    choices: list[list[int]], chain: dict[str, Any], seed: int, acceptance: float
 ) -> None:
     session = testing.FakeSession(
         native.Tree(choices), vocab_size=VOCAB, acceptance=acceptance, seed=seed, sharpness=3.0
@@ -202,7 +205,7 @@ def test_fixed_trees_keep_the_distribution(
 )
 @settings(max_examples=40)
 def test_grown_trees_lookup_and_recycling_keep_the_distribution(
-    lookup: bool, recycling: bool, dynamic: bool, chain: dict[str, object], seed: int, acceptance: float
+    lookup: bool, recycling: bool, dynamic: bool, chain: dict[str, Any], seed: int, acceptance: float
 ) -> None:
     """A model that looks two tokens back repeats itself, so that lookup and recycling find something."""
     session = testing.FakeSession(
