@@ -99,8 +99,9 @@ def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp
         assert told is not None
         assert int(told[1]) < MOST
         assert int(told[2]) < 32
+        fitting = told[2]
     assert "at a time: by estimate -ngl 0 would\n" in train(memory=1 << 16)[2]
-    assert train("--parallel", told[2])[0] == 0
+    assert train("--parallel", fitting)[0] == 0
 
 
 def test_devices_by_name(base: str) -> None:
