@@ -350,7 +350,7 @@ def test_a_real_interrupt_leaves_no_process(demo_model: None) -> None:
 
 @pytest.mark.model
 def test_kernels_are_timed_beside_those_of_llama_cpp(demo_model: None) -> None:
-    code, out, error = bench("kernels", "demo", "--columns", "1,3", "--rounds", "1", "--json")
+    code, out, error = bench("kernels", "demo", "--columns", "1,3", "--rounds", "1", "-t", "1", "--json")
     if native.kernel_info()["selected"] is None:
         assert (code, "doctor" in error) == (1, True)
         return
@@ -380,7 +380,7 @@ def test_kernels_are_timed_beside_those_of_llama_cpp(demo_model: None) -> None:
         assert shares == pytest.approx(speeds)
     assert rows[0]["nbytes"] == 66_355_200
     assert rows[0]["ratio"] == 1.0
-    code, out, _ = bench("kernels", "demo", "--columns", "2", "--rounds", "1")
+    code, out, _ = bench("kernels", "demo", "--columns", "2", "--rounds", "1", "-t", "1")
     assert code == 0
     assert "llama.cpp ms" in out
     assert "of roof" in out
