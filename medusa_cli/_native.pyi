@@ -287,6 +287,17 @@ class DynamicTree:
     @property
     def costs(self) -> list[tuple[int, float]]: ...
 
+class Lookahead:
+    """Lookahead decoding: columns of the window, tokens of an n-gram, n-grams verified in a step at most."""
+
+    def __init__(self, window: int = 4, ngram: int = 4, guesses: int = 4) -> None: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def ngram(self) -> int: ...
+    @property
+    def guesses(self) -> int: ...
+
 class Session:
     """One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt."""
 
@@ -303,10 +314,17 @@ class Session:
         lookup: bool = False,
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
+        draft_model: Model | None = None,
+        draft_max: int = 0,
+        lookahead: Lookahead | None = None,
     ) -> None:
         """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
 
         dynamic: in place of a tree; .tree is then a chain of all heads.
+
+        draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's own.
+
+        lookahead: drafts alone.
 
         lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.
 
@@ -496,10 +514,13 @@ class testing:
             memory: int = 0,
             dynamic: bool = False,
             recycling: bool = False,
+            draft_model: bool = False,
+            lookahead: Lookahead | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
-            dynamic: trees are grown, as deep as `tree`.
+            dynamic: trees are grown, as deep as `tree`. draft_model: a second model guesses, with branches and a cache
+            of its own, in place of heads.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...

@@ -9,18 +9,21 @@
 #include "decoding/session.h"
 #include "drafting/dynamic_tree_drafter.h"
 #include "drafting/level_source.h"
+#include "drafting/lookahead.h"
 
 namespace medusa {
 
 struct DraftingPlan {
-    Tree tree;                                // the same one in each step; the root alone: no heads draft
+    Tree tree;                                // the same one in each step; the root alone: no levels are asked for
     std::optional<DynamicTreeStart> dynamic;  // trees of each step's own in its place, as deep as `tree`
     int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
     bool lookup = false;
-    bool recycling = false;   // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
-    bool learns_cost = true;  // false: costs hold throughout, so that runs repeat
+    bool recycling = false;  // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
+    std::optional<LookaheadParams> lookahead;  // drafts alone
+    bool learns_cost = true;                   // false: costs hold throughout, so that runs repeat
 
-    bool has_heads() const { return tree.size() > 1; }
+    // Whether heads or a draft model fill trees.
+    bool has_levels() const { return tree.size() > 1; }
 };
 
 // A target that can verify trees within the bounds.

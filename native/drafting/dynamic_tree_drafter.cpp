@@ -13,6 +13,7 @@ DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, cons
       tree_(source_->depth(), params) {}
 
 void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
+    source_->prompt(prompt);
     tree_.forget();
     known_ = 0;
 }

@@ -13,6 +13,7 @@ class HeadsDrafter final : public Drafter {
     explicit HeadsDrafter(std::unique_ptr<LevelSource> source) : source_(std::move(source)) {}
 
     DrafterNeeds needs() const override { return source_->needs(); }
+    void begin(std::span<const Token> prompt) override { source_->prompt(prompt); }
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
     void verified(const Verified& step) override { source_->verified(step); }

@@ -1,4 +1,4 @@
-// Where the tokens of draft heads come from, one level of the tree at a time.
+// Where the tokens of a tree come from, one level of it at a time.
 #pragma once
 
 #include <span>
@@ -30,6 +30,8 @@ class LevelSource {
     virtual bool is_free() const { return false; }
     // Levels it can fill.
     virtual int depth() const = 0;
+    // A generation starts after `prompt`.
+    virtual void prompt(std::span<const Token> prompt) {}
     // As in Drafter.
     virtual void committed(int position, std::span<const float> state) {}
     virtual void rolled_back(int position) {}

@@ -20,6 +20,7 @@ class MergedLevels final : public LevelSource {
         return needs;
     }
     int depth() const override { return std::max(heads_->depth(), recycled_->depth()); }
+    void prompt(std::span<const Token> prompt) override { heads_->prompt(prompt); }
     void committed(int position, std::span<const float> state) override { heads_->committed(position, state); }
     void rolled_back(int position) override { heads_->rolled_back(position); }
     void verified(const Verified& step) override { recycled_->verified(step); }

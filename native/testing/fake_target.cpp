@@ -1,8 +1,8 @@
 #include "testing/fake_target.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include "decoding/sampler.h"
@@ -24,47 +24,11 @@ FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sh
       seed_(seed),
       sharpness_(sharpness),
       memory_(memory),
-      cache_(*this, max_sequences) {}
-
-bool FakeTarget::remove(int sequence, int from, int to) {
-    ++cache_calls_;
-    for (Cell& cell : cells_) {
-        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
-        if (sequence < 0) {
-            cell.sequences.clear();
-        } else {
-            cell.sequences.erase(sequence);
-        }
-    }
-    std::erase_if(cells_, [](const Cell& cell) { return cell.sequences.empty(); });
-    return true;
-}
-
-void FakeTarget::copy(int source, int target, int from, int to) {
-    ++cache_calls_;
-    for (Cell& cell : cells_) {
-        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
-        if (cell.sequences.contains(source)) cell.sequences.insert(target);
-    }
-}
+      cache_(cells_, max_sequences) {}
 
 int FakeTarget::truncate(int count) {
     cache_.truncate(count);
     return cache_.position();
-}
-
-std::vector<Token> FakeTarget::sequence(int id) const {
-    std::map<int, Token> by_position;
-    for (const Cell& cell : cells_) {
-        if (!cell.sequences.contains(id)) continue;
-        if (!by_position.emplace(cell.position, cell.token).second) throw std::logic_error("two cells at one position");
-    }
-    std::vector<Token> tokens;
-    for (const auto& [position, token] : by_position) {
-        if (position != static_cast<int>(tokens.size())) throw std::logic_error("a hole in a sequence");
-        tokens.push_back(token);
-    }
-    return tokens;
 }
 
 std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) const {
@@ -80,10 +44,10 @@ std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) co
 DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState&) {
     if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
     for (const Token token : tokens) {
-        cells_.push_back({position(), token, {0}});
+        cells_.add(position(), token, {0});
         cache_.appended(1);
     }
-    rows_.assign(1, logits_after(sequence(0)));
+    rows_.assign(1, logits_after(cells_.sequence(0)));
     return DecodeStatus::ok;
 }
 
@@ -96,14 +60,14 @@ DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens,
             if (!siblings.insert(tokens[child]).second) throw std::logic_error("two siblings carry the same token");
         }
         const auto& sequences = tree.sequences(node);
-        cells_.push_back({position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()}});
+        cells_.add(position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()});
     }
     rows_.clear();
     for (int node = 0; node < tree.size(); ++node) {
         const size_t length = position() + tree.depth_of(node) + 1;
         std::vector<Token> path;
         for (const int id : tree.sequences(node)) {
-            std::vector<Token> tokens_of = sequence(id);
+            std::vector<Token> tokens_of = cells_.sequence(id);
             tokens_of.resize(length);
             if (!path.empty() && tokens_of != path) throw std::logic_error("sequences of a node see different paths");
             path = std::move(tokens_of);

@@ -1,20 +1,19 @@
 // A deterministic model without weights, for testing the algorithm exactly (docs/design.md, Lossless: tiers 1 and 2).
 #pragma once
 
-#include <set>
 #include <vector>
 
 #include "decoding/target.h"
 #include "decoding/tree_cache.h"
 #include "drafting/level_source.h"
+#include "testing/fake_cells.h"
 
 namespace medusa::testing {
 
 // Logits are a hash of the whole path of tokens (memory 0) or of its last `memory` tokens (text that comes to repeat
-// itself). With the whole path any mistake in masks, positions or commits changes them. The cache
-// is a list of cells with sequence sets, as in llama.cpp, edited only through TreeCache; reads check that each
-// sequence is one unbroken path.
-class FakeTarget final : public Target, private CacheOps {
+// itself). With the whole path any mistake in masks, positions or commits changes them. The cells are
+// edited only through TreeCache; reads check that each sequence is one unbroken path.
+class FakeTarget final : public Target {
   public:
     FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory);
 
@@ -31,27 +30,15 @@ class FakeTarget final : public Target, private CacheOps {
 
     // Logits after a sequence of tokens, whatever the cache holds.
     std::vector<float> logits_after(const std::vector<Token>& tokens) const;
-    // Tokens of one sequence in the cache; throws std::logic_error when its positions are not 0, 1, 2, ...
-    std::vector<Token> sequence(int id) const;
-    size_t cell_count() const { return cells_.size(); }
-    int64_t cache_calls() const { return cache_calls_; }
+    const FakeCells& cells() const { return cells_; }
 
   private:
-    struct Cell {
-        int position;
-        Token token;
-        std::set<int> sequences;
-    };
-    bool remove(int sequence, int from, int to) override;
-    void copy(int source, int target, int from, int to) override;
-
     int vocab_size_, context_size_;
     uint64_t seed_;
     float sharpness_;
     int memory_;
-    std::vector<Cell> cells_;
+    FakeCells cells_;
     std::vector<std::vector<float>> rows_;
-    int64_t cache_calls_ = 0;
     TreeCache cache_;
 };
 
