@@ -39,8 +39,6 @@ class Plan:
     seed: int = 0
     engine: EngineOptions = field(default_factory=EngineOptions)
     draft: DraftOptions = field(default_factory=DraftOptions)
-    draft_model: str | None = None
-    draft_max: int = 0
     synth_accept: float | None = None
 
     @property
@@ -50,8 +48,7 @@ class Plan:
 
     def spec(self, method: Method) -> Spec:
         """What the worker of `method` loads."""
-        draft_model = self.draft_model if method.needs_draft_model else None
-        return Spec(method.driver, self.model, self.engine, method.draft(self.draft), draft_model, self.draft_max)
+        return Spec(method.driver, self.model, self.engine, method.draft(self.draft))
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
         """(repeat, prompt, order), all prompts before the second repeat of any."""

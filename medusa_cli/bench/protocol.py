@@ -13,14 +13,12 @@ from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, Eng
 
 @dataclass(frozen=True)
 class Spec:
-    """What a worker loads. draft_max: most tokens llama-cpp-python's drafters propose at a time."""
+    """What a worker loads."""
 
     driver: str
     model: str
     engine: EngineOptions
     draft: DraftOptions
-    draft_model: str | None = None
-    draft_max: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types: enums by value, paths as text."""
@@ -33,7 +31,8 @@ class Spec:
         engine, draft = dict(found["engine"]), dict(found["draft"])
         for key in ("cache_type_k", "cache_type_v"):
             engine[key] = CacheType(engine[key])
-        draft["heads"] = Path(draft["heads"]) if draft["heads"] else None
+        for key in ("heads", "draft_model"):
+            draft[key] = Path(draft[key]) if draft[key] else None
         draft["accept"] = AcceptKind(draft["accept"]) if draft["accept"] else None
         return cls(**{**found, "engine": EngineOptions(**engine), "draft": DraftOptions(**draft)})
 

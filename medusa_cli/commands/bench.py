@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from medusa_cli.bench.methods import METHODS
 from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import (
+    DRAFT_MAX,
     DRAFT_PANEL,
     MAX_SEED,
     AcceptKind,
@@ -117,11 +118,12 @@ def run(
     draft_model: Annotated[
         Path | None,
         typer.Option(
+            "-md",
             "--draft-model",
             metavar="FILE",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="A smaller model of the same vocabulary, for the method draft-model.",
+            help="A smaller model of the same vocabulary, for the methods named draft-model.",
         ),
     ] = None,
     draft_max: Annotated[
@@ -132,9 +134,20 @@ def run(
             min=0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Tokens that llama-lookup and draft-model draft; 0: 2 on a CPU, 10 on a GPU.",
+            help=f"Tokens in a row of the methods named draft-model and of llama-lookup; 0: {DRAFT_MAX}, and 2 on a CPU "
+            "or 10 on a GPU in llama-cpp-python.",
         ),
     ] = 0,
+    lookahead: Annotated[
+        str | None,
+        typer.Option(
+            "--lookahead",
+            metavar="W,N,G",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Columns, n-gram and n-grams in a step of the method lookahead.",
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
@@ -149,10 +162,13 @@ def run(
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
     from medusa_cli.bench.measure import Measurements, Plan
+    from medusa_cli.decoding import drafting
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
+    if lookahead is not None:
+        drafting.parse_lookahead(lookahead)
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
@@ -168,9 +184,9 @@ def run(
         temperatures,
         seed,
         engine,
-        DraftOptions(heads=heads, tree=tree, accept=accept),
-        None if draft_model is None else str(draft_model),
-        draft_max,
+        DraftOptions(
+            heads=heads, tree=tree, accept=accept, draft_model=draft_model, draft_max=draft_max, lookahead=lookahead
+        ),
         synth_accept,
     )
     _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)

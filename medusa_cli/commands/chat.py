@@ -64,7 +64,13 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
-    if heads is not None and plan.tree is None:
+    if plan.draft_model is not None:
+        tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
+        drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name})"
+        drafting += "".join(f" and {other}" for other in others)
+    elif plan.lookahead is not None:
+        drafting = "lookahead decoding drafts"
+    elif heads is not None and plan.tree is None:
         drafting = (
             "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )

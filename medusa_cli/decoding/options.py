@@ -23,6 +23,8 @@ SAMPLING_PANEL = "Sampling"
 DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
+DRAFT_MAX = 4
+"""Tokens in a row that a draft model drafts where nothing is said."""
 """Of answers in a chat; those of `medusa generate` are greedy."""
 
 ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
@@ -157,6 +159,38 @@ class DraftOptions:
             help="Draft the model's own likeliest next tokens, too (no heads needed).",
         ),
     ] = False
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            "-md",
+            "--draft-model",
+            metavar="FILE",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="A smaller model of the same vocabulary drafts, in place of heads.",
+        ),
+    ] = None
+    draft_max: Annotated[
+        int,
+        typer.Option(
+            "--draft-max",
+            metavar="N",
+            min=0,
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help=f"Tokens in a row that the draft model drafts; 0: {DRAFT_MAX}.",
+        ),
+    ] = 0
+    lookahead: Annotated[
+        str | None,
+        typer.Option(
+            "--lookahead",
+            metavar="W,N,G",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Lookahead decoding drafts: columns of its window, tokens of an n-gram, n-grams in a step.",
+        ),
+    ] = None
     no_spec: Annotated[
         bool,
         typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),

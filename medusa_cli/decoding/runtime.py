@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from medusa_cli.decoding import devices, drafting, offload, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
@@ -88,8 +88,9 @@ def open_engine(
     # Everything cheap is checked before the model is loaded.
     named = drafting.named_tree(draft)
     tree = None if named is None else trees.resolve(named)
-    if draft.heads and drafting.may_use_heads(draft):
-        gguf_files.check_is_file(draft.heads)
+    for file in (draft.heads if drafting.may_use_heads(draft) else None, drafting.draft_file(draft)):
+        if file is not None:
+            gguf_files.check_is_file(file)
     ref = references.resolve(reference, console)
 
     def load(layers: int) -> Engine:
@@ -121,7 +122,8 @@ def _open(
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-    session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
+    small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
+    session = plan_session(model, heads, plan, options, small)
     return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
 
 
@@ -199,14 +201,16 @@ def open_session(
     *,
     lookup: bool = False,
     recycling: bool = False,
+    **others: Any,
 ) -> native.Session:
-    """A session in which `heads` fill `tree`; without a tree they draft nothing."""
+    """A session in which `heads` fill `tree`; without a tree they draft nothing. others: native.Session's."""
     from medusa_cli import native
 
     fixed = dynamic = None
     if isinstance(tree, FixedTree):
-        assert heads is not None
-        fixed = native.Tree(tree.choices).clipped(heads.head_count, heads.output_rows, tree.max_nodes)
+        fixed = native.Tree(tree.choices)
+        if heads is not None:
+            fixed = fixed.clipped(heads.head_count, heads.output_rows, tree.max_nodes)
     elif tree is not None:
         dynamic = native.DynamicTree(calibration=tree.calibration, costs=tree.costs)
     return native.Session(
@@ -220,7 +224,22 @@ def open_session(
         type_v=options.cache_type_v.value,
         lookup=lookup,
         recycling=recycling,
+        **others,
     )
+
+
+def plan_session(
+    model: native.Model, heads: native.Heads | None, plan: DraftPlan, options: EngineOptions, small: native.Model | None
+) -> native.Session:
+    """A session in which those draft whom the plan names. small: the model of plan.draft_model."""
+    from medusa_cli import native
+
+    given: dict[str, Any] = {}
+    if plan.draft_model is not None:
+        given = {"draft_model": small, "draft_max": plan.draft_model.most}
+    elif (ahead := plan.lookahead) is not None:
+        given = {"lookahead": native.Lookahead(ahead.window, ahead.ngram, ahead.guesses)}
+    return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | None = None) -> native.Model:

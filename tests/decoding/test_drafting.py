@@ -9,7 +9,15 @@ import pytest
 
 from medusa_cli.decoding import drafting, trees
 from medusa_cli.decoding.devices import DeviceKind
-from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
+from medusa_cli.decoding.drafting import (
+    DraftModel,
+    DraftPlan,
+    FixedTree,
+    HeadsFacts,
+    Lookahead,
+    ModelFacts,
+    Tuned,
+)
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import DynamicStart, NamedTree
 from medusa_cli.models.references import ModelRef
@@ -38,6 +46,8 @@ TUNED_PLAIN = Tuned([], False, LEARNED)
 TUNED_ONLY_DYNAMIC = Tuned([], True, LEARNED)
 
 CHAIN = trees.named("chain_4")
+SMALL = DraftModel(Path("small.gguf"))
+CHAIN_OF_4 = FixedTree([[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]])
 WRITTEN = NamedTree("my.json", [[0], [2]], strict=True)
 
 
@@ -49,8 +59,14 @@ def asked(
     no_heads: bool = False,
     no_spec: bool = False,
     recycling: bool = False,
+    draft_model: Path | None = None,
+    draft_max: int = 0,
+    lookahead: str | None = None,
 ) -> DraftOptions:
-    return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling)
+    return DraftOptions(
+        heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling,
+        draft_model=draft_model, draft_max=draft_max, lookahead=lookahead,
+    )  # fmt: skip
 
 
 def fixed(
@@ -70,6 +86,56 @@ def plain(*, lookup: bool = True, recycling: bool = False) -> DraftPlan:
 
 NOTHING, LOOKUP = DraftPlan(), DraftPlan(lookup=True)
 DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_63").choices
+
+
+@pytest.mark.parametrize(
+    ("options", "seeded", "expected"),
+    [
+        (asked(), False, DraftPlan(None, CHAIN_OF_4, "chain", lookup=True)),
+        (asked(), True, DraftPlan(None, CHAIN_OF_4, "chain")),
+        (asked("static", lookup=False), False, DraftPlan(None, CHAIN_OF_4, "chain")),
+        (asked(draft_max=2), True, DraftPlan(None, FixedTree([[0], [0, 0]]), "chain")),
+        (asked("dynamic", draft_max=7), False, DraftPlan(None, UNKNOWN, "dynamic")),
+        (asked("dynamic", recycling=True), False, DraftPlan(None, UNKNOWN, "dynamic", recycling=True)),
+        (asked("chain_4"), False, DraftPlan(None, FixedTree(CHAIN.choices), "chain_4")),
+    ],
+)
+def test_a_draft_model_fills_trees(options: DraftOptions, seeded: bool, expected: DraftPlan) -> None:
+    options = dataclasses.replace(options, draft_model=SMALL.file)
+    expected = dataclasses.replace(expected, draft_model=DraftModel(SMALL.file, options.draft_max or 4))
+    tree = CHAIN if drafting.named_tree(options) else None
+    # The model's own heads are left alone.
+    assert drafting.plan(options, CPU, tree=tree, seeded=seeded) == expected
+    assert drafting.heads_to_load(options, CPU) is None
+    assert not drafting.uses_profile(options)
+    assert drafting.plan(dataclasses.replace(options, no_spec=True), CPU) == NOTHING
+
+
+def test_lookahead_drafts_alone() -> None:
+    assert drafting.plan(asked(lookahead="4, 3,2"), CPU) == DraftPlan(lookahead=Lookahead(4, 3, 2))
+    assert drafting.plan(asked(lookahead="4,3,2", no_spec=True), CPU) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "message"),
+    [
+        (asked(heads=GIVEN, draft_model=BASE), CPU, "--draft-model drafts without --heads: leave one of them out"),
+        (asked(lookahead="4,4,4", draft_model=BASE), CPU,
+         "--draft-model drafts without --lookahead: leave one of them out"),
+        (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead drafts without --tree: leave one of them out"),
+        (asked(lookup=True, lookahead="4,4,4"), CPU, "--lookahead drafts without --lookup: leave one of them out"),
+        (asked(recycling=True, draft_model=BASE), CPU,
+         "--recycling drafts beside dynamic trees, not beside a chain: add --tree dynamic"),
+        (asked(draft_model=BASE), MAMBA,
+         "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --draft-model"),
+        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: three numbers are needed, such as 4,4,4"),
+        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: three numbers are needed, such as 4,4,4"),
+    ],
+)  # fmt: skip
+def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFacts, message: str) -> None:
+    with pytest.raises(MedusaError) as caught:
+        drafting.plan(options, model)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -333,12 +399,15 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
     from medusa_cli.bench.methods import METHODS
 
     # Whatever tree and heads medusa is measured with, the other methods draft as they do without them.
-    options = asked("dynamic", heads=GIVEN)
+    options = asked("dynamic", heads=GIVEN, draft_model=SMALL.file)
     for name, expected in (
         ("stock", NOTHING),
         ("plain", NOTHING),
         ("llama-lookup", NOTHING),
-        ("draft-model", NOTHING),
+        ("llama-draft-model", NOTHING),
+        ("draft-model", DraftPlan(tree=CHAIN_OF_4, tree_name="chain", draft_model=SMALL)),
+        ("draft-model-tree", DraftPlan(tree=UNKNOWN, tree_name="dynamic", draft_model=SMALL)),
+        ("lookahead", DraftPlan(lookahead=Lookahead(4, 4, 4))),
         ("lookup", LOOKUP),
         ("medusa", DraftPlan(GIVEN, UNKNOWN, "dynamic")),
         ("medusa+lookup", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True)),

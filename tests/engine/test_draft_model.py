@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from fixtures import tiny_base, tiny_recurrent
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native
@@ -81,9 +82,7 @@ def test_tokens_per_step_are_those_of_the_paper(alpha: float, gamma: int) -> Non
     counts = []
     for seed in range(12):
         session = fake(chain(gamma), alpha, seed=seed, context_size=1300)
-        counts += [
-            len(path) for path in session.generate(PROMPT, max_tokens=1200, ignore_eos=True).paths[:-1]
-        ]
+        counts += [len(path) for path in session.generate(PROMPT, max_tokens=1200, ignore_eos=True).paths[:-1]]
     expected = (1 - alpha ** (gamma + 1)) / (1 - alpha)
     mean = sum(counts) / len(counts)
     deviation = math.sqrt(sum((count - mean) ** 2 for count in counts) / len(counts) / len(counts))
@@ -127,11 +126,24 @@ def test_the_demo_model_drafts_for_itself(demo_model_path: Path) -> None:
     assert wide.last.stats["acceptance_per_depth"][:2] == [1.0, 1.0]
 
 
-@pytest.mark.model
-def test_a_draft_model_that_does_not_fit_is_refused(demo_model_path: Path, other_vocabulary: Path) -> None:
-    model, other = (native.Model(str(path), n_gpu_layers=0) for path in (demo_model_path, other_vocabulary))
-    heads_tree = native.Tree(chain(2))
-    with pytest.raises(native.NativeError, match=r"has another token 700 \(.*\): give a draft model of the same vocab"):
-        native.Session(model, tree=heads_tree, draft_model=other)
+def renamed(path: Path, text: str, other: str) -> Path:
+    """The model with another text, as long as that, for one token."""
+    before, after = (len(name).to_bytes(8, "little") + name.encode() for name in (text, other))
+    data = path.read_bytes()
+    assert data.count(before) == 1
+    path.write_bytes(data.replace(before, after))
+    return path
+
+
+def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    model = native.Model(str(tiny_base(tmp_path / "base.gguf")))
+    other = native.Model(str(renamed(tiny_base(tmp_path / "other.gguf"), "cu", "cx")))
+    tree = native.Tree(chain(2))
+    with pytest.raises(native.NativeError, match=r"other.gguf has another token 300 \(cx, not cu\): give a draft"):
+        native.Session(model, tree=tree, draft_model=other)
+    recurrent = native.Model(str(tiny_recurrent(tmp_path / "recurrent.gguf")))
+    with pytest.raises(native.NativeError, match="recurrent model, whose state cannot go back"):
+        native.Session(model, tree=tree, draft_model=recurrent)
     with pytest.raises(native.NativeError, match="lower --draft-max"):
         native.Session(model, dynamic=native.DynamicTree(), draft_model=model, draft_max=60)
+    assert native.Session(model, tree=tree, draft_model=model).generate([1, 5], max_tokens=4).text
