@@ -18,7 +18,7 @@ STORED_TREE = "heads"
 """Name of the tree that came with the heads."""
 CHAIN = "chain"
 """Name of the tree that a draft model fills where nothing is said."""
-LOOKAHEAD = "4,4,4"
+LOOKAHEAD = "4,3,4"
 """Window, n-gram and guesses of lookahead decoding in a benchmark where nothing is said."""
 
 
@@ -216,7 +216,7 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: NamedTree | N
 
 
 def parse_lookahead(text: str) -> Lookahead:
-    """ "4,4,4" -> Lookahead(4, 4, 4). MedusaError for anything else."""
+    """ "4,3,4" -> Lookahead(4, 3, 4). MedusaError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise MedusaError(f"--lookahead {text}: three numbers are needed, such as {LOOKAHEAD}")

@@ -14,7 +14,7 @@ namespace medusa {
 // As the paper calls them: W columns of the window, n-grams of N tokens, at most G of them verified in a step.
 struct LookaheadParams {
     int window = 4;
-    int ngram = 4;
+    int ngram = 3;
     int guesses = 4;
 };
 

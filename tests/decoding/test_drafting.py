@@ -128,8 +128,8 @@ def test_lookahead_drafts_alone() -> None:
          "--recycling drafts beside dynamic trees, not beside a chain: add --tree dynamic"),
         (asked(draft_model=BASE), MAMBA,
          "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --draft-model"),
-        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: three numbers are needed, such as 4,4,4"),
-        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: three numbers are needed, such as 4,4,4"),
+        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: three numbers are needed, such as 4,3,4"),
+        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: three numbers are needed, such as 4,3,4"),
     ],
 )  # fmt: skip
 def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFacts, message: str) -> None:
@@ -407,7 +407,7 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
         ("llama-draft-model", NOTHING),
         ("draft-model", DraftPlan(tree=CHAIN_OF_4, tree_name="chain", draft_model=SMALL)),
         ("draft-model-tree", DraftPlan(tree=UNKNOWN, tree_name="dynamic", draft_model=SMALL)),
-        ("lookahead", DraftPlan(lookahead=Lookahead(4, 4, 4))),
+        ("lookahead", DraftPlan(lookahead=Lookahead(4, 3, 4))),
         ("lookup", LOOKUP),
         ("medusa", DraftPlan(GIVEN, UNKNOWN, "dynamic")),
         ("medusa+lookup", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True)),
