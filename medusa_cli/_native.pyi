@@ -516,11 +516,12 @@ class testing:
             recycling: bool = False,
             draft_model: bool = False,
             lookahead: Lookahead | None = None,
+            heads_ms: float = 0.0,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
             dynamic: trees are grown, as deep as `tree`. draft_model: a second model guesses, with branches and a cache
-            of its own, in place of heads.
+            of its own, in place of heads. heads_ms: each level of the heads takes so long, and costs are learned.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...

@@ -28,6 +28,8 @@ class LevelSource {
     virtual DrafterNeeds needs() const = 0;
     // Whether asking takes no time worth saving: then it is asked at every step.
     virtual bool is_free() const { return false; }
+    // begin() of a step that asks only for what takes no time worth saving. False: there is no such part.
+    virtual bool begin_free(const DraftInput& input) { return false; }
     // Levels it can fill.
     virtual int depth() const = 0;
     // A generation starts after `prompt`.

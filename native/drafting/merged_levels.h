@@ -25,13 +25,20 @@ class MergedLevels final : public LevelSource {
     void rolled_back(int position) override { heads_->rolled_back(position); }
     void verified(const Verified& step) override { recycled_->verified(step); }
     void begin(const DraftInput& input) override {
+        asks_heads_ = true;
         heads_->begin(input);
         recycled_->begin(input);
+    }
+    bool begin_free(const DraftInput& input) override {
+        asks_heads_ = false;
+        recycled_->begin(input);
+        return true;
     }
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:
     std::unique_ptr<LevelSource> heads_, recycled_;
+    bool asks_heads_ = true;  // in this step
     LevelDrafts of_heads_, of_recycled_;
 };
 

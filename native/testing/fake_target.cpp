@@ -91,6 +91,7 @@ void FakeLevels::begin(const DraftInput& input) {
 }
 
 void FakeLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    const Stopwatch watch;
     out = {ranks, {}, {}};
     for (size_t at = 0; at < paths.size(); at += static_cast<size_t>(depth)) {
         std::vector<Token> path = before_;
@@ -101,6 +102,8 @@ void FakeLevels::level(int depth, std::span<const Token> paths, int ranks, Level
             out.tokens.push_back(order.at(rank));
             out.q.push_back(q);
         }
+    }
+    while (watch.elapsed_ms() < level_ms_) {
     }
 }
 

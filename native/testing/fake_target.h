@@ -56,10 +56,12 @@ class FakeGuesses {
     uint64_t seed_;
 };
 
-// The guesses level by level; probabilities halve from rank to rank, and differ from node to node.
+// The guesses level by level; probabilities halve from rank to rank, and differ from node to node. Each level takes so
+// many milliseconds.
 class FakeLevels final : public LevelSource {
   public:
-    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed) : guesses_(guesses), depth_(depth), seed_(seed) {}
+    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed, double level_ms)
+        : guesses_(guesses), depth_(depth), seed_(seed), level_ms_(level_ms) {}
     DrafterNeeds needs() const override { return {}; }
     int depth() const override { return depth_; }
     void begin(const DraftInput& input) override;
@@ -69,6 +71,7 @@ class FakeLevels final : public LevelSource {
     FakeGuesses guesses_;
     int depth_;
     uint64_t seed_;
+    double level_ms_;
     std::vector<Token> before_;  // the context without the root
 };
 

@@ -102,6 +102,20 @@ def test_recycled_tokens_below_bad_heads_still_draft() -> None:
     assert drafted.stats["tokens_per_step"] > 1.2
 
 
+def test_heads_that_are_not_asked_leave_recycled_tokens_alone() -> None:
+    # A level of the heads takes as long as many steps, and is never right: soon it is hardly ever asked for.
+    heads_ms = 2.0
+    session = testing.FakeSession(
+        native.Tree(CHAIN), context_size=700, acceptance=0.0, seed=11, memory=2, dynamic=True, recycling=True,
+        heads_ms=heads_ms,
+    )  # fmt: skip
+    drafted = session.generate(PROMPT, max_tokens=400, ignore_eos=True)
+    plain = fake(recycling=False, context_size=700).generate(PROMPT, max_tokens=400, ignore_eos=True)
+    assert drafted.tokens == plain.tokens
+    assert drafted.stats["timings_ms"]["draft"] < heads_ms * len(drafted.paths)
+    assert drafted.stats["tokens_per_step"] > 1.2
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("with_heads", [False, True])
 def test_the_demo_model_says_the_same(demo_model_path: Path, with_heads: bool) -> None:
