@@ -35,11 +35,11 @@ def _without_heads(options: DraftOptions) -> DraftOptions:
 
 
 def _lookup_alone(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_without_heads(options), lookup=True)
+    return dataclasses.replace(_without_heads(options), lookup=True, recycling=False)
 
 
 def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
-    return lambda options: dataclasses.replace(_with_heads(options), lookup=lookup)
+    return lambda options: dataclasses.replace(_with_heads(options), lookup=lookup, recycling=False)
 
 
 def _recycling_without_heads(options: DraftOptions) -> DraftOptions:
@@ -53,7 +53,7 @@ def _with_recycling(options: DraftOptions) -> DraftOptions:
 
 def _draft_model(tree: str | None) -> Callable[[DraftOptions], DraftOptions]:
     return lambda options: dataclasses.replace(
-        _without_heads(options), draft_model=options.draft_model, lookup=False, tree=tree
+        _without_heads(options), draft_model=options.draft_model, lookup=False, recycling=False, tree=tree
     )
 
 

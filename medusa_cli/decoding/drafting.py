@@ -173,8 +173,10 @@ def plan(
         return _without_heads(options, model, tree, seeded)
     lookup = _lookup(options, model, seeded)
     recycling = _recycling(options, model)
+    wherever_no_heads = _is_default(options) and not seeded and not model.is_recurrent and not options.no_spec
+    alone = wherever_no_heads if recycling is None else recycling
     if path is None:
-        return DraftPlan(lookup=lookup, recycling=recycling)
+        return DraftPlan(lookup=lookup, recycling=alone)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
@@ -182,7 +184,8 @@ def plan(
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
-    return DraftPlan(path, chosen, name, lookup, watchdog, recycling and not isinstance(chosen, FixedTree))
+    room = not isinstance(chosen, FixedTree)
+    return DraftPlan(path, chosen, name, lookup, watchdog, room and (alone if chosen is None else bool(recycling)))
 
 
 def _without_heads(options: DraftOptions, model: ModelFacts, tree: NamedTree | None, seeded: bool) -> DraftPlan:
@@ -208,7 +211,7 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: NamedTree | N
         tree_name, chosen = trees.DYNAMIC, DynamicStart()
     else:
         tree_name, chosen = CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
-    recycling = _recycling(options, model)
+    recycling = bool(_recycling(options, model))
     if recycling and isinstance(chosen, FixedTree):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside a {tree_name}: add --tree dynamic")
     lookup = _lookup(options, model, seeded)
@@ -239,10 +242,10 @@ def _lookup(options: DraftOptions, model: ModelFacts, seeded: bool) -> bool:
     return _is_default(options) and not seeded and not model.is_recurrent
 
 
-def _recycling(options: DraftOptions, model: ModelFacts) -> bool:
+def _recycling(options: DraftOptions, model: ModelFacts) -> bool | None:
     """As asked for. MedusaError when the model cannot."""
     if options.no_spec or not options.recycling:
-        return False
+        return False if options.no_spec else options.recycling
     if model.is_recurrent:
         raise MedusaError(f"{recurrent(model)} drafts: leave out --recycling")
     return True

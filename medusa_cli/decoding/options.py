@@ -151,14 +151,15 @@ class DraftOptions:
         ),
     ] = None
     recycling: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--recycling",
+            "--recycling/--no-recycling",
+            show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft the model's own likeliest next tokens, too (no heads needed).",
+            help="Draft the model's own likeliest next tokens; default: where no heads draft, unless --seed is given.",
         ),
-    ] = False
+    ] = None
     draft_model: Annotated[
         Path | None,
         typer.Option(

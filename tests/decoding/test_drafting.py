@@ -58,7 +58,7 @@ def asked(
     lookup: bool | None = None,
     no_heads: bool = False,
     no_spec: bool = False,
-    recycling: bool = False,
+    recycling: bool | None = None,
     draft_model: Path | None = None,
     draft_max: int = 0,
     lookahead: str | None = None,
@@ -79,12 +79,13 @@ def dynamic(start: DynamicStart = UNKNOWN, *, lookup: bool = True, recycling: bo
     return DraftPlan(BASE, start, "dynamic", lookup, recycling=recycling)
 
 
-def plain(*, lookup: bool = True, recycling: bool = False) -> DraftPlan:
-    """Heads are loaded, and draft nothing."""
-    return DraftPlan(BASE, lookup=lookup, recycling=recycling)
+def plain(*, others: bool = True) -> DraftPlan:
+    """Heads are loaded, and draft nothing. others: what needs no heads does."""
+    return DraftPlan(BASE, lookup=others, recycling=others)
 
 
 NOTHING, LOOKUP = DraftPlan(), DraftPlan(lookup=True)
+RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=True)
 DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_63").choices
 
 
@@ -141,21 +142,23 @@ def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFa
 @pytest.mark.parametrize(
     ("options", "seeded", "model", "expected"),
     [
-        # Which file, and whether lookup drafts.
-        (asked(), False, BARE, LOOKUP),
+        # Which file, and whether lookup and recycling draft.
+        (asked(), False, BARE, BOTH),
         (asked(), True, BARE, NOTHING),
-        (asked("static"), False, BARE, LOOKUP),
+        (asked("static"), False, BARE, BOTH),
         (asked(lookup=True), True, BARE, LOOKUP),
-        (asked(lookup=False), False, BARE, NOTHING),
-        (asked(no_heads=True), False, CPU, LOOKUP),
+        (asked(lookup=False), False, BARE, RECYCLING),
+        (asked(no_heads=True), False, CPU, BOTH),
         (asked(no_heads=True), True, CPU, NOTHING),
         (asked(no_heads=True, lookup=True), True, CPU, LOOKUP),
-        (asked(no_heads=True, lookup=False), False, CPU, NOTHING),
-        (asked(no_heads=True, heads=GIVEN), False, CPU, LOOKUP),
+        (asked(no_heads=True, lookup=False), False, CPU, RECYCLING),
+        (asked(no_heads=True, heads=GIVEN), False, CPU, BOTH),
         # A tree, though nothing fills it, says that drafts are to be those of the tree.
         (asked("chain_4", no_heads=True), False, CPU, NOTHING),
         (asked("dynamic", no_heads=True), False, BARE, NOTHING),
         (asked("dynamic", no_heads=True, lookup=True), False, CPU, LOOKUP),
+        (asked(recycling=False), False, BARE, LOOKUP),
+        (asked(recycling=False, lookup=False), False, BARE, NOTHING),
         (asked(no_spec=True), False, CPU, NOTHING),
         (asked(no_spec=True, lookup=True, heads=GIVEN), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
@@ -231,7 +234,7 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, True, METAL, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         (None, True, CPU, HEADS, TUNED, fixed("tuned", FIXED, lookup=False)),
         (None, True, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED, lookup=False)),
-        (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(lookup=False)),
+        (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(others=False)),
         ("static", True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         # A dynamic tree is asked for: also on a GPU, also with a seed, with what was learned where it is known.
         ("dynamic", False, CPU, HEADS, None, dynamic(lookup=False)),
@@ -253,9 +256,6 @@ def test_the_tree_of_heads(
     assert found.dynamic == (expected.tree_name == "dynamic")
 
 
-RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=True)
-
-
 @pytest.mark.parametrize(
     ("options", "seeded", "model", "tuned", "expected"),
     [
@@ -273,14 +273,14 @@ RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=Tr
         (asked(recycling=True), False, CPU, TUNED_DYNAMIC, dynamic(LEARNED, recycling=True)),
         (asked("dynamic", recycling=True), False, GPU, None, dynamic(lookup=False, recycling=True)),
         (asked("dynamic", recycling=True), True, CPU, TUNED, dynamic(LEARNED, lookup=False, recycling=True)),
-        (asked(recycling=True), False, CPU, TUNED_PLAIN, plain(recycling=True)),
+        (asked(recycling=True), False, CPU, TUNED_PLAIN, plain()),
         (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
         (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
         (asked(recycling=True), False, GPU, None, dynamic(recycling=True)),
         (asked(recycling=True), True, GPU, None, fixed("heads", STORED, lookup=False)),
     ],
 )
-def test_recycling_is_asked_for_and_needs_a_dynamic_tree_beside_heads(
+def test_recycling_beside_heads_is_asked_for_and_needs_a_dynamic_tree(
     options: DraftOptions, seeded: bool, model: ModelFacts, tuned: Tuned | None, expected: DraftPlan
 ) -> None:
     assert drafting.plan(options, model, HEADS, tuned, seeded=seeded) == expected
