@@ -358,6 +358,11 @@ class Session:
         checked once per step and per prompt chunk) ends the generation within one step and is raised; the tokens
         emitted so far stay available as `last`. accept None: greedy at temperature 0, exact above.
         """
+    @property
+    def recycled(self) -> bytes:
+        """What recycling has learned, for another session: holds token ids of the text."""
+    def recall(self, recycled: bytes) -> None:
+        """Goes on from what another session's `recycled` was. NativeError, and nothing changes, where it is damaged."""
     last: Generation | None
     """The newest generation, also when it was cut short by an exception (stop_reason "cancelled")."""
     def cancel(self) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli import __version__
-from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train, tune
+from medusa_cli.commands import bench, chat, convert, doctor, forget, generate, inspect, split, train, tune
 from medusa_cli.commands.registry import add_command
 from medusa_cli.support.errors import report
 
@@ -65,6 +65,7 @@ add_command(app, "train", train.train)
 add_command(app, "tune", tune.tune)
 app.add_typer(bench.app, name="bench")
 add_command(app, "doctor", doctor.doctor)
+add_command(app, "forget", forget.forget)
 
 
 def main() -> None:

@@ -134,8 +134,8 @@ def run(
             min=0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help=f"Tokens in a row of the methods named draft-model and of llama-lookup; 0: {DRAFT_MAX}, and 2 on a CPU "
-            "or 10 on a GPU in llama-cpp-python.",
+            help=f"Tokens in a row of the methods named draft-model and of llama-lookup; 0: {DRAFT_MAX}, and in "
+            "llama-cpp-python 2 on a CPU or 10 on a GPU.",
         ),
     ] = 0,
     lookahead: Annotated[

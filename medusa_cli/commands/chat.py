@@ -39,7 +39,7 @@ def chat(
     from medusa_cli.chat.commands import COMMANDS
     from medusa_cli.chat.repl import Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
-    from medusa_cli.decoding.runtime import open_engine
+    from medusa_cli.decoding.runtime import keeping, open_engine
     from medusa_cli.support.files import valid_text
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
@@ -49,7 +49,8 @@ def chat(
     screen = TerminalScreen(reader.interactive, color_drafts)
     for line in first_screen(opened, chosen):
         screen.note(line)
-    code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
+    with keeping(opened, console.messages()):
+        code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
     if code:
         raise typer.Exit(code)
 

@@ -137,7 +137,7 @@ class DraftOptions:
     no_heads: Annotated[
         bool,
         typer.Option(
-            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup alone drafts."
+            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup and recycling draft."
         ),
     ] = False
     lookup: Annotated[
@@ -160,6 +160,15 @@ class DraftOptions:
             help="Draft the model's own likeliest next tokens; default: where no heads draft, unless --seed is given.",
         ),
     ] = None
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history/--no-history",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Keep what recycling learns for the next run, in a file that only you can read.",
+        ),
+    ] = False
     draft_model: Annotated[
         Path | None,
         typer.Option(

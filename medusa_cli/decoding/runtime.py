@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,8 @@ class Engine:
     session: native.Session
     n_ctx: int
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
+    kept: Path | None = None
+    """The file for what recycling learns, where that is to be kept."""
 
     @property
     def tree_nodes(self) -> int:
@@ -76,6 +79,21 @@ class Engine:
             watchdog=self.plan.watchdog and settings.seed is None,
             on_step=on_step,
         )
+
+
+@contextlib.contextmanager
+def keeping(engine: Engine, console: Console) -> Iterator[None]:
+    """Whatever ends the block, what was learned in it is kept where that is wanted."""
+    try:
+        yield
+    finally:
+        if engine.kept is not None:
+            from medusa_cli.decoding import history
+
+            try:
+                history.keep(engine.session, engine.kept)
+            except MedusaError as error:
+                console.print(f"note: nothing was kept: {error}", markup=False, soft_wrap=True)
 
 
 def open_engine(
@@ -124,7 +142,23 @@ def _open(
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, heads, plan, options, small)
-    return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
+    kept = _recall(model, session, plan, console) if draft.history else None
+    return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx), kept)
+
+
+def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:
+    """The file of what recycling learns, which the session knows by now. A damaged one is a remark, and left out."""
+    from medusa_cli.decoding import history
+
+    if not plan.recycling:
+        console.print("note: --history keeps what recycling learns, and nothing is recycled: add --recycling")
+        return None
+    path = history.path_of(model)
+    try:
+        history.recall(session, path)
+    except MedusaError as error:
+        console.print(f"note: {error}", markup=False, soft_wrap=True)
+    return path
 
 
 def within_memory(

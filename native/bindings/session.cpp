@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
+#include "drafting/recycling_file.h"
 #include "llama/backend.h"
 
 namespace medusa {
@@ -151,6 +152,12 @@ void bind_params(nb::module_& m) {
 
 }  // namespace
 
+RecyclingLevels& SessionBinding::recycling() const {
+    if (!recycling_) throw Error("this session recycles no tokens");
+    if (busy_) throw Error("this session is generating: wait for it");
+    return *recycling_;
+}
+
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
                                     const nb::object& on_step) {
     if (busy_.exchange(true)) throw Error("this session is generating already: wait for it or open another");
@@ -223,6 +230,19 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                          if (self.dynamic()) return self.dynamic()->calibration();
                          return std::nullopt;
                      })
+        .def_prop_ro("recycled",
+                     [](SessionBinding& self) {
+                         RecyclingLevels& known = self.recycling();
+                         const std::string learned = to_bytes(known.table(), known.worth());
+                         return nb::bytes(learned.data(), learned.size());
+                     })
+        .def(
+            "recall",
+            [](SessionBinding& self, const nb::bytes& recycled) {
+                RecyclingLevels& known = self.recycling();
+                from_bytes({recycled.c_str(), recycled.size()}, known.table(), known.worth());
+            },
+            "recycled"_a)
         .def_prop_ro("last",
                      [](SessionBinding& self) -> std::optional<Generation> {
                          if (const Generation* last = self.session().last()) return *last;

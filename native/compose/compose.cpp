@@ -7,7 +7,6 @@
 #include "drafting/lookahead_drafter.h"
 #include "drafting/lookup_drafter.h"
 #include "drafting/merged_levels.h"
-#include "drafting/recycling.h"
 
 namespace medusa {
 namespace {
@@ -28,11 +27,12 @@ TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
 // The levels and recycled tokens of a plan, without prompt lookup; null where neither drafts.
 std::unique_ptr<Drafter> tree_drafter(const DraftingPlan& plan, Target& target, const MakeLevels& make_levels,
                                       const DynamicTreeStart& start, const std::shared_ptr<DraftCost>& cost,
-                                      const DynamicTreeDrafter*& dynamic) {
+                                      ComposedSession& parts) {
     std::unique_ptr<LevelSource> levels;
     if (plan.has_levels()) levels = make_levels(target);
     if (plan.recycling) {
         auto recycled = std::make_unique<RecyclingLevels>(target.vocab_size());
+        parts.recycling = recycled.get();
         if (levels) {
             levels = std::make_unique<MergedLevels>(std::move(levels), std::move(recycled));
         } else {
@@ -43,7 +43,7 @@ std::unique_ptr<Drafter> tree_drafter(const DraftingPlan& plan, Target& target, 
     if (!plan.dynamic && !plan.recycling) return std::make_unique<HeadsDrafter>(std::move(levels));
     auto drafter =
         std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), start.calibration, cost);
-    dynamic = drafter.get();
+    parts.dynamic = drafter.get();
     return drafter;
 }
 
@@ -60,7 +60,7 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
     if (plan.lookahead) {
         drafter = std::make_unique<LookaheadDrafter>(*plan.lookahead);
     } else {
-        drafter = tree_drafter(plan, *target, make_levels, start, cost, composed.dynamic);
+        drafter = tree_drafter(plan, *target, make_levels, start, cost, composed);
     }
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =

@@ -10,6 +10,7 @@
 #include "drafting/dynamic_tree_drafter.h"
 #include "drafting/level_source.h"
 #include "drafting/lookahead.h"
+#include "drafting/recycling.h"
 
 namespace medusa {
 
@@ -33,7 +34,9 @@ using MakeLevels = std::function<std::unique_ptr<LevelSource>(Target& target)>;
 
 struct ComposedSession {
     std::unique_ptr<Session> session;
-    const DynamicTreeDrafter* dynamic = nullptr;  // the part of the session that grows its trees, where there is one
+    // Parts of the session, where there are such.
+    const DynamicTreeDrafter* dynamic = nullptr;  // grows its trees
+    RecyclingLevels* recycling = nullptr;         // knows what was likely before
 };
 
 ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,
