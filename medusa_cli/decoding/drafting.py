@@ -46,12 +46,13 @@ class HeadsFacts:
 class Tuned:
     """A profile. choices: of its fixed tree, none where plain decoding is faster; dynamic: a dynamic tree was fastest.
 
-    start: what was learned of dynamic trees.
+    start: what was learned of dynamic trees. recycling: they were fastest with recycled tokens.
     """
 
     choices: Choices
     dynamic: bool
     start: DynamicStart
+    recycling: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,9 @@ def plan(
         return _without_heads(options, model, tree, seeded)
     lookup = _lookup(options, model, seeded)
     recycling = _recycling(options, model)
-    wherever_no_heads = _is_default(options) and not seeded and not model.is_recurrent and not options.no_spec
-    alone = wherever_no_heads if recycling is None else recycling
+    may_recycle = _is_default(options) and not seeded and not model.is_recurrent and not options.no_spec
     if path is None:
-        return DraftPlan(lookup=lookup, recycling=alone)
+        return DraftPlan(lookup=lookup, recycling=may_recycle if recycling is None else recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
@@ -184,8 +184,9 @@ def plan(
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
-    room = not isinstance(chosen, FixedTree)
-    return DraftPlan(path, chosen, name, lookup, watchdog, room and (alone if chosen is None else bool(recycling)))
+    pays = may_recycle and (chosen is None or (tuned is not None and tuned.dynamic and tuned.recycling))
+    recycles = not isinstance(chosen, FixedTree) and (pays if recycling is None else recycling)
+    return DraftPlan(path, chosen, name, lookup, watchdog, recycles)
 
 
 def _without_heads(options: DraftOptions, model: ModelFacts, tree: NamedTree | None, seeded: bool) -> DraftPlan:

@@ -43,6 +43,7 @@ FIXED = [[0], [0, 0]]
 TUNED = Tuned(FIXED, False, LEARNED)
 TUNED_DYNAMIC = Tuned(FIXED, True, LEARNED)
 TUNED_PLAIN = Tuned([], False, LEARNED)
+TUNED_RECYCLING = Tuned(FIXED, True, LEARNED, recycling=True)
 TUNED_ONLY_DYNAMIC = Tuned([], True, LEARNED)
 
 CHAIN = trees.named("chain_4")
@@ -215,6 +216,10 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, False, GPU, HEADS, TUNED_DYNAMIC, dynamic(LEARNED)),
         (None, False, CPU, HEADS, TUNED_ONLY_DYNAMIC, dynamic(LEARNED)),
         (None, False, CPU, HEADS, TUNED_PLAIN, plain()),
+        (None, False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, recycling=True)),
+        (None, True, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED, lookup=False)),
+        ("static", False, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED)),
+        ("dynamic", False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, lookup=False)),
         (None, False, GPU, HEADS, TUNED_PLAIN, plain()),
         # A fixed tree is asked for, or a seed, which leaves lookup out too.
         ("static", False, CPU, HEADS, None, fixed("heads", STORED, 4)),
@@ -274,6 +279,7 @@ def test_the_tree_of_heads(
         (asked("dynamic", recycling=True), False, GPU, None, dynamic(lookup=False, recycling=True)),
         (asked("dynamic", recycling=True), True, CPU, TUNED, dynamic(LEARNED, lookup=False, recycling=True)),
         (asked(recycling=True), False, CPU, TUNED_PLAIN, plain()),
+        (asked(recycling=False), False, CPU, TUNED_RECYCLING, dynamic(LEARNED)),
         (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
         (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
         (asked(recycling=True), False, GPU, None, dynamic(recycling=True)),
