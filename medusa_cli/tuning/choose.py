@@ -152,8 +152,8 @@ class Verdict:
 def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> Verdict:
     """The measured best and why.
 
-    measured: speed over plain decoding by name, of some of the candidates, of DYNAMIC, WITH_LOOKUP and WITH_RECYCLING, at
-    the first position.
+    measured: speed over plain decoding by name, of some of the candidates, of DYNAMIC, WITH_LOOKUP and WITH_RECYCLING,
+    at the first position.
     """
     tried = [candidate for candidate in candidates if candidate.name in measured]
     if not tried:
