@@ -315,6 +315,17 @@ class DynamicTree:
     @property
     def costs(self) -> list[tuple[int, float]]: ...
 
+class Lookahead:
+    """Lookahead decoding: columns of the window, tokens of an n-gram, n-grams verified in a step at most."""
+
+    def __init__(self, window: int = 4, ngram: int = 3, guesses: int = 4) -> None: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def ngram(self) -> int: ...
+    @property
+    def guesses(self) -> int: ...
+
 class Session:
     """One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt."""
 
@@ -331,11 +342,18 @@ class Session:
         lookup: bool = False,
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
+        draft_model: Model | None = None,
+        draft_max: int = 0,
+        lookahead: Lookahead | None = None,
     ) -> None:
         """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: as many as there are physical cores, or fewer where other
         programs need them. tree None: root only.
 
         dynamic: in place of a tree; .tree is then a chain of all heads.
+
+        draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's own.
+
+        lookahead: drafts alone.
 
         lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.
 
@@ -371,6 +389,11 @@ class Session:
         checked once per step and per prompt chunk) ends the generation within one step and is raised; the tokens
         emitted so far stay available as `last`. accept None: greedy at temperature 0, exact above.
         """
+    @property
+    def recycled(self) -> bytes:
+        """What recycling has learned, for another session: holds token ids of the text."""
+    def recall(self, recycled: bytes) -> None:
+        """Goes on from what another session's `recycled` was. NativeError, and nothing changes, where it is damaged."""
     last: Generation | None
     """The newest generation, also when it was cut short by an exception (stop_reason "cancelled")."""
     def cancel(self) -> None:
@@ -528,9 +551,14 @@ class testing:
             dynamic: bool = False,
             recycling: bool = False,
             snapshots: int | None = None,
+            draft_model: bool = False,
+            lookahead: Lookahead | None = None,
+            heads_ms: float = 0.0,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
+            draft_model: a second model guesses, with branches and a cache of its own, in place of heads. heads_ms: each
+            level of the heads takes so long, and costs are learned.
             dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
             tokens (0: it cannot); it follows chains.
             """

@@ -14,6 +14,7 @@ from medusa_cli.commands import (
     chat,
     convert,
     doctor,
+    forget,
     generate,
     inspect,
     list_models,
@@ -81,6 +82,7 @@ add_command(app, "train", train.train)
 add_command(app, "tune", tune.tune)
 app.add_typer(bench.app, name="bench")
 add_command(app, "doctor", doctor.doctor)
+add_command(app, "forget", forget.forget)
 
 
 def main() -> None:

@@ -119,18 +119,18 @@ class LlamaCppDriver:
     def __init__(self, spec: Spec) -> None:
         import llama_cpp
 
-        count = spec.draft_max or (DRAFT_MAX_GPU if llama_cpp.llama_supports_gpu_offload() else DRAFT_MAX_CPU)
+        count = spec.draft.draft_max or (DRAFT_MAX_GPU if llama_cpp.llama_supports_gpu_offload() else DRAFT_MAX_CPU)
         drafter: Drafter = LlamaPromptLookupDecoding(num_pred_tokens=count)
         self._small = None
-        if spec.draft_model is not None:
-            self._small = load(spec.draft_model, spec.engine)
+        if spec.draft.draft_model is not None:
+            self._small = load(str(spec.draft.draft_model), spec.engine)
             drafter = ModelDrafter(self._small, count)
         self._drafter = TimedDrafter(drafter)
         path = str(references.resolve(spec.model, messages()).path)
         self._llama = load(path, spec.engine, self._drafter)
         if self._small is not None and self._small.n_vocab() != self._llama.n_vocab():
             raise MedusaError(
-                f"{spec.draft_model} has {self._small.n_vocab()} tokens, {path} has {self._llama.n_vocab()}: "
+                f"{spec.draft.draft_model} has {self._small.n_vocab()} tokens, {path} has {self._llama.n_vocab()}: "
                 "give a draft model of the same family"
             )
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)

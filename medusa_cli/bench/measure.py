@@ -43,8 +43,6 @@ class Plan:
     seed: int = 0
     engine: EngineOptions = field(default_factory=EngineOptions)
     draft: DraftOptions = field(default_factory=DraftOptions)
-    draft_model: str | None = None
-    draft_max: int = 0
     synth_accept: float | None = None
     ref: ModelRef | None = None
 
@@ -55,13 +53,12 @@ class Plan:
 
     def spec(self, method: Method) -> Spec:
         """What the worker of `method` loads."""
-        draft_model = self.draft_model if method.needs_draft_model else None
         model, draft = self.model, method.draft(self.draft)
         if self.ref is not None:
             model = str(self.ref.path)
             if self.ref.heads is not None and may_use_heads(draft):
                 draft = dataclasses.replace(draft, heads=str(self.ref.heads.path))
-        return Spec(method.driver, model, self.engine, draft, draft_model, self.draft_max)
+        return Spec(method.driver, model, self.engine, draft)
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
         """(repeat, prompt, order), all prompts before the second repeat of any."""

@@ -6,16 +6,59 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from medusa_cli.decoding import trees
+from medusa_cli.decoding import drafting, trees
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.support.errors import MedusaError
 
 STOCK, PLAIN, MEDUSA, LOOKUP, DRAFT_MODEL = "stock", "plain", "medusa", "lookup", "draft-model"
-RECYCLING = "recycling"
+RECYCLING, LOOKAHEAD = "recycling", "lookahead"
 BASELINES = (STOCK, PLAIN)
 """What speedups are relative to, where they are among the methods of a run."""
 
 ENGINE, LLAMA_CPP = "engine", "llama_cpp"
+
+
+def _without_drafts(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_llama_draft_model(options), draft_model=None)
+
+
+def _llama_draft_model(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None, lookahead=None)
+
+
+def _with_heads(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(options, draft_model=None, lookahead=None)
+
+
+def _without_heads(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_with_heads(options), no_heads=True, heads=None, tree=None)
+
+
+def _lookup_alone(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_without_heads(options), lookup=True, recycling=False)
+
+
+def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
+    return lambda options: dataclasses.replace(_with_heads(options), lookup=lookup, recycling=False)
+
+
+def _recycling_without_heads(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_lookup_alone(options), recycling=True)
+
+
+def _with_recycling(options: DraftOptions) -> DraftOptions:
+    """Of trees dynamic ones alone hold recycled tokens."""
+    return dataclasses.replace(_with_heads(options), lookup=True, recycling=True, tree=options.tree or trees.DYNAMIC)
+
+
+def _draft_model(tree: str | None) -> Callable[[DraftOptions], DraftOptions]:
+    return lambda options: dataclasses.replace(
+        _without_heads(options), draft_model=options.draft_model, lookup=False, recycling=False, tree=tree
+    )
+
+
+def _lookahead(options: DraftOptions) -> DraftOptions:
+    return dataclasses.replace(_without_heads(options), lookahead=options.lookahead or drafting.LOOKAHEAD)
 
 
 @dataclass(frozen=True)
@@ -30,33 +73,12 @@ class Method:
 
     name: str
     summary: str
+    draft: Callable[[DraftOptions], DraftOptions]
     driver: str = ENGINE
     stock_kernels: bool = False
     needs_heads: bool = False
     needs_draft_model: bool = False
     same_sampler: bool = True
-    draft: Callable[[DraftOptions], DraftOptions] = lambda options: options
-
-
-def _without_drafts(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None)
-
-
-def _lookup_alone(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, no_heads=True, heads=None, tree=None, lookup=True)
-
-
-def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
-    return lambda options: dataclasses.replace(options, lookup=lookup)
-
-
-def _recycling_without_heads(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_lookup_alone(options), recycling=True)
-
-
-def _with_recycling(options: DraftOptions) -> DraftOptions:
-    """Of trees dynamic ones alone hold recycled tokens."""
-    return dataclasses.replace(options, lookup=True, recycling=True, tree=options.tree or trees.DYNAMIC)
 
 
 _ALL = (
@@ -82,6 +104,19 @@ _ALL = (
         draft=_with_recycling,
     ),
     Method(
+        DRAFT_MODEL,
+        "drafts of a smaller model, in a row",
+        needs_draft_model=True,
+        draft=_draft_model(None),
+    ),
+    Method(
+        f"{DRAFT_MODEL}-tree",
+        "drafts of a smaller model, in dynamic trees",
+        needs_draft_model=True,
+        draft=_draft_model(trees.DYNAMIC),
+    ),
+    Method(LOOKAHEAD, "lookahead decoding, without heads", draft=_lookahead),
+    Method(
         "llama-lookup",
         "llama-cpp-python's prompt lookup (its loop is Python)",
         driver=LLAMA_CPP,
@@ -90,13 +125,13 @@ _ALL = (
         draft=_without_drafts,
     ),
     Method(
-        DRAFT_MODEL,
+        f"llama-{DRAFT_MODEL}",
         "drafts of a smaller model, in llama-cpp-python (its loop is Python)",
         driver=LLAMA_CPP,
         stock_kernels=True,
         needs_draft_model=True,
         same_sampler=False,
-        draft=_without_drafts,
+        draft=_llama_draft_model,
     ),
 )
 METHODS = {method.name: method for method in _ALL}
@@ -131,4 +166,4 @@ def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: b
         if synthetic and method.driver != ENGINE:
             raise MedusaError(f"--synth-accept cannot make up what {method.name} accepts: leave that method out")
     if has_draft_model and not any(method.needs_draft_model for method in methods):
-        raise MedusaError(f"--draft-model is for the method {DRAFT_MODEL}: add it to --methods")
+        raise MedusaError(f"--draft-model is for the methods named {DRAFT_MODEL}: add one to --methods")

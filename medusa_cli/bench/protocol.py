@@ -12,14 +12,12 @@ from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, Eng
 
 @dataclass(frozen=True)
 class Spec:
-    """What a worker loads. draft_max: most tokens llama-cpp-python's drafters propose at a time."""
+    """What a worker loads."""
 
     driver: str
     model: str
     engine: EngineOptions
     draft: DraftOptions
-    draft_model: str | None = None
-    draft_max: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types: enums by value, paths as text."""

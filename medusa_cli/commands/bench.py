@@ -12,6 +12,7 @@ from medusa_cli.bench.methods import METHODS
 from medusa_cli.commands import bench_ablate
 from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import (
+    DRAFT_MAX,
     DRAFT_PANEL,
     MAX_SEED,
     AcceptKind,
@@ -118,11 +119,12 @@ def run(
     draft_model: Annotated[
         str | None,
         typer.Option(
+            "-md",
             "--draft-model",
             metavar="MODEL",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="A smaller model of the same vocabulary, for the method draft-model.",
+            help="A smaller model of the same vocabulary, for the methods named draft-model.",
         ),
     ] = None,
     draft_max: Annotated[
@@ -133,9 +135,20 @@ def run(
             min=0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Tokens that llama-lookup and draft-model draft; 0: 2 on a CPU, 10 on a GPU.",
+            help=f"Tokens in a row of the methods named draft-model and of llama-lookup; 0: {DRAFT_MAX}, and in "
+            "llama-cpp-python 2 on a CPU or 10 on a GPU.",
         ),
     ] = 0,
+    lookahead: Annotated[
+        str | None,
+        typer.Option(
+            "--lookahead",
+            metavar="W,N,G",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Columns, n-gram and n-grams in a step of the method lookahead.",
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
@@ -150,12 +163,15 @@ def run(
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
     from medusa_cli.bench.measure import Measurements, Plan
+    from medusa_cli.decoding import drafting
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
     if accept and needs_temperature(accept.value) and min(temperatures) <= 0:
         raise typer.BadParameter(f"{accept.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
+    if lookahead is not None:
+        drafting.parse_lookahead(lookahead)
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
@@ -172,9 +188,14 @@ def run(
         temperatures,
         seed,
         engine,
-        DraftOptions(heads=heads, tree=tree, accept=accept),
-        None if small is None else str(small),
-        draft_max,
+        DraftOptions(
+            heads=heads,
+            tree=tree,
+            accept=accept,
+            draft_model=None if small is None else str(small),
+            draft_max=draft_max,
+            lookahead=lookahead,
+        ),
         synth_accept,
         ref,
     )

@@ -39,7 +39,7 @@ def chat(
     from medusa_cli.chat.commands import COMMANDS
     from medusa_cli.chat.repl import Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
-    from medusa_cli.decoding.runtime import open_engine
+    from medusa_cli.decoding.runtime import keeping, open_engine
     from medusa_cli.support.files import valid_text
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
@@ -49,7 +49,8 @@ def chat(
     screen = TerminalScreen(reader.interactive, color_drafts)
     for line in first_screen(opened, chosen):
         screen.note(line)
-    code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
+    with keeping(opened, console.messages()):
+        code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
     if code:
         raise typer.Exit(code)
 
@@ -64,7 +65,13 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
-    if heads is not None and plan.tree is None:
+    if plan.draft_model is not None:
+        tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
+        drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name})"
+        drafting += "".join(f" and {other}" for other in others)
+    elif plan.lookahead is not None:
+        drafting = "lookahead decoding drafts"
+    elif heads is not None and plan.tree is None:
         drafting = (
             "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )

@@ -49,7 +49,7 @@ def generate(
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
     chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
-    from medusa_cli.decoding.runtime import open_engine
+    from medusa_cli.decoding.runtime import keeping, open_engine
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
     if raw:
@@ -59,7 +59,8 @@ def generate(
         if system:
             messages.insert(0, {"role": "system", "content": valid_text(system)})
         tokens = opened.chat_tokens(messages)
-    _run(opened, tokens, chosen, as_json)
+    with keeping(opened, console.messages()):
+        _run(opened, tokens, chosen, as_json)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

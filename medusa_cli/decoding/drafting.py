@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medusa_cli.decoding import devices, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
-from medusa_cli.decoding.options import DraftOptions
+from medusa_cli.decoding.options import DRAFT_MAX, DraftOptions
 from medusa_cli.decoding.tree_shapes import RandomTree
 from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
 from medusa_cli.models.references import ModelRef
@@ -18,6 +18,13 @@ TUNED_TREE = "tuned"
 """Name of the tree that comes from a profile."""
 STORED_TREE = "heads"
 """Name of the tree that came with the heads."""
+CHAIN = "chain"
+"""Name of the tree that a draft model fills where nothing is said."""
+LOOKAHEAD = "4,3,4"
+"""Window, n-gram and guesses of lookahead decoding in a benchmark where nothing is said."""
+
+DRAFT_MODEL_RANKS = 8
+"""Most ranks in a random tree that a draft model fills."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,13 @@ class HeadsFacts:
 class Tuned:
     """A profile. choices: of its fixed tree, none where plain decoding is faster; dynamic: a dynamic tree was fastest.
 
-    start: what was learned of dynamic trees.
+    start: what was learned of dynamic trees. recycling: they were fastest with recycled tokens.
     """
 
     choices: Choices
     dynamic: bool
     start: DynamicStart
+    recycling: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,29 @@ Tree = FixedTree | DynamicStart
 
 
 @dataclass(frozen=True)
+class DraftModel:
+    """A second model that fills trees. most: tokens in a row, the depth of dynamic trees."""
+
+    file: Path
+    most: int = DRAFT_MAX
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """Lookahead decoding: columns of the window, tokens of an n-gram, n-grams verified in a step."""
+
+    window: int
+    ngram: int
+    guesses: int
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """Who drafts.
 
-    heads: the file of the heads that are loaded, if any. tree: what they fill; None: they draft nothing. tree_name: ""
-    where no heads draft. watchdog: steps may leave out drafts that do not pay (an answer with a seed keeps them all).
+    heads: the file of the heads that are loaded, if any. tree: what they, or the draft model, fill; None: they draft
+    nothing. tree_name: "" where neither drafts.
+    watchdog: steps may leave out drafts that do not pay (an answer with a seed keeps them all).
     recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
     """
 
@@ -78,22 +104,30 @@ class DraftPlan:
     lookup: bool = False
     watchdog: bool = False
     recycling: bool = False
+    draft_model: DraftModel | None = None
+    lookahead: Lookahead | None = None
 
     @property
     def dynamic(self) -> bool:
-        """Whether the heads' tree is a dynamic one."""
+        """Whether the tree is a dynamic one."""
         return isinstance(self.tree, DynamicStart)
 
 
 def may_use_heads(options: DraftOptions) -> bool:
     """Whether heads are drafted with where there are any."""
-    return not (options.no_spec or options.no_heads)
+    others = options.draft_model is not None or options.lookahead is not None
+    return not (options.no_spec or options.no_heads or others)
+
+
+def draft_file(options: DraftOptions) -> str | None:
+    """The draft model that drafts, as the person wrote it."""
+    return None if options.no_spec else options.draft_model
 
 
 def named_tree(options: DraftOptions) -> str | None:
-    """The --tree argument where it names one fixed tree that heads are to fill: for trees.resolve() to find."""
-    named = may_use_heads(options) and options.tree and options.tree not in (trees.DYNAMIC, trees.STATIC)
-    return options.tree if named else None
+    """The --tree argument where it names one fixed tree that is to be filled: for trees.resolve() to find."""
+    filled = may_use_heads(options) or draft_file(options) is not None
+    return options.tree if filled and options.tree not in (None, trees.DYNAMIC, trees.STATIC) else None
 
 
 def uses_profile(options: DraftOptions) -> bool:
@@ -139,10 +173,13 @@ def plan(
     the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
+    if draft_file(options) or (options.lookahead and not options.no_spec):
+        return _without_heads(options, model, tree, seeded)
     lookup = _lookup(options, seeded)
-    recycling = bool(options.recycling) and not options.no_spec
+    recycling = False if options.no_spec else options.recycling
+    may_recycle = _is_default(options) and not seeded and not model.is_recurrent and not options.no_spec
     if path is None:
-        return DraftPlan(lookup=lookup, recycling=recycling)
+        return DraftPlan(lookup=lookup, recycling=may_recycle if recycling is None else recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
@@ -152,7 +189,50 @@ def plan(
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
-    return DraftPlan(path, chosen, name, lookup, watchdog, recycling and not isinstance(chosen, FixedTree))
+    pays = may_recycle and (chosen is None or (tuned is not None and tuned.dynamic and tuned.recycling))
+    recycles = not isinstance(chosen, FixedTree) and (pays if recycling is None else recycling)
+    return DraftPlan(path, chosen, name, lookup, watchdog, recycles)
+
+
+def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, seeded: bool) -> DraftPlan:
+    """A draft model or lookahead decoding drafts."""
+    asked = {
+        "--heads": options.heads, "--draft-model": options.draft_model, "--lookahead": options.lookahead,
+        "--tree": options.tree, "--lookup": options.lookup, "--recycling": options.recycling,
+    }  # fmt: skip
+    name = "--draft-model" if options.draft_model else "--lookahead"
+    barred = ("--heads", "--lookahead") if options.draft_model else tuple(asked)
+    if others := [other for other in barred if other != name and asked[other]]:
+        raise MedusaError(f"{name} drafts without {others[0]}: leave one of them out")
+    if model.is_recurrent:
+        raise MedusaError(f"{model.ref.name} is a recurrent model ({model.architecture}): leave out {name}")
+    if options.lookahead:
+        return DraftPlan(lookahead=parse_lookahead(options.lookahead))
+    assert options.draft_model is not None
+    most = options.draft_max or DRAFT_MAX
+    chosen: Tree
+    if isinstance(tree, RandomTree):
+        widths = tree.widths(most, DRAFT_MODEL_RANKS)
+        tree_name, chosen = tree_shapes.cartesian_name(widths), FixedTree(tree_shapes.cartesian(widths))
+    elif tree is not None:
+        tree_name, chosen = tree.name, FixedTree(tree.choices)
+    elif options.tree == trees.DYNAMIC:
+        tree_name, chosen = trees.DYNAMIC, DynamicStart()
+    else:
+        tree_name, chosen = CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
+    recycling = bool(options.recycling)
+    if recycling and isinstance(chosen, FixedTree):
+        raise MedusaError(f"--recycling drafts beside dynamic trees, not beside a {tree_name}: add --tree dynamic")
+    lookup = _lookup(options, seeded)
+    return DraftPlan(None, chosen, tree_name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
+
+
+def parse_lookahead(text: str) -> Lookahead:
+    """ "4,3,4" -> Lookahead(4, 3, 4). MedusaError for anything else."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise MedusaError(f"--lookahead {text}: three numbers are needed, such as {LOOKAHEAD}")
+    return Lookahead(*map(int, parts))
 
 
 def _is_default(options: DraftOptions) -> bool:

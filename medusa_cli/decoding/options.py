@@ -24,6 +24,8 @@ SAMPLING_PANEL = "Sampling"
 DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
+DRAFT_MAX = 4
+"""Tokens in a row that a draft model drafts where nothing is said."""
 """Of answers in a chat; those of `medusa generate` are greedy."""
 
 MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
@@ -143,7 +145,7 @@ class DraftOptions:
     no_heads: Annotated[
         bool,
         typer.Option(
-            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup alone drafts."
+            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup and recycling draft."
         ),
     ] = False
     lookup: Annotated[
@@ -157,14 +159,56 @@ class DraftOptions:
         ),
     ] = None
     recycling: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--recycling",
+            "--recycling/--no-recycling",
+            show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft the model's own likeliest next tokens, too (no heads needed).",
+            help="Draft the model's own likeliest next tokens; default: where no heads draft, unless --seed is given.",
+        ),
+    ] = None
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history/--no-history",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Keep what recycling learns for the next run, in a file that only you can read.",
         ),
     ] = False
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            "-md",
+            "--draft-model",
+            metavar="MODEL",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="A smaller model of the same vocabulary drafts, in place of heads.",
+        ),
+    ] = None
+    draft_max: Annotated[
+        int,
+        typer.Option(
+            "--draft-max",
+            metavar="N",
+            min=0,
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help=f"Tokens in a row that the draft model drafts; 0: {DRAFT_MAX}.",
+        ),
+    ] = 0
+    lookahead: Annotated[
+        str | None,
+        typer.Option(
+            "--lookahead",
+            metavar="W,N,G",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Lookahead decoding drafts: columns of its window, tokens of an n-gram, n-grams in a step.",
+        ),
+    ] = None
     no_spec: Annotated[
         bool,
         typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),

@@ -144,7 +144,7 @@ def tuned_of(profile: dict[str, Any]) -> Tuned:
     known = profile["dynamic_start"]
     calibration = [[float(share) for share in row] for row in known["calibration"]]
     start = trees.DynamicStart(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
-    return Tuned(profile["tree"], bool(profile["dynamic"]), start)
+    return Tuned(profile["tree"], bool(profile["dynamic"]), start, bool(profile["recycling"]))
 
 
 def damaged(path: Path) -> MedusaError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from medusa_cli.decoding import devices, drafting, offload, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
@@ -37,6 +39,8 @@ class Engine:
     session: native.Session
     n_ctx: int
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
+    kept: Path | None = None
+    """The file for what recycling learns, where that is to be kept."""
 
     @property
     def tree_nodes(self) -> int:
@@ -78,6 +82,21 @@ class Engine:
         )
 
 
+@contextlib.contextmanager
+def keeping(engine: Engine, console: Console) -> Iterator[None]:
+    """Whatever ends the block, what was learned in it is kept where that is wanted."""
+    try:
+        yield
+    finally:
+        if engine.kept is not None:
+            from medusa_cli.decoding import history
+
+            try:
+                history.keep(engine.session, engine.kept)
+            except MedusaError as error:
+                console.print(f"note: nothing was kept: {error}", markup=False, soft_wrap=True)
+
+
 def open_engine(
     reference: str, options: EngineOptions, draft: DraftOptions, console: Console, *, seeded: bool = False
 ) -> Engine:
@@ -89,6 +108,8 @@ def open_engine(
     named = drafting.named_tree(draft)
     tree = None if named is None else trees.resolve(named)
     ref = resolve(reference, draft, console)
+    if small := drafting.draft_file(draft):
+        draft = dataclasses.replace(draft, draft_model=str(references.resolve(small, console).path))
 
     def load(layers: int) -> Engine:
         return _open(ref, options, draft, layers, tree, console, seeded)
@@ -130,8 +151,25 @@ def _open(
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-    session = plan_session(model, loaded, plan, options)
-    return Engine(ref.name, model, loaded, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
+    small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
+    session = plan_session(model, loaded, plan, options, small)
+    kept = _recall(model, session, plan, console) if draft.history else None
+    return Engine(ref.name, model, loaded, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx), kept)
+
+
+def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:
+    """The file of what recycling learns, which the session knows by now. A damaged one is a remark, and left out."""
+    from medusa_cli.decoding import history
+
+    if not plan.recycling:
+        console.print("note: --history keeps what recycling learns, and nothing is recycled: add --recycling")
+        return None
+    path = history.path_of(model)
+    try:
+        history.recall(session, path)
+    except MedusaError as error:
+        console.print(f"note: {error}", markup=False, soft_wrap=True)
+    return path
 
 
 def within_memory(
@@ -200,13 +238,6 @@ def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
     return ModelFacts(ref, model.architecture, model.is_recurrent, devices.kind_of(model.backend), model.has_heads)
 
 
-def plan_session(
-    model: native.Model, heads: native.Heads | None, plan: DraftPlan, options: EngineOptions
-) -> native.Session:
-    """A session that drafts as the plan says."""
-    return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
-
-
 def open_session(
     model: native.Model,
     heads: native.Heads | None,
@@ -215,14 +246,16 @@ def open_session(
     *,
     lookup: bool = False,
     recycling: bool = False,
+    **others: Any,
 ) -> native.Session:
-    """A session in which `heads` fill `tree`; without a tree they draft nothing."""
+    """A session in which `heads` fill `tree`; without a tree they draft nothing. others: native.Session's."""
     from medusa_cli import native
 
     fixed = dynamic = None
     if isinstance(tree, FixedTree):
-        assert heads is not None
-        fixed = native.Tree(tree.choices).clipped(heads.head_count, heads.output_rows, tree.max_nodes)
+        fixed = native.Tree(tree.choices)
+        if heads is not None:
+            fixed = fixed.clipped(heads.head_count, heads.output_rows, tree.max_nodes)
     elif tree is not None:
         dynamic = native.DynamicTree(calibration=tree.calibration, costs=tree.costs)
     return native.Session(
@@ -236,7 +269,26 @@ def open_session(
         type_v=options.cache_type_v.value,
         lookup=lookup,
         recycling=recycling,
+        **others,
     )
+
+
+def plan_session(
+    model: native.Model,
+    heads: native.Heads | None,
+    plan: DraftPlan,
+    options: EngineOptions,
+    small: native.Model | None = None,
+) -> native.Session:
+    """A session in which those draft whom the plan names. small: the model of plan.draft_model."""
+    from medusa_cli import native
+
+    given: dict[str, Any] = {}
+    if plan.draft_model is not None:
+        given = {"draft_model": small, "draft_max": plan.draft_model.most}
+    elif (ahead := plan.lookahead) is not None:
+        given = {"lookahead": native.Lookahead(ahead.window, ahead.ngram, ahead.guesses)}
+    return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | None = None) -> native.Model:

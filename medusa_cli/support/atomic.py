@@ -23,8 +23,10 @@ def explain_os_error(error: OSError, path: Path) -> MedusaError:
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it is synced and renamed on success and removed on any error.
+
+    mode: the file's permissions, less those of the umask. Until it is whole, nobody else may read it.
 
     Raises MedusaError when the folder does not exist or cannot be written.
     """
@@ -41,7 +43,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
         raise explain_os_error(error, path) from error
@@ -51,9 +53,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """As atomic_path, but yields the open binary file."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
         yield file
 
 

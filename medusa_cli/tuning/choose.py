@@ -17,6 +17,8 @@ from medusa_cli.tuning.methods import TreeMethod
 
 PLAIN, TREE, CHAIN = "plain", "tree", "chain"
 """Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""
+WITH_LOOKUP, WITH_RECYCLING = f"{DYNAMIC}+lookup", f"{DYNAMIC}+lookup+recycling"
+"""Dynamic trees beside prompt lookup, as chats have them, without and with recycled tokens."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +153,21 @@ def shortlist(candidates: Sequence[Candidate]) -> list[Candidate]:
 class Verdict:
     """How to decode from now on, and why.
 
-    candidate: the best fixed tree; None: plain decoding is faster. dynamic: dynamic trees are faster still.
+    candidate: the best fixed tree; None: plain decoding is faster. dynamic: dynamic trees are faster still. recycling:
+    and they are fastest with recycled tokens in them.
     """
 
     candidate: Candidate | None
     dynamic: bool
     reason: str
+    recycling: bool = False
 
 
 def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> Verdict:
     """The measured best and why.
 
-    measured: speed over plain decoding by name, of some of the candidates and of DYNAMIC, at the first position.
+    measured: speed over plain decoding by name, of some of the candidates, of DYNAMIC, WITH_LOOKUP and WITH_RECYCLING,
+    at the first position.
     """
     tried = [candidate for candidate in candidates if candidate.name in measured]
     if not tried:
@@ -177,9 +182,13 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
         bargain += f", and at {dynamic:.2f} with a tree grown in each step"
     if max(speed, dynamic) <= 1:
         return Verdict(None, False, f"drafting does not pay on this machine: {bargain}")
-    if dynamic >= speed:
-        return Verdict(best if speed > 1 else None, True, f"drafting pays most with dynamic trees: {bargain}")
-    return Verdict(best, False, f"drafting pays: {bargain}")
+    if dynamic < speed:
+        return Verdict(best, False, f"drafting pays: {bargain}")
+    beside, recycled = measured.get(WITH_LOOKUP, 0.0), measured.get(WITH_RECYCLING, 0.0)
+    if recycled > beside:
+        bargain += f"; beside lookup, recycling takes that from {beside:.2f} to {recycled:.2f}"
+    reason = f"drafting pays most with dynamic trees: {bargain}"
+    return Verdict(best if speed > 1 else None, True, reason, recycled > beside)
 
 
 def relative_costs(curves: Sequence[CostCurve], tile: Tile | None = None) -> list[tuple[int, float]]:

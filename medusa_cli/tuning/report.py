@@ -75,7 +75,8 @@ def verdict(profile: dict[str, Any]) -> list[str]:
     nodes = len(profile["tree"]) + 1
     chosen = f"tree of {nodes} nodes" if nodes > PLAIN else "plain decoding"
     if profile["dynamic"]:
-        chosen = f"a dynamic tree (with --seed or --tree static: {chosen})"
+        also = " with recycling" if profile["recycling"] else ""
+        chosen = f"a dynamic tree{also} (with --seed or --tree static: {chosen})"
     speeds = [f"{row['name']} {row['speedup']:.2f}" for row in profile["measured"]]
     measured = [f"real decoding, relative to plain: {', '.join(speeds)}"] if speeds else []
     return [f"chosen: {chosen}", profile["reason"], *measured, *other_device(profile)]

@@ -71,10 +71,10 @@ class Opened:
         most: int = engine_default("n_ctx")
         return min(self.model.n_ctx_train or most, most)
 
-    def session(self, tree: drafting.Tree | None) -> native.Session:
+    def session(self, tree: drafting.Tree | None, *, lookup: bool = False, recycling: bool = False) -> native.Session:
         """A session with this tree and a context of the default size; plain decoding without one."""
         options = dataclasses.replace(self.options, ctx_size=self.n_ctx)
-        return runtime.open_session(self.model, self.heads, tree, options)
+        return runtime.open_session(self.model, self.heads, tree, options, lookup=lookup, recycling=recycling)
 
 
 def open_model(
@@ -165,6 +165,7 @@ def tune(
         "seconds": round(time.monotonic() - began, 1),
         "tree": [list(choice) for choice in verdict.candidate.choices] if verdict.candidate else [],
         "dynamic": verdict.dynamic,
+        "recycling": verdict.recycling,
         "reason": verdict.reason,
         "method": opened.method.value,
         "accuracy": accuracy.tolist(),
@@ -334,6 +335,8 @@ def _decode(
         choose.PLAIN: opened.session(None),
         **{candidate.name: opened.session(candidate.tree) for candidate in candidates},
         DYNAMIC: opened.session(start),
+        choose.WITH_LOOKUP: opened.session(start, lookup=True),
+        choose.WITH_RECYCLING: opened.session(start, lookup=True, recycling=True),
     }
     with progress.phase(console, "Decoding", "answers") as bar:
         total = len(prompts) * len(sessions)

@@ -5,6 +5,7 @@
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
 #include "decoding/session.h"
+#include "drafting/recycling_file.h"
 #include "llama/backend.h"
 
 namespace medusa {
@@ -87,7 +88,9 @@ DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vec
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                                              const Tree* tree, int n_ctx, int n_threads, const std::string& type_k,
                                              const std::string& type_v, bool lookup, bool recycling,
-                                             const std::optional<DynamicTreeStart>& dynamic) {
+                                             const std::optional<DynamicTreeStart>& dynamic,
+                                             std::shared_ptr<LlamaModel> draft_model, int draft_max,
+                                             const std::optional<LookaheadParams>& lookahead) {
     ModelSessionParams params;
     params.context_size = n_ctx;
     params.threads = resolve_threads(n_threads);
@@ -97,6 +100,9 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.dynamic = dynamic;
     params.lookup = lookup;
     params.recycling = recycling;
+    params.draft_model = std::move(draft_model);
+    params.draft_max = draft_max;
+    params.lookahead = lookahead;
     return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
 }
 
@@ -162,6 +168,12 @@ void bind_params(nb::module_& m) {
 }
 
 }  // namespace
+
+RecyclingLevels& SessionBinding::recycling() const {
+    if (!recycling_) throw Error("this session recycles no tokens");
+    if (busy_) throw Error("this session is generating: wait for it");
+    return *recycling_;
+}
 
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
                                     const nb::object& on_step) {
@@ -235,6 +247,19 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                          if (self.dynamic()) return self.dynamic()->calibration();
                          return std::nullopt;
                      })
+        .def_prop_ro("recycled",
+                     [](SessionBinding& self) {
+                         RecyclingLevels& known = self.recycling();
+                         const std::string learned = to_bytes(known.table(), known.worth());
+                         return nb::bytes(learned.data(), learned.size());
+                     })
+        .def(
+            "recall",
+            [](SessionBinding& self, const nb::bytes& recycled) {
+                RecyclingLevels& known = self.recycling();
+                from_bytes({recycled.c_str(), recycled.size()}, known.table(), known.worth());
+            },
+            "recycled"_a)
         .def_prop_ro("last",
                      [](SessionBinding& self) -> std::optional<Generation> {
                          if (const Generation* last = self.session().last()) return *last;
@@ -252,10 +277,22 @@ void bind_session(nb::module_& m) {
              "costs"_a = std::vector<std::pair<int, double>>{})
         .def_ro("calibration", &DynamicTreeStart::calibration)
         .def_ro("costs", &DynamicTreeStart::curve);
+    const LookaheadParams lookahead;
+    nb::class_<LookaheadParams>(m, "Lookahead")
+        .def(
+            "__init__",
+            [](LookaheadParams* self, int window, int ngram, int guesses) {
+                new (self) LookaheadParams{window, ngram, guesses};
+            },
+            "window"_a = lookahead.window, "ngram"_a = lookahead.ngram, "guesses"_a = lookahead.guesses)
+        .def_ro("window", &LookaheadParams::window)
+        .def_ro("ngram", &LookaheadParams::ngram)
+        .def_ro("guesses", &LookaheadParams::guesses);
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
-                "recycling"_a = false, "dynamic"_a = nb::none());
+                "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "draft_max"_a = 0,
+                "lookahead"_a = nb::none());
     bind_session_methods(session);
 }
 

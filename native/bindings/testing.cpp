@@ -1,15 +1,17 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/compose.h"
+#include "drafting/draft_model_levels.h"
 #include "drafting/lookup.h"
 #include "drafting/step_cost.h"
 #include "drafting/watchdog.h"
 #include "llama/sampler_chain.h"
-#include "testing/fake_target.h"
+#include "testing/fake_draft_model.h"
 
 namespace medusa {
 namespace {
 
+using testing::FakeDraftModel;
 using testing::FakeGuesses;
 using testing::FakeLevels;
 using testing::FakeTarget;
@@ -31,37 +33,50 @@ class ScriptedPolicy final : public StepPolicy {
     size_t step_ = 0;
 };
 
+struct FakeSetup {
+    Tree tree;
+    int vocab_size, context_size;
+    double acceptance;
+    uint64_t seed;
+    float sharpness;
+    int memory;
+    bool lookup, dynamic, recycling, draft_model;
+    std::optional<LookaheadParams> lookahead;
+    double heads_ms;
+    std::optional<int> snapshots;
+};
+
 // A session over the fake model that also shows the fake's cache.
 class FakeSession : public SessionBinding {
   public:
-    FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness,
-                bool lookup, int memory, bool dynamic, bool recycling, std::optional<int> snapshots)
-        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory, dynamic,
-                              recycling, snapshots)) {}
+    explicit FakeSession(const FakeSetup& setup) : SessionBinding(make(setup)) {}
 
     FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
 
   private:
-    static ComposedSession make(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
-                                float sharpness, bool lookup, int memory, bool dynamic, bool recycling,
-                                std::optional<int> snapshots) {
+    static ComposedSession make(const FakeSetup& setup) {
         DraftingPlan plan;
-        plan.tree = tree;
-        if (dynamic) plan.dynamic.emplace();
-        plan.ranks = vocab_size;
-        plan.lookup = lookup;
-        plan.recycling = recycling;
-        plan.chains_only = snapshots.has_value();
-        plan.learns_cost = false;  // so that runs repeat
+        plan.tree = setup.tree;
+        if (setup.dynamic) plan.dynamic.emplace();
+        plan.ranks = setup.vocab_size;
+        plan.lookup = setup.lookup;
+        plan.recycling = setup.recycling;
+        plan.lookahead = setup.lookahead;
+        plan.chains_only = setup.snapshots.has_value();
+        plan.learns_cost = setup.heads_ms > 0;  // otherwise runs repeat
         const auto make_target = [&](const TreeBounds& bounds) {
-            return std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory,
-                                                snapshots);
+            return std::make_unique<FakeTarget>(setup.vocab_size, setup.context_size, setup.seed, setup.sharpness,
+                                                bounds.leaves, setup.memory, setup.snapshots);
         };
-        const auto make_levels = [&](Target& target) {
-            const FakeGuesses guesses(static_cast<FakeTarget&>(target), acceptance, seed + 1);
-            return std::make_unique<FakeLevels>(guesses, tree.depth(), seed);
+        const auto make_levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
+            const FakeGuesses guesses(static_cast<FakeTarget&>(target), setup.acceptance, setup.seed + 1);
+            const int depth = setup.tree.depth();
+            if (!setup.draft_model) return std::make_unique<FakeLevels>(guesses, depth, setup.seed, setup.heads_ms);
+            auto model = std::make_unique<FakeDraftModel>(guesses, setup.vocab_size, Tree::max_size);
+            return std::make_unique<DraftModelLevels>(std::move(model), setup.vocab_size, depth);
         };
-        const auto chain = [vocab_size](const SamplingParams& sampling, std::span<const Token> prompt) {
+        const auto chain = [vocab_size = setup.vocab_size](const SamplingParams& sampling,
+                                                           std::span<const Token> prompt) {
             return make_chain(sampling, vocab_size, prompt);
         };
         return compose_session(plan, make_target, make_levels, std::make_shared<FakeVocabulary>(), chain);
@@ -92,17 +107,26 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
 
 void bind_testing(nb::module_& m) {
     nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
-        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int, bool, bool, std::optional<int>>(),
-             "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
-             "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
+        .def(
+            "__init__",
+            [](FakeSession* self, const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
+               float sharpness, bool lookup, int memory, bool dynamic, bool recycling, bool draft_model,
+               const std::optional<LookaheadParams>& lookahead, double heads_ms,
+                const std::optional<int>& snapshots) {
+                new (self) FakeSession({tree, vocab_size, context_size, acceptance, seed, sharpness, memory, lookup,
+                                        dynamic, recycling, draft_model, lookahead, heads_ms, snapshots});
+            },
+            "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
+            "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
+            "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0,
              "snapshots"_a = nb::none())
         .def(
             "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
             "tokens"_a)
         .def(
-            "sequence", [](FakeSession& s, int id) { return s.target().sequence(id); }, "id"_a)
-        .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cell_count(); })
-        .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cache_calls(); });
+            "sequence", [](FakeSession& s, int id) { return s.target().cells().sequence(id); }, "id"_a)
+        .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cells().size(); })
+        .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cells().calls(); });
     nb::class_<Watchdog>(m, "Watchdog")
         .def(nb::init<>())
         .def("begin_generation", &Watchdog::begin_generation)

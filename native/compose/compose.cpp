@@ -4,9 +4,9 @@
 
 #include "drafting/economy.h"
 #include "drafting/heads_drafter.h"
+#include "drafting/lookahead_drafter.h"
 #include "drafting/lookup_drafter.h"
 #include "drafting/merged_levels.h"
-#include "drafting/recycling.h"
 
 namespace medusa {
 namespace {
@@ -26,13 +26,37 @@ DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
 }
 
 TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
+    if (plan.lookahead) return LookaheadDrafter::bounds(*plan.lookahead);
     if (plan.chains_only) {
-        const bool drafts = plan.has_heads() || plan.lookup || plan.recycling;
+        const bool drafts = plan.has_levels() || plan.lookup || plan.recycling;
         return {1, drafts ? std::max(longest_chain, plan.tree.size()) : 1};
     }
     const TreeBounds fixed{plan.tree.leaf_count(), plan.tree.size()};
     const TreeBounds bounds = plan.dynamic || plan.recycling ? DynamicTreeDrafter::bounds(dynamic_params(plan)) : fixed;
     return plan.lookup ? LookupDrafter::bounds(bounds, lookup) : bounds;
+}
+
+// The levels and recycled tokens of a plan, without prompt lookup; null where neither drafts.
+std::unique_ptr<Drafter> tree_drafter(const DraftingPlan& plan, Target& target, const MakeLevels& make_levels,
+                                      const DynamicTreeStart& start, const std::shared_ptr<DraftCost>& cost,
+                                      ComposedSession& parts) {
+    std::unique_ptr<LevelSource> levels;
+    if (plan.has_levels()) levels = make_levels(target);
+    if (plan.recycling) {
+        auto recycled = std::make_unique<RecyclingLevels>(target.vocab_size());
+        parts.recycling = recycled.get();
+        if (levels) {
+            levels = std::make_unique<MergedLevels>(std::move(levels), std::move(recycled));
+        } else {
+            levels = std::move(recycled);
+        }
+    }
+    if (!levels) return nullptr;
+    if (!plan.dynamic && !plan.recycling) return std::make_unique<HeadsDrafter>(std::move(levels), plan.ranks);
+    auto drafter =
+        std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), start.calibration, cost);
+    parts.dynamic = drafter.get();
+    return drafter;
 }
 
 }  // namespace
@@ -49,23 +73,10 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
     auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost);
     ComposedSession composed;
     std::unique_ptr<Drafter> drafter;
-    std::unique_ptr<LevelSource> levels;
-    if (plan.has_heads()) levels = make_levels(*target);
-    if (plan.recycling) {
-        auto recycled = std::make_unique<RecyclingLevels>(target->vocab_size());
-        if (levels) {
-            levels = std::make_unique<MergedLevels>(std::move(levels), std::move(recycled));
-        } else {
-            levels = std::move(recycled);
-        }
-    }
-    if (levels && (plan.dynamic || plan.recycling)) {
-        auto dynamic =
-            std::make_unique<DynamicTreeDrafter>(std::move(levels), dynamic_params(plan), start.calibration, cost);
-        composed.dynamic = dynamic.get();
-        drafter = std::move(dynamic);
-    } else if (levels) {
-        drafter = std::make_unique<HeadsDrafter>(std::move(levels), plan.ranks);
+    if (plan.lookahead) {
+        drafter = std::make_unique<LookaheadDrafter>(*plan.lookahead);
+    } else {
+        drafter = tree_drafter(plan, *target, make_levels, start, cost, composed);
     }
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =

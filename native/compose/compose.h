@@ -9,19 +9,23 @@
 #include "decoding/session.h"
 #include "drafting/dynamic_tree_drafter.h"
 #include "drafting/level_source.h"
+#include "drafting/lookahead.h"
+#include "drafting/recycling.h"
 
 namespace medusa {
 
 struct DraftingPlan {
-    Tree tree;                                // the same one in each step; the root alone: no heads draft
+    Tree tree;                                // the same one in each step; the root alone: no levels are asked for
     std::optional<DynamicTreeStart> dynamic;  // trees of each step's own in its place, as deep as `tree`
     int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
     bool lookup = false;
     bool chains_only = false;  // the model follows one path of drafts: a recurrent state
-    bool recycling = false;   // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
-    bool learns_cost = true;  // false: costs hold throughout, so that runs repeat
+    bool recycling = false;    // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
+    std::optional<LookaheadParams> lookahead;  // drafts alone
+    bool learns_cost = true;                   // false: costs hold throughout, so that runs repeat
 
-    bool has_heads() const { return tree.size() > 1; }
+    // Whether heads or a draft model fill trees.
+    bool has_levels() const { return tree.size() > 1; }
 };
 
 // A target that can verify trees within the bounds.
@@ -31,7 +35,9 @@ using MakeLevels = std::function<std::unique_ptr<LevelSource>(Target& target)>;
 
 struct ComposedSession {
     std::unique_ptr<Session> session;
-    const DynamicTreeDrafter* dynamic = nullptr;  // the part of the session that grows its trees, where there is one
+    // Parts of the session, where there are such.
+    const DynamicTreeDrafter* dynamic = nullptr;  // grows its trees
+    RecyclingLevels* recycling = nullptr;         // knows what was likely before
 };
 
 ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "drafting/draft_model_levels.h"
+#include "drafting/lookahead_drafter.h"
 #include "heads/levels.h"
+#include "llama/branches.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
 
@@ -16,39 +19,100 @@ Tree chain_of(int depth) {
     return Tree(std::move(choices));
 }
 
-void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
-    if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
-    if (tree.leaf_count() > 1 && model.is_recurrent()) {
-        throw Error(model.path() + " is a recurrent model, which follows a chain of drafts, no tree: leave out --tree");
-    }
-    if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
+void check_heads(const LlamaModel& model, const Heads& heads, const Tree& tree) {
+    if (tree.depth() > heads.head_count() || tree.max_rank() >= heads.output_rows()) {
         throw Error("the tree is " + std::to_string(tree.depth()) + " deep, there are " +
-                    std::to_string(heads->head_count()) + " heads: choose a smaller tree");
+                    std::to_string(heads.head_count()) + " heads: choose a smaller tree");
     }
-    if (heads && &heads->model() != &model) throw Error("these heads were loaded for another model");
+    if (&heads.model() != &model) throw Error("these heads were loaded for another model");
+}
+
+void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
+    if (draft.is_recurrent()) {
+        throw Error(draft.path() + " is a recurrent model, whose state cannot go back: give another draft model");
+    }
+    check_same_vocabulary(model, draft);
+}
+
+void check_lookahead(const LookaheadParams& params) {
+    const std::string given =
+        std::to_string(params.window) + "," + std::to_string(params.ngram) + "," + std::to_string(params.guesses);
+    if (params.window < 1 || params.ngram < 2 || params.guesses < 1) {
+        throw Error("lookahead " + given + ": a window from 1, n-grams from 2 and guesses from 1 are needed");
+    }
+    const TreeBounds bounds = LookaheadDrafter::bounds(params);
+    if (bounds.nodes > Tree::max_size) {
+        throw Error("lookahead " + given + " checks " + std::to_string(bounds.nodes) + " tokens at a time, at most " +
+                    std::to_string(Tree::max_size) + " are possible: choose smaller numbers");
+    }
+}
+
+void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
+    if (tree.size() > 1 && !heads && !params.draft_model) {
+        throw Error("a tree needs heads to fill it: give --heads or --no-spec");
+    }
+    if (model.is_recurrent() && (tree.leaf_count() > 1 || params.lookahead)) {
+        throw Error(model.path() + " is a recurrent model, which follows a chain of drafts, no tree: leave out " +
+                    (params.lookahead ? "--lookahead" : "--tree"));
+    }
+    if (heads && params.draft_model) throw Error("heads and a draft model both fill a tree: give one of them");
+    if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
+        throw Error("lookahead drafts alone: leave out all other drafts");
+    }
+    if (heads) check_heads(model, *heads, tree);
+    if (params.draft_model) check_draft_model(model, *params.draft_model);
+    if (params.lookahead) check_lookahead(*params.lookahead);
+    if (params.recycling && tree.size() > 1 && !params.dynamic) {
+        throw Error("recycled tokens draft beside dynamic trees, not beside a fixed one");
+    }
     if (params.context_size < 0) {
         throw Error("a context of " + std::to_string(params.context_size) + " tokens: give a positive --ctx-size");
     }
+}
+
+DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSessionParams& params) {
+    const bool has_levels = heads || params.draft_model;
+    if (params.dynamic && (params.tree.size() > 1 || (!has_levels && !params.recycling))) {
+        throw Error("dynamic trees need heads or a draft model, and no tree beside them");
+    }
+    DraftingPlan plan;
+    plan.tree = params.tree;
+    if (params.dynamic && has_levels) plan.tree = chain_of(heads ? heads->head_count() : params.draft_max);
+    plan.dynamic = params.dynamic;
+    plan.lookup = params.lookup;
+    plan.recycling = params.recycling;
+    plan.lookahead = params.lookahead;
+    plan.chains_only = model.is_recurrent();
+    plan.ranks = heads ? heads->output_rows() : model.vocab_size();
+    return plan;
+}
+
+// A draft model as deep as the plan's tree, in a context of its own.
+std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelSessionParams& params,
+                                          ContextParams context, const Target& target) {
+    const int depth = plan.tree.depth();
+    TreeBounds bounds{plan.tree.leaf_count(), plan.tree.size()};
+    if (plan.dynamic) {
+        // Each level gives children to so many nodes; one of them goes on in its parent's sequence.
+        const int width = DynamicTreeParams().width;
+        bounds = {1 + (width - 1) * (depth - 1), width};
+    }
+    if (bounds.leaves > Tree::max_size) {
+        throw Error("a tree " + std::to_string(depth) + " deep has more branches than llama.cpp has sequences: lower " +
+                    "--draft-max");
+    }
+    context.context_size = target.context_size();
+    context.max_outputs = 1;
+    auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
+    return std::make_unique<DraftModelLevels>(std::move(model), target.vocab_size(), depth);
 }
 
 }  // namespace
 
 ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                              const ModelSessionParams& params) {
-    if (params.dynamic && (params.tree.size() > 1 || (!heads && !params.recycling))) {
-        throw Error("dynamic trees need heads, and no tree beside them");
-    }
-    DraftingPlan plan;
-    plan.tree = params.dynamic && heads ? chain_of(heads->head_count()) : params.tree;
-    plan.dynamic = params.dynamic;
-    plan.lookup = params.lookup;
-    plan.recycling = params.recycling;
-    plan.chains_only = model->is_recurrent();
-    plan.ranks = heads ? heads->output_rows() : model->vocab_size();
+    const DraftingPlan plan = plan_of(*model, heads.get(), params);
     check(*model, heads.get(), plan.tree, params);
-    if (params.recycling && plan.has_heads() && !params.dynamic) {
-        throw Error("recycled tokens draft beside dynamic trees, not beside a fixed one");
-    }
 
     ContextParams context;
     context.context_size = params.context_size > 0
@@ -57,11 +121,13 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
-    if (plan.has_heads() && heads->metadata().reads_all_states()) context.max_outputs = LlamaTarget::state_rows;
+    const bool reads_states = heads && plan.has_levels();
+    if (reads_states && heads->metadata().reads_all_states()) context.max_outputs = LlamaTarget::state_rows;
     const auto make_target = [&](const TreeBounds& bounds) {
-        return std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
+        return std::make_unique<LlamaTarget>(model, context, bounds, reads_states);
     };
-    const auto levels = [&](Target& target) {
+    const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
+        if (params.draft_model) return draft_levels(plan, params, context, target);
         return make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
     };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,

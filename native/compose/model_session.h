@@ -1,4 +1,4 @@
-// A session of a model, with or without draft heads.
+// A session of a model, alone or with what drafts for it.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,10 @@ struct ModelSessionParams {
     Tree tree;                                // the root alone: the heads draft nothing
     std::optional<DynamicTreeStart> dynamic;  // instead of a tree
     bool lookup = false;
-    bool recycling = false;  // without heads, or beside dynamic trees
+    bool recycling = false;                    // without heads, or beside dynamic trees
+    std::shared_ptr<LlamaModel> draft_model;   // fills the trees in place of heads
+    int draft_max = 0;                         // depth of its dynamic trees
+    std::optional<LookaheadParams> lookahead;  // drafts alone
 };
 
 // heads: may be null. Throws Error where the parts do not fit together.

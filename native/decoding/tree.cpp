@@ -75,6 +75,12 @@ Tree Tree::from_parents(const std::vector<int>& parents) {
     return Tree(std::move(choices));
 }
 
+void Tree::hide(const std::vector<bool>& hidden) {
+    for (std::vector<int>& children : children_) {
+        std::erase_if(children, [&](int child) { return hidden[child]; });
+    }
+}
+
 int Tree::max_rank() const {
     return *std::max_element(ranks_.begin(), ranks_.end());
 }

@@ -27,6 +27,10 @@ class Tree {
     // parents come first and depths never descend.
     static Tree from_parents(const std::vector<int>& parents);
 
+    // Nodes that are decoded like the others, but never accepted: for a drafter that wants to know what the model says
+    // there. hidden: by node; below a hidden node all are.
+    void hide(const std::vector<bool>& hidden);
+
     // The part of the tree that `head_count` heads of `ranks` ranks can fill, at most `max_nodes` nodes (with root).
     Tree clipped(int head_count, int ranks, int max_nodes = max_size) const;
 
@@ -39,7 +43,7 @@ class Tree {
     int parent(int node) const { return parents_[node]; }
     int depth_of(int node) const { return depths_[node]; }
     int rank(int node) const { return ranks_[node]; }
-    // By rank.
+    // By rank; those that may be accepted.
     const std::vector<int>& children(int node) const { return children_[node]; }
     const std::vector<int>& sequences(int node) const { return sequences_[node]; }
 

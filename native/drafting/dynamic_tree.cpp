@@ -21,17 +21,19 @@ DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
 }
 
 double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                         Drawing* drawing, Draft& out) {
+                         Drawing* drawing, Draft& out, bool free) {
     forget();
     proposals_.clear();
     double levels_ms = 0;
     size_t settled = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
-        if (!choose_frontier(depth, cost)) break;
+        if (!choose_frontier(depth, cost, free)) break;
         const Stopwatch watch;
         expand(source, depth, root, calibrations, drawing != nullptr);
-        cost.record_level(depth, watch.elapsed_ms());
-        levels_ms += cost.level_ms(depth);
+        if (!free) {
+            cost.record_level(depth, watch.elapsed_ms());
+            levels_ms += cost.level_ms(depth);
+        }
         if (!drawing) continue;
         const size_t before = settled;
         settled = settle(depth, before, room, cost, *drawing);
@@ -44,7 +46,7 @@ double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibr
 
 // Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
 // that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
-bool DynamicTree::choose_frontier(int depth, const DraftCost& cost) {
+bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
     frontier_.clear();
     if (depth == 1) {
         frontier_.push_back(root_index);
@@ -60,7 +62,7 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost) {
     }
     std::stable_sort(frontier_.begin(), frontier_.end(), [&](int a, int b) { return pool_[a].p > pool_[b].p; });
     if (frontier_.size() > static_cast<size_t>(params_.width)) frontier_.resize(params_.width);
-    return gain > cost.rate() * cost.level_ms(depth);
+    return gain > (free ? 0 : cost.rate() * cost.level_ms(depth));
 }
 
 void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws) {

@@ -31,11 +31,11 @@ class DynamicTree {
     DynamicTree(int depth, const DynamicTreeParams& params);
 
     // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
-    // out.tree stays valid until the next call. `cost` is told what the levels took. Returns the tokens that the draft
-    // is expected to bring more than a plain step would in the same time, the source's levels included.
-    // drawing: null where the likeliest tokens are drafted.
+    // out.tree stays valid until the next call. `cost` is told what the levels took, but where they are `free`: then
+    // their time is left out of account. Returns the tokens that the draft is expected to bring more than a plain step
+    // would in the same time, the source's levels included. drawing: null where the likeliest tokens are drafted.
     double grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                Drawing* drawing, Draft& out);
+                Drawing* drawing, Draft& out, bool free = false);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
     void learn(std::span<const Token> came, Calibrations& calibrations);
@@ -56,7 +56,7 @@ class DynamicTree {
         double p;  // that the whole path is right
         int node;  // in the tree
     };
-    bool choose_frontier(int depth, const DraftCost& cost);
+    bool choose_frontier(int depth, const DraftCost& cost, bool free);
     void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
     struct Size {
         int nodes = 1;

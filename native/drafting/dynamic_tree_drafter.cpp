@@ -13,6 +13,7 @@ DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, cons
       tree_(source_->depth(), params) {}
 
 void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
+    source_->prompt(prompt);
     tree_.forget();
     known_ = 0;
 }
@@ -22,13 +23,17 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
     known_ = input.context.size();
     out.set_root(input.context.back());
     if (input.plain) return;
+    const Token root = input.context.back();
     if (pause_ > 0) {
         --pause_;
+        if (source_->begin_free(input)) {
+            tree_.grow(*source_, root, input.room, calibrations_, *cost_, input.drawing, out, true);
+        }
         return;
     }
     source_->begin(input);
     const double gain =
-        tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, input.drawing, out);
+        tree_.grow(*source_, root, input.room, calibrations_, *cost_, input.drawing, out, source_->is_free());
     if (!source_->is_free()) note_gain(gain);
 }
 

@@ -14,6 +14,7 @@ class HeadsDrafter final : public Drafter {
     HeadsDrafter(std::unique_ptr<LevelSource> source, int ranks) : source_(std::move(source)), ranks_(ranks) {}
 
     DrafterNeeds needs() const override { return source_->needs(); }
+    void begin(std::span<const Token> prompt) override { source_->prompt(prompt); }
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
     void verified(const Verified& step) override { source_->verified(step); }

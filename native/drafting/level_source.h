@@ -1,4 +1,4 @@
-// Where the tokens of draft heads come from, one level of the tree at a time.
+// Where the tokens of a tree come from, one level of it at a time.
 #pragma once
 
 #include <span>
@@ -28,8 +28,12 @@ class LevelSource {
     virtual DrafterNeeds needs() const = 0;
     // Whether asking takes no time worth saving: then it is asked at every step.
     virtual bool is_free() const { return false; }
+    // begin() of a step that asks only for what takes no time worth saving. False: there is no such part.
+    virtual bool begin_free(const DraftInput& input) { return false; }
     // Levels it can fill.
     virtual int depth() const = 0;
+    // A generation starts after `prompt`.
+    virtual void prompt(std::span<const Token> prompt) {}
     // As in Drafter.
     virtual void committed(int position, std::span<const float> state) {}
     virtual void rolled_back(int position) {}

@@ -8,7 +8,7 @@ namespace medusa {
 void MergedLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     recycled_->level(depth, paths, ranks, of_recycled_);
     of_recycled_.origins.assign(of_recycled_.tokens.size(), Origin::recycled);
-    if (depth > heads_->depth()) {
+    if (depth > heads_->depth() || !asks_heads_) {
         std::swap(out, of_recycled_);
         return;
     }

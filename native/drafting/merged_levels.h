@@ -20,17 +20,25 @@ class MergedLevels final : public LevelSource {
         return needs;
     }
     int depth() const override { return std::max(heads_->depth(), recycled_->depth()); }
+    void prompt(std::span<const Token> prompt) override { heads_->prompt(prompt); }
     void committed(int position, std::span<const float> state) override { heads_->committed(position, state); }
     void rolled_back(int position) override { heads_->rolled_back(position); }
     void verified(const Verified& step) override { recycled_->verified(step); }
     void begin(const DraftInput& input) override {
+        asks_heads_ = true;
         heads_->begin(input);
         recycled_->begin(input);
+    }
+    bool begin_free(const DraftInput& input) override {
+        asks_heads_ = false;
+        recycled_->begin(input);
+        return true;
     }
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:
     std::unique_ptr<LevelSource> heads_, recycled_;
+    bool asks_heads_ = true;  // in this step
     LevelDrafts of_heads_, of_recycled_;
 };
 

@@ -43,8 +43,16 @@ void RecyclingTable::store(Token before, Token token, std::span<const float> log
     entry.tokens.fill(-1);
     std::copy(likeliest_.begin(), likeliest_.end(), entry.tokens.begin());
     entry.lead = likeliest_.size() > 1 ? lead_class(logits[likeliest_[0]] - logits[likeliest_[1]]) : leads - 1;
-    singles_[token] = entry;
-    if (before >= 0) pairs_[slot(before, token)] = {before, token, entry};
+    put(-1, token, entry);
+    if (before >= 0) put(before, token, entry);
+}
+
+void RecyclingTable::put(Token before, Token token, const Entry& entry) {
+    if (before < 0) {
+        singles_[token] = entry;
+    } else {
+        pairs_[slot(before, token)] = {before, token, entry};
+    }
 }
 
 const RecyclingTable::Entry* RecyclingTable::after(Token token) const {
@@ -80,6 +88,31 @@ void RecyclingWorth::record(Kind kind, int lead, int rank, bool came) {
 float RecyclingWorth::probability(Kind kind, int lead, int rank) const {
     const Counts& c = counts_[kind][lead][rank];
     return static_cast<float>(c.came / c.tried);
+}
+
+std::vector<double> RecyclingWorth::counts() const {
+    std::vector<double> out;
+    for (const auto& of_kind : counts_) {
+        for (const auto& of_lead : of_kind) {
+            for (const Counts& c : of_lead) out.insert(out.end(), {c.came, c.tried});
+        }
+    }
+    return out;
+}
+
+bool RecyclingWorth::set_counts(std::span<const double> counts) {
+    if (counts.size() != size_t{2} * kinds * RecyclingTable::leads * RecyclingTable::width) return false;
+    for (size_t i = 0; i < counts.size(); i += 2) {
+        const double came = counts[i], tried = counts[i + 1];
+        if (!(came >= 0 && came <= tried && tried > 0 && tried <= memory)) return false;
+    }
+    const double* next = counts.data();
+    for (auto& of_kind : counts_) {
+        for (auto& of_lead : of_kind) {
+            for (Counts& c : of_lead) c = {next[0], next[1]}, next += 2;
+        }
+    }
+    return true;
 }
 
 void RecyclingLevels::begin(const DraftInput& input) {

@@ -1,8 +1,8 @@
 #include "testing/fake_target.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 
 #include "decoding/chain_memory.h"
@@ -39,32 +39,18 @@ FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sh
 // Of a recurrent state.
 bool FakeTarget::can_remove(int sequence, int from) const {
     if (from == 0) return true;
-    const int removed = static_cast<int>(this->sequence(sequence).size()) - from;
+    const int removed = static_cast<int>(cells_.sequence(sequence).size()) - from;
     return removed <= 0 || (sequence == 0 && removed <= *snapshots_ && removed < newest_);
 }
 
 bool FakeTarget::remove(int sequence, int from, int to) {
-    ++cache_calls_;
     if (snapshots_ && (sequence < 0 || !can_remove(sequence, from))) return false;
     newest_ = 0;
-    for (Cell& cell : cells_) {
-        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
-        if (sequence < 0) {
-            cell.sequences.clear();
-        } else {
-            cell.sequences.erase(sequence);
-        }
-    }
-    std::erase_if(cells_, [](const Cell& cell) { return cell.sequences.empty(); });
-    return true;
+    return cells_.remove(sequence, from, to);
 }
 
 void FakeTarget::copy(int source, int target, int from, int to) {
-    ++cache_calls_;
-    for (Cell& cell : cells_) {
-        if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
-        if (cell.sequences.contains(source)) cell.sequences.insert(target);
-    }
+    cells_.copy(source, target, from, to);
 }
 
 int FakeTarget::truncate(int count) {
@@ -77,28 +63,14 @@ void FakeTarget::discard() {
 }
 
 void FakeTarget::forget() {
-    cells_.clear();
+    cells_.remove(-1, 0, -1);
     sequences_->forget();
 }
 
 void FakeTarget::add_pending() {
     const auto pending = sequences_->pending();
     const int first = position() - static_cast<int>(pending.size());
-    for (size_t i = 0; i < pending.size(); ++i) cells_.push_back({first + static_cast<int>(i), pending[i], {0}});
-}
-
-std::vector<Token> FakeTarget::sequence(int id) const {
-    std::map<int, Token> by_position;
-    for (const Cell& cell : cells_) {
-        if (!cell.sequences.contains(id)) continue;
-        if (!by_position.emplace(cell.position, cell.token).second) throw std::logic_error("two cells at one position");
-    }
-    std::vector<Token> tokens;
-    for (const auto& [position, token] : by_position) {
-        if (position != static_cast<int>(tokens.size())) throw std::logic_error("a hole in a sequence");
-        tokens.push_back(token);
-    }
-    return tokens;
+    for (size_t i = 0; i < pending.size(); ++i) cells_.add(first + static_cast<int>(i), pending[i], {0});
 }
 
 std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) const {
@@ -114,9 +86,9 @@ std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) co
 DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState&) {
     if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
     add_pending();
-    for (size_t i = 0; i < tokens.size(); ++i) cells_.push_back({position() + static_cast<int>(i), tokens[i], {0}});
+    for (size_t i = 0; i < tokens.size(); ++i) cells_.add(position() + static_cast<int>(i), tokens[i], {0});
     sequences_->appended(static_cast<int>(tokens.size()));
-    rows_.assign(1, logits_after(sequence(0)));
+    rows_.assign(1, logits_after(cells_.sequence(0)));
     return DecodeStatus::ok;
 }
 
@@ -131,14 +103,14 @@ DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens,
             if (!siblings.insert(tokens[child]).second) throw std::logic_error("two siblings carry the same token");
         }
         const auto& sequences = tree.sequences(node);
-        cells_.push_back({position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()}});
+        cells_.add(position() + tree.depth_of(node), tokens[node], {sequences.begin(), sequences.end()});
     }
     rows_.clear();
     for (int node = 0; node < tree.size(); ++node) {
         const size_t length = position() + tree.depth_of(node) + 1;
         std::vector<Token> path;
         for (const int id : tree.sequences(node)) {
-            std::vector<Token> tokens_of = sequence(id);
+            std::vector<Token> tokens_of = cells_.sequence(id);
             tokens_of.resize(length);
             if (!path.empty() && tokens_of != path) throw std::logic_error("sequences of a node see different paths");
             path = std::move(tokens_of);
@@ -162,6 +134,7 @@ void FakeLevels::begin(const DraftInput& input) {
 }
 
 void FakeLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    const Stopwatch watch;
     out = {ranks, {}, {}};
     for (size_t at = 0; at < paths.size(); at += static_cast<size_t>(depth)) {
         std::vector<Token> path = before_;
@@ -172,6 +145,8 @@ void FakeLevels::level(int depth, std::span<const Token> paths, int ranks, Level
             out.tokens.push_back(order.at(rank));
             out.q.push_back(q);
         }
+    }
+    while (watch.elapsed_ms() < level_ms_) {
     }
 }
 

@@ -3,12 +3,12 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "decoding/sequence_memory.h"
 #include "decoding/target.h"
 #include "drafting/level_source.h"
+#include "testing/fake_cells.h"
 
 namespace medusa::testing {
 
@@ -35,17 +35,9 @@ class FakeTarget final : public Target, private CacheOps {
 
     // Logits after a sequence of tokens, whatever the cache holds.
     std::vector<float> logits_after(const std::vector<Token>& tokens) const;
-    // Tokens of one sequence in the cache; throws std::logic_error when its positions are not 0, 1, 2, ...
-    std::vector<Token> sequence(int id) const;
-    size_t cell_count() const { return cells_.size(); }
-    int64_t cache_calls() const { return cache_calls_; }
+    const FakeCells& cells() const { return cells_; }
 
   private:
-    struct Cell {
-        int position;
-        Token token;
-        std::set<int> sequences;
-    };
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
     bool can_remove(int sequence, int from) const;
@@ -57,10 +49,9 @@ class FakeTarget final : public Target, private CacheOps {
     float sharpness_;
     int memory_;
     std::optional<int> snapshots_;
-    std::vector<Cell> cells_;
+    FakeCells cells_;
     int newest_ = 0;  // tokens of the newest decode that can still be stepped back
     std::vector<std::vector<float>> rows_;
-    int64_t cache_calls_ = 0;
     std::unique_ptr<SequenceMemory> sequences_;
 };
 
@@ -78,10 +69,12 @@ class FakeGuesses {
     uint64_t seed_;
 };
 
-// The guesses level by level; probabilities halve from rank to rank, and differ from node to node.
+// The guesses level by level; probabilities halve from rank to rank, and differ from node to node. Each level takes so
+// many milliseconds.
 class FakeLevels final : public LevelSource {
   public:
-    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed) : guesses_(guesses), depth_(depth), seed_(seed) {}
+    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed, double level_ms)
+        : guesses_(guesses), depth_(depth), seed_(seed), level_ms_(level_ms) {}
     DrafterNeeds needs() const override { return {}; }
     int depth() const override { return depth_; }
     void begin(const DraftInput& input) override;
@@ -91,6 +84,7 @@ class FakeLevels final : public LevelSource {
     FakeGuesses guesses_;
     int depth_;
     uint64_t seed_;
+    double level_ms_;
     std::vector<Token> before_;  // the context without the root
 };
 

@@ -128,7 +128,7 @@ def test_methods_that_lack_something() -> None:
         methods.check(methods.parse("medusa"), "m.gguf", False, False)
     with pytest.raises(MedusaError, match="give --draft-model"):
         methods.check(methods.parse("draft-model"), "m.gguf", True, False)
-    with pytest.raises(MedusaError, match="add it to --methods"):
+    with pytest.raises(MedusaError, match="add one to --methods"):
         methods.check(methods.parse("plain"), "m.gguf", True, True)
     methods.check(methods.parse("plain,medusa,draft-model"), "m.gguf", True, True)
     methods.check(methods.parse("plain,medusa"), "m.gguf", True, False, synthetic=True)

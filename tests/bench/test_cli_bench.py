@@ -28,8 +28,8 @@ from medusa_cli.models import demo
 from medusa_cli.support.errors import MedusaError
 
 OPTIONS = (
-    "--data --methods -n --max-tokens --repeat --limit --temp -s --seed --heads --tree --accept --draft-model "
-    "--draft-max --json --md --plot -c --ctx-size -t --threads -ngl --n-gpu-layers -dev --device -ctk "
+    "--data --methods -n --max-tokens --repeat --limit --temp -s --seed --heads --tree --accept -md --draft-model "
+    "--draft-max --lookahead --json --md --plot -c --ctx-size -t --threads -ngl --n-gpu-layers -dev --device -ctk "
     "--cache-type-k -ctv --cache-type-v"
 )
 ORDER = Order("Hi", 8, 0.0, 0)
@@ -161,6 +161,7 @@ def test_bad_input_is_one_line(model: str, worker: type[FakeWorker], tmp_path: P
     assert "no method 'stok'" in bad(model, "--methods", "stok")
     assert "give --heads" in bad(model, "--methods", "medusa")
     assert "give --draft-model" in bad(model, "--methods", "draft-model")
+    assert "three numbers are needed" in bad(model, "--methods", "lookahead", "--lookahead", "4,4")
     assert "No such file or directory" in bad(model, "--json", str(tmp_path / "gone" / "a.json"))
     assert "is a directory" in bad(model, "--json", str(tmp_path))
     assert "a plot is" in bad(model, "--plot", str(tmp_path / "a.txt"))
@@ -265,7 +266,8 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
     assert {name: isa(method) for name, method in METHODS.items()} == {
         "stock": "off", "plain": "unset", "medusa": "unset", "lookup": "unset", "medusa+lookup": "unset",
         "lookup+recycling": "unset", "medusa+lookup+recycling": "unset",
-        "llama-lookup": "off", "draft-model": "off",
+        "draft-model": "unset", "draft-model-tree": "unset", "lookahead": "unset",
+        "llama-lookup": "off", "llama-draft-model": "off",
     }  # fmt: skip
 
 
@@ -308,15 +310,32 @@ def test_the_demo_model(demo_model: None, tmp_path: Path) -> None:
 def test_llama_cpp_python_drafts_with_the_demo_model(demo_model: None, demo_model_path: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     code, _, err = bench(
-        "demo", "--methods", "plain,llama-lookup,draft-model", "--draft-model", str(demo_model_path), "--limit", "1",
+        "demo", "--methods", "plain,llama-lookup,llama-draft-model", "-md", str(demo_model_path), "--limit", "1",
         "-n", "12", "--repeat", "1", "--json", str(target),
     )  # fmt: skip
     assert code == 0, err
     found = json.loads(target.read_text())
     # A model that drafts for itself is always right.
-    assert found["methods"]["draft-model"]["total"]["acceptance_per_depth"] == [1.0, 1.0]
-    assert found["methods"]["draft-model"]["total"]["tokens_per_step"] == 3.0
+    assert found["methods"]["llama-draft-model"]["total"]["acceptance_per_depth"] == [1.0, 1.0]
+    assert found["methods"]["llama-draft-model"]["total"]["tokens_per_step"] == 3.0
     assert {run["tokens"] for run in found["runs"]} == {12}
+
+
+@pytest.mark.model
+def test_other_drafters_run_in_our_loop(demo_model: None, demo_model_path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    code, _, err = bench(
+        "demo", "--methods", "plain,draft-model,draft-model-tree,lookahead", "-md", str(demo_model_path),
+        "--draft-max", "3", "--lookahead", "3,3,2", "--limit", "1", "-n", "17", "--repeat", "1", "--json", str(target),
+    )  # fmt: skip
+    assert code == 0, err
+    found = json.loads(target.read_text())
+    assert found["methods"]["draft-model"]["total"]["acceptance_per_depth"] == [1.0, 1.0, 1.0]
+    assert found["methods"]["draft-model"]["total"]["tokens_per_step"] == 4.0
+    assert found["methods"]["lookahead"]["total"]["tree_nodes"] > 4
+    for name in ("draft-model", "draft-model-tree", "lookahead"):
+        match = found["methods"][name]["total"]["output_match"]
+        assert match["identical"] == match["compared"] == 1
 
 
 @pytest.mark.model

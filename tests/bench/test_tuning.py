@@ -112,6 +112,14 @@ def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     assert (only.candidate, only.dynamic) == (None, True)
     assert "and at 1.20 with a tree grown in each step" in dynamic.reason
     assert not choose.verdict(candidates, {names[0]: 0.9, "dynamic": 0.95}).dynamic
+    assert not only.recycling
+    both = {names[0]: 1.1, "dynamic": 1.2, "dynamic+lookup": 1.3, "dynamic+lookup+recycling": 1.35}
+    recycled = choose.verdict(candidates, both)
+    assert recycled.dynamic
+    assert recycled.recycling
+    assert recycled.reason.endswith("; beside lookup, recycling takes that from 1.30 to 1.35")
+    assert not choose.verdict(candidates, {**both, "dynamic+lookup+recycling": 1.3}).recycling
+    assert not choose.verdict(candidates, {**both, names[0]: 1.25}).recycling
 
 
 def test_relative_costs_are_means_over_the_positions() -> None:

@@ -266,10 +266,15 @@ def test_built_in_trees_are_clipped_to_the_heads(
     assert (tree.depth, tree.max_rank) == (2, 2)
 
 
-@pytest.mark.parametrize("recycling", [False, True])
-def test_recycling_is_off_unless_asked_for(model: str, session: type[FakeSession], recycling: bool) -> None:
+@pytest.mark.parametrize(
+    ("options", "recycling"),
+    [((), True), (("--no-recycling",), False), (("-s", "1"), False), (("-s", "1", "--recycling"), True)],
+)
+def test_recycling_is_on_without_heads_unless_steps_are_to_repeat(
+    model: str, session: type[FakeSession], options: tuple[str, ...], recycling: bool
+) -> None:
     session.answers = ["a"]
-    code, _, err = generate(model, "-p", "x", *["--recycling"] * recycling)
+    code, _, err = generate(model, "-p", "x", *options)
     assert (code, err) == (0, "")
     assert session.created[0].recycling is recycling
 

@@ -9,7 +9,15 @@ import pytest
 
 from medusa_cli.decoding import drafting, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
-from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
+from medusa_cli.decoding.drafting import (
+    DraftModel,
+    DraftPlan,
+    FixedTree,
+    HeadsFacts,
+    Lookahead,
+    ModelFacts,
+    Tuned,
+)
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import DynamicStart, NamedTree
 from medusa_cli.models.references import HeadsRef, ModelRef, Origin
@@ -35,9 +43,12 @@ FIXED = [[0], [0, 0]]
 TUNED = Tuned(FIXED, False, LEARNED)
 TUNED_DYNAMIC = Tuned(FIXED, True, LEARNED)
 TUNED_PLAIN = Tuned([], False, LEARNED)
+TUNED_RECYCLING = Tuned(FIXED, True, LEARNED, recycling=True)
 TUNED_ONLY_DYNAMIC = Tuned([], True, LEARNED)
 
 CHAIN = trees.named("chain_4")
+SMALL = DraftModel(Path("small.gguf"))
+CHAIN_OF_4 = FixedTree([[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]])
 WRITTEN = NamedTree("my.json", [[0], [2]], strict=True)
 
 
@@ -48,9 +59,15 @@ def asked(
     lookup: bool | None = None,
     no_heads: bool = False,
     no_spec: bool = False,
-    recycling: bool = False,
+    recycling: bool | None = None,
+    draft_model: str | None = None,
+    draft_max: int = 0,
+    lookahead: str | None = None,
 ) -> DraftOptions:
-    return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling)
+    return DraftOptions(
+        heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling,
+        draft_model=draft_model, draft_max=draft_max, lookahead=lookahead,
+    )  # fmt: skip
 
 
 def given(model: ModelFacts, options: DraftOptions) -> ModelFacts:
@@ -71,33 +88,88 @@ def dynamic(start: DynamicStart = UNKNOWN, *, lookup: bool = True, recycling: bo
     return DraftPlan(BASE, start, "dynamic", lookup, recycling=recycling)
 
 
-def plain(*, lookup: bool = True, recycling: bool = False) -> DraftPlan:
-    """Heads are loaded, and draft nothing."""
-    return DraftPlan(BASE, lookup=lookup, recycling=recycling)
+def plain(*, others: bool = True) -> DraftPlan:
+    """Heads are loaded, and draft nothing. others: what needs no heads does."""
+    return DraftPlan(BASE, lookup=others, recycling=others)
 
 
 NOTHING, LOOKUP = DraftPlan(), DraftPlan(lookup=True)
+RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=True)
 DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_63").choices
+
+
+@pytest.mark.parametrize(
+    ("options", "seeded", "expected"),
+    [
+        (asked(), False, DraftPlan(None, CHAIN_OF_4, "chain", lookup=True)),
+        (asked(), True, DraftPlan(None, CHAIN_OF_4, "chain")),
+        (asked("static", lookup=False), False, DraftPlan(None, CHAIN_OF_4, "chain")),
+        (asked(draft_max=2), True, DraftPlan(None, FixedTree([[0], [0, 0]]), "chain")),
+        (asked("dynamic", draft_max=7), False, DraftPlan(None, UNKNOWN, "dynamic")),
+        (asked("dynamic", recycling=True), False, DraftPlan(None, UNKNOWN, "dynamic", recycling=True)),
+        (asked("chain_4"), False, DraftPlan(None, FixedTree(CHAIN.choices), "chain_4")),
+    ],
+)
+def test_a_draft_model_fills_trees(options: DraftOptions, seeded: bool, expected: DraftPlan) -> None:
+    options = dataclasses.replace(options, draft_model=str(SMALL.file))
+    expected = dataclasses.replace(expected, draft_model=DraftModel(SMALL.file, options.draft_max or 4))
+    tree = CHAIN if drafting.named_tree(options) else None
+    # The model's own heads are left alone.
+    assert drafting.plan(options, CPU, tree=tree, seeded=seeded) == expected
+    assert drafting.heads_to_load(options, CPU) is None
+    assert not drafting.uses_profile(options)
+    assert drafting.plan(dataclasses.replace(options, no_spec=True), CPU) == NOTHING
+
+
+def test_lookahead_drafts_alone() -> None:
+    assert drafting.plan(asked(lookahead="4, 3,2"), CPU) == DraftPlan(lookahead=Lookahead(4, 3, 2))
+    assert drafting.plan(asked(lookahead="4,3,2", no_spec=True), CPU) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "message"),
+    [
+        (asked(heads="given.gguf", draft_model=str(BASE)), CPU, "--draft-model drafts without --heads: leave one of them out"),
+        (asked(lookahead="4,4,4", draft_model=str(BASE)), CPU,
+         "--draft-model drafts without --lookahead: leave one of them out"),
+        (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead drafts without --tree: leave one of them out"),
+        (asked(lookup=True, lookahead="4,4,4"), CPU, "--lookahead drafts without --lookup: leave one of them out"),
+        (asked(recycling=True, draft_model=str(BASE)), CPU,
+         "--recycling drafts beside dynamic trees, not beside a chain: add --tree dynamic"),
+        (asked(draft_model=str(BASE)), MAMBA,
+         "m.gguf is a recurrent model (mamba): leave out --draft-model"),
+        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: three numbers are needed, such as 4,3,4"),
+        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: three numbers are needed, such as 4,3,4"),
+    ],
+)  # fmt: skip
+def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFacts, message: str) -> None:
+    with pytest.raises(MedusaError) as caught:
+        drafting.plan(options, model)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
     ("options", "seeded", "model", "expected"),
     [
-        # Which file, and whether lookup drafts.
-        (asked(), False, BARE, LOOKUP),
+        # Which file, and whether lookup and recycling draft.
+        (asked(), False, BARE, BOTH),
         (asked(), True, BARE, NOTHING),
-        (asked("static"), False, BARE, LOOKUP),
+        (asked("static"), False, BARE, BOTH),
         (asked(lookup=True), True, BARE, LOOKUP),
-        (asked(lookup=False), False, BARE, NOTHING),
-        (asked(no_heads=True), False, CPU, LOOKUP),
+        (asked(lookup=False), False, BARE, RECYCLING),
+        (asked(no_heads=True), False, CPU, BOTH),
         (asked(no_heads=True), True, CPU, NOTHING),
         (asked(no_heads=True, lookup=True), True, CPU, LOOKUP),
-        (asked(no_heads=True, lookup=False), False, CPU, NOTHING),
-        (asked(no_heads=True, heads="given.gguf"), False, CPU, LOOKUP),
+        (asked(no_heads=True, lookup=False), False, CPU, RECYCLING),
+        (asked(no_heads=True, heads="given.gguf"), False, CPU, BOTH),
+        (asked(recycling=False), False, BARE, LOOKUP),
+        (asked(recycling=False, lookup=False), False, BARE, NOTHING),
         # A tree, though nothing fills it, says that drafts are to be those of the tree.
         (asked("chain_4", no_heads=True), False, CPU, NOTHING),
         (asked("dynamic", no_heads=True), False, BARE, NOTHING),
         (asked("dynamic", no_heads=True, lookup=True), False, CPU, LOOKUP),
+        (asked(recycling=False), False, BARE, LOOKUP),
+        (asked(recycling=False, lookup=False), False, BARE, NOTHING),
         (asked(no_spec=True), False, CPU, NOTHING),
         (asked(no_spec=True, lookup=True, heads="given.gguf"), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
@@ -155,6 +227,10 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, False, GPU, HEADS, TUNED_DYNAMIC, dynamic(LEARNED)),
         (None, False, CPU, HEADS, TUNED_ONLY_DYNAMIC, dynamic(LEARNED)),
         (None, False, CPU, HEADS, TUNED_PLAIN, plain()),
+        (None, False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, recycling=True)),
+        (None, True, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED, lookup=False)),
+        ("static", False, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED)),
+        ("dynamic", False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, lookup=False)),
         (None, False, GPU, HEADS, TUNED_PLAIN, plain()),
         # A fixed tree is asked for, or a seed, which leaves lookup out too.
         ("static", False, CPU, HEADS, None, fixed("heads", STORED, 4)),
@@ -174,7 +250,7 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, True, METAL, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         (None, True, CPU, HEADS, TUNED, fixed("tuned", FIXED, lookup=False)),
         (None, True, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED, lookup=False)),
-        (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(lookup=False)),
+        (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(others=False)),
         ("static", True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
         # A dynamic tree is asked for: also on a GPU, also with a seed, with what was learned where it is known.
         ("dynamic", False, CPU, HEADS, None, dynamic(lookup=False)),
@@ -196,9 +272,6 @@ def test_the_tree_of_heads(
     assert found.dynamic == (expected.tree_name == "dynamic")
 
 
-RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=True)
-
-
 @pytest.mark.parametrize(
     ("options", "seeded", "model", "tuned", "expected"),
     [
@@ -216,14 +289,15 @@ RECYCLING, BOTH = DraftPlan(recycling=True), DraftPlan(lookup=True, recycling=Tr
         (asked(recycling=True), False, CPU, TUNED_DYNAMIC, dynamic(LEARNED, recycling=True)),
         (asked("dynamic", recycling=True), False, GPU, None, dynamic(lookup=False, recycling=True)),
         (asked("dynamic", recycling=True), True, CPU, TUNED, dynamic(LEARNED, lookup=False, recycling=True)),
-        (asked(recycling=True), False, CPU, TUNED_PLAIN, plain(recycling=True)),
+        (asked(recycling=True), False, CPU, TUNED_PLAIN, plain()),
+        (asked(recycling=False), False, CPU, TUNED_RECYCLING, dynamic(LEARNED)),
         (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
         (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
         (asked(recycling=True), False, GPU, None, dynamic(recycling=True)),
         (asked(recycling=True), True, GPU, None, fixed("heads", STORED, lookup=False)),
     ],
 )
-def test_recycling_is_asked_for_and_needs_a_dynamic_tree_beside_heads(
+def test_recycling_beside_heads_is_asked_for_and_needs_a_dynamic_tree(
     options: DraftOptions, seeded: bool, model: ModelFacts, tuned: Tuned | None, expected: DraftPlan
 ) -> None:
     assert drafting.plan(options, model, HEADS, tuned, seeded=seeded) == expected
@@ -355,12 +429,15 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
     from medusa_cli.bench.methods import METHODS
 
     # Whatever tree and heads medusa is measured with, the other methods draft as they do without them.
-    options = asked("dynamic", heads="given.gguf")
+    options = asked("dynamic", heads="given.gguf", draft_model=str(SMALL.file))
     for name, expected in (
         ("stock", NOTHING),
         ("plain", NOTHING),
         ("llama-lookup", NOTHING),
-        ("draft-model", NOTHING),
+        ("llama-draft-model", NOTHING),
+        ("draft-model", DraftPlan(tree=CHAIN_OF_4, tree_name="chain", draft_model=SMALL)),
+        ("draft-model-tree", DraftPlan(tree=UNKNOWN, tree_name="dynamic", draft_model=SMALL)),
+        ("lookahead", DraftPlan(lookahead=Lookahead(4, 3, 4))),
         ("lookup", LOOKUP),
         ("medusa", DraftPlan(GIVEN, UNKNOWN, "dynamic")),
         ("medusa+lookup", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True)),

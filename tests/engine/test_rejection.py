@@ -230,7 +230,7 @@ SAMPLES = int(os.environ.get("MEDUSA_SAMPLES", "4000"))
 @pytest.mark.parametrize(
     "drafting", [{}, {"dynamic": True}, {"lookup": True}, {"dynamic": True, "lookup": True, "recycling": True}], ids=str
 )
-def test_the_distribution_of_many_samples(drafting: dict[str, bool], chain: int) -> None:
+def test_the_distribution_of_many_samples(drafting: dict[str, Any], chain: int) -> None:
     """MEDUSA_SAMPLES: how many; with -s, pytest shows the p values."""
     tree = native.Tree([[0], [1], [2], [0, 0], [0, 1], [1, 0]])
     session = testing.FakeSession(

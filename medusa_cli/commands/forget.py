@@ -1,0 +1,15 @@
+"""`medusa forget`: removes what recycling has kept of earlier conversations."""
+
+from __future__ import annotations
+
+
+def forget() -> None:
+    """Remove what --history has kept: the likeliest tokens of your conversations, for all models."""
+    from medusa_cli.decoding import history
+    from medusa_cli.support.units import size
+
+    files, taken = history.forget()
+    if files:
+        print(f"removed {files} {'file' if files == 1 else 'files'}, {size(taken)}, from {history.folder()}")
+    else:
+        print(f"nothing is kept in {history.folder()}")

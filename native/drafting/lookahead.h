@@ -1,0 +1,64 @@
+// Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): n-grams that a Jacobi iteration of the model itself comes
+// across are the drafts.
+#pragma once
+
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "decoding/drafter.h"
+#include "drafting/token_trie.h"
+
+namespace medusa {
+
+// As the paper calls them: W columns of the window, n-grams of N tokens, at most G of them verified in a step.
+struct LookaheadParams {
+    int window = 4;
+    int ngram = 3;
+    int guesses = 4;
+};
+
+// The newest n-grams by their first token.
+class NgramPool {
+  public:
+    NgramPool(int ngram, int most) : ngram_(ngram), most_(most) {}
+
+    // ngram: of N tokens. It becomes the newest of its first token; the oldest makes room.
+    void add(std::span<const Token> ngram);
+    // What followed `token`, N - 1 tokens each, the newest last.
+    std::span<const std::vector<Token>> after(Token token) const;
+    void clear() { by_first_.clear(); }
+
+  private:
+    int ngram_, most_;
+    std::unordered_map<Token, std::vector<std::vector<Token>>> by_first_;
+};
+
+// The trajectory of the newest N - 1 Jacobi iterations. Row 0 is a line of guesses from the root on; the token of row r
+// in column c stands at position c + r and has above it the rows of its own column, then row 0 up to column c: a path
+// of a tree. A new row comes from the model's answers at the ends of the columns.
+class JacobiWindow {
+  public:
+    explicit JacobiWindow(const LookaheadParams& params) : params_(params) {}
+
+    // Guesses from `text`, in a fixed sequence; the rows fill up one by one with the next steps.
+    void start(std::span<const Token> text);
+    bool is_full() const { return static_cast<int>(rows_.size()) == params_.ngram - 1; }
+    // Hangs the window below the root, hidden.
+    void draw(TokenTrie& trie);
+    // Nodes of the trie that end the columns, the root's own column first.
+    const std::vector<int>& ends() const { return ends_; }
+    // answers: the model's likeliest token after each of ends(). `found` gets the n-gram of each column of a full
+    // window
+    // ([columns][N], first the token of row 0). The window moves on by one position.
+    void move(Token root, std::span<const Token> answers, std::vector<std::vector<Token>>& found);
+    // Nodes without the root, and leaves, that a window has at most.
+    static TreeBounds bounds(const LookaheadParams& params);
+
+  private:
+    LookaheadParams params_;
+    std::vector<std::vector<Token>> rows_;  // row 0 from column 1 on (column 0: the root), the others from column 0 on
+    std::vector<int> ends_;
+};
+
+}  // namespace medusa

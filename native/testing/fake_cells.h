@@ -1,0 +1,33 @@
+// The cells of a KV cache without keys and values: positions, tokens, and the sequences that see them.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "decoding/tree_cache.h"
+
+namespace medusa::testing {
+
+// Edited as llama.cpp's cells are.
+class FakeCells final : public CacheOps {
+  public:
+    void add(int position, Token token, std::set<int> sequences);
+    bool remove(int sequence, int from, int to) override;
+    void copy(int source, int target, int from, int to) override;
+    // Tokens of one sequence; throws std::logic_error when its positions are not 0, 1, 2, ...
+    std::vector<Token> sequence(int id) const;
+    size_t size() const { return cells_.size(); }
+    // Of remove() and copy().
+    int64_t calls() const { return calls_; }
+
+  private:
+    struct Cell {
+        int position;
+        Token token;
+        std::set<int> sequences;
+    };
+    std::vector<Cell> cells_;
+    int64_t calls_ = 0;
+};
+
+}  // namespace medusa::testing
