@@ -550,10 +550,10 @@ class testing:
             memory: int = 0,
             dynamic: bool = False,
             recycling: bool = False,
-            snapshots: int | None = None,
             draft_model: bool = False,
             lookahead: Lookahead | None = None,
             heads_ms: float = 0.0,
+            snapshots: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 

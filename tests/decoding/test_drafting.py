@@ -129,7 +129,8 @@ def test_lookahead_drafts_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "model", "message"),
     [
-        (asked(heads="given.gguf", draft_model=str(BASE)), CPU, "--draft-model drafts without --heads: leave one of them out"),
+        (asked(heads="given.gguf", draft_model=str(BASE)), CPU,
+         "--draft-model drafts without --heads: leave one of them out"),
         (asked(lookahead="4,4,4", draft_model=str(BASE)), CPU,
          "--draft-model drafts without --lookahead: leave one of them out"),
         (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead drafts without --tree: leave one of them out"),
@@ -168,8 +169,6 @@ def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFa
         (asked("chain_4", no_heads=True), False, CPU, NOTHING),
         (asked("dynamic", no_heads=True), False, BARE, NOTHING),
         (asked("dynamic", no_heads=True, lookup=True), False, CPU, LOOKUP),
-        (asked(recycling=False), False, BARE, LOOKUP),
-        (asked(recycling=False, lookup=False), False, BARE, NOTHING),
         (asked(no_spec=True), False, CPU, NOTHING),
         (asked(no_spec=True, lookup=True, heads="given.gguf"), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
