@@ -22,6 +22,7 @@ NB_MODULE(_native, m) {
     medusa::bind_testing(testing);
     medusa::bind_testing_dynamic_tree(testing);
     medusa::bind_testing_device(testing);
+    medusa::bind_testing_in_graph(testing);
     medusa::bind_kernels(testing);
     medusa::bind_prefix_layer(testing);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heads/levels.h"
+#include "in_graph/levels.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
 
@@ -31,6 +32,27 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
     }
 }
 
+StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan) {
+    StepFacts facts;
+    facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    facts.fixed_tree = !plan.dynamic;
+    facts.heads_alone = !plan.lookup && !plan.recycling;
+    return facts;
+}
+
+// For sessions that may accept in the model's graph; null for others. Completes the facts.
+std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& heads, const DraftingPlan& plan,
+                                              StepFacts& facts) {
+    if (!host_reason(facts, {}).empty()) return nullptr;
+    std::unique_ptr<in_graph::Drafts> drafts;
+    if (plan.has_heads()) {
+        drafts = in_graph::make_drafts(heads, plan.tree);
+        facts.heads_fit = drafts != nullptr;
+        if (!drafts) return nullptr;
+    }
+    return std::make_shared<in_graph::StepTail>(std::move(drafts));
+}
+
 }  // namespace
 
 ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
@@ -56,17 +78,28 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
+    StepFacts facts = step_facts(*model, plan);
+    const auto tail = make_tail(heads, plan, facts);
+    context.tail = tail;
     const auto make_target = [&](TreeBounds bounds) {
         const bool all_states = plan.has_heads() && heads->metadata().reads_all_states();
         if (all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
-        return std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
+        auto target = std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
+        facts.lacks = target->tail_lacks();
+        return target;
     };
-    const auto levels = [&](Target&) { return make_levels(heads, plan.tree.depth(), params.threads); };
+    const auto levels = [&](Target&) -> std::unique_ptr<LevelSource> {
+        auto on_host = make_levels(heads, plan.tree.depth(), params.threads);
+        if (!tail) return on_host;
+        return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
+    };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,
                                                           std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);
     };
-    return compose_session(plan, make_target, levels, model, chain);
+    ComposedSession composed = compose_session(plan, make_target, levels, model, chain);
+    composed.session->set_step_facts(std::move(facts));
+    return composed;
 }
 
 }  // namespace medusa

@@ -79,13 +79,6 @@ struct Reached {
     std::vector<Candidate> distribution;
 };
 
-std::vector<int> path_to(const Tree& tree, int node) {
-    std::vector<int> path;
-    for (int up = node; up >= 0; up = tree.parent(up)) path.push_back(up);
-    std::reverse(path.begin(), path.end());
-    return path;
-}
-
 Accepted accept_typical(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
                         uint64_t emitted) {
     const Tree& tree = *draft.tree;
@@ -112,7 +105,7 @@ Accepted accept_typical(Target& target, const Draft& draft, Chain& chain, const 
         }
         for (Reached& child : next) reached.push_back(std::move(child));
     }
-    Accepted accepted{path_to(tree, reached[best].node), 0};
+    Accepted accepted{tree.path(reached[best].node), 0};
     accepted.next_root = pick_from(reached[best].distribution, params, seed, emitted + accepted.path.size() - 1);
     for (size_t i = 1; i < accepted.path.size(); ++i) chain.accept(draft.tokens[accepted.path[i]]);
     chain.accept(accepted.next_root);

@@ -27,6 +27,10 @@ class LlamaTarget final : public Target {
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_.logits(row); }
     std::span<const float> hidden(int row) override { return context_.hidden(row); }
+    bool accept_in_graph(bool wanted) override;
+    std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
+    // What the tail of the params needs and is not there; empty: nothing.
+    std::string tail_lacks() const { return context_.tail_lacks(); }
 
     void discard() override;
 
@@ -34,11 +38,15 @@ class LlamaTarget final : public Target {
     void forget();
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
+    void finish_decode(DecodeStatus status);
 
     LlamaContext context_;
     TreeCache cache_;
     int most_outputs_;
-    bool hidden_;
+    bool hidden_;  // asked for
+    std::shared_ptr<GraphTail> tail_;
+    bool in_graph_ = false;
+    std::optional<GreedyStep> greedy_step_;
     std::vector<BatchRow> rows_;
 };
 
