@@ -1,8 +1,10 @@
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"
+#include "bindings/session_binding.h"
 #include "heads/graph.h"
 #include "in_graph/acceptance.h"
 #include "in_graph/rows.h"
+#include "llama/target.h"
 
 namespace medusa {
 namespace {
@@ -60,6 +62,10 @@ nb::object largest_in_graph(const Rows& rows, int64_t count, const std::optional
 }  // namespace
 
 void bind_testing_in_graph(nb::module_& m) {
+    m.def(
+        "reused_graphs",
+        [](SessionBinding& session) { return dynamic_cast<LlamaTarget&>(session.session().target()).reused_graphs(); },
+        "session"_a);
     m.def("accept_in_graph", &accept_in_graph, "tree"_a, "logits"_a, "tokens"_a, "device"_a = nb::none());
     m.def("largest_in_graph", &largest_in_graph, "rows"_a, "count"_a, "device"_a = nb::none());
 }

@@ -46,8 +46,12 @@ std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& head
     if (!host_reason(facts, {}).empty()) return nullptr;
     std::unique_ptr<in_graph::Drafts> drafts;
     if (plan.has_heads()) {
-        drafts = in_graph::make_drafts(heads, plan.tree);
-        facts.heads_fit = drafts != nullptr;
+        try {
+            drafts = in_graph::make_drafts(heads, plan.tree);
+        } catch (const OutOfMemory& failure) {
+            facts.lacks = failure.what();
+        }
+        facts.heads_fit = drafts != nullptr || !facts.lacks.empty();
         if (!drafts) return nullptr;
     }
     return std::make_shared<in_graph::StepTail>(std::move(drafts));
@@ -85,7 +89,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
         const bool all_states = plan.has_heads() && heads->metadata().reads_all_states();
         if (all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
-        facts.lacks = target->tail_lacks();
+        if (tail) facts.lacks = target->tail_lacks();
         return target;
     };
     const auto levels = [&](Target&) -> std::unique_ptr<LevelSource> {

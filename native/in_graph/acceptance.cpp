@@ -7,7 +7,8 @@
 
 namespace medusa::in_graph {
 
-TreeInput::TreeInput(ggml_context* c, int64_t nodes) : input_(ggml_new_tensor_2d(c, GGML_TYPE_F32, nodes, 3 + nodes)) {
+TreeInput::TreeInput(ggml_context* c, int64_t nodes)
+    : input_(ggml_new_tensor_2d(c, GGML_TYPE_F32, nodes, 3 + nodes)), held_(ggml_scale(c, input_, 1.0f)) {
     ggml_set_input(input_);
 }
 
@@ -25,7 +26,7 @@ void TreeInput::set(const Tree& tree, std::span<const Token> tokens) {
 }
 
 ggml_tensor* TreeInput::part(ggml_context* c, int64_t first, int64_t rows) const {
-    return ggml_view_2d(c, input_, nodes(), rows, input_->nb[1], static_cast<size_t>(first) * input_->nb[1]);
+    return ggml_view_2d(c, held_, nodes(), rows, held_->nb[1], static_cast<size_t>(first) * held_->nb[1]);
 }
 
 GreedyAcceptance accept_greedily(ggml_context* c, ggml_tensor* logits, const TreeInput& tree) {

@@ -19,7 +19,7 @@ class TreeInput {
     // As many nodes as the graph has rows; tokens[i] belongs to node i.
     void set(const Tree& tree, std::span<const Token> tokens);
 
-    int64_t nodes() const { return input_ ? input_->ne[0] : 0; }
+    int64_t nodes() const { return input_->ne[0]; }
     ggml_tensor* tokens(ggml_context* c) const { return part(c, 0, 1); }   // [n, 1]
     ggml_tensor* parents(ggml_context* c) const { return part(c, 1, 1); }  // [n, 1], the root's: itself
     // [n, 1]: larger the deeper a node is, and among those of one depth the earlier.
@@ -31,6 +31,7 @@ class TreeInput {
     ggml_tensor* part(ggml_context* c, int64_t first, int64_t rows) const;
 
     ggml_tensor* input_ = nullptr;  // [n, 3 + n]
+    ggml_tensor* held_ = nullptr;   // the same on the device: views of an input would each be brought there apart
     std::vector<float> values_;
 };
 

@@ -25,7 +25,6 @@ class Drafts {
     // state [h, 1]: that of an accepted node; root [1]: the token after it, as F32. Rows of the heads' output matrices:
     // F32, level by level, [columns][ranks].
     virtual ggml_tensor* build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) = 0;
-    virtual void set_inputs() {}
     // That build() makes.
     virtual size_t most_tensors() const = 0;
 
@@ -33,7 +32,8 @@ class Drafts {
     std::vector<LevelShape> levels_;
 };
 
-// For trees that are `shape` or the first nodes of it. nullptr: heads of this kind draft on the host.
+// For trees that are `shape` or the first nodes of it. nullptr: heads of this kind draft on the host. Throws
+// OutOfMemory where the device has no room for what it takes beside the heads.
 std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& shape);
 
 }  // namespace medusa::in_graph

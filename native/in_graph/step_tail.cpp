@@ -11,6 +11,7 @@ enum Found : size_t { number_rows, node, next, found_count };
 void StepTail::begin(const Tree& tree, std::span<const Token> tokens) {
     tree_ = tree;
     tokens_.assign(tokens.begin(), tokens.end());
+    is_set_ = false;
 }
 
 ggml_tensor* StepTail::build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) {
@@ -23,10 +24,10 @@ ggml_tensor* StepTail::build(ggml_context* c, ggml_tensor* logits, ggml_tensor* 
     return ggml_concat(c, found, drafts_->build(c, state, accepted.next), 0);
 }
 
-// libllama asks once for each sequence that has outputs: once is enough, but the inputs do not outlive a computation.
+// libllama asks once for each sequence that has outputs.
 void StepTail::set_inputs() {
-    tree_input_.set(tree_, tokens_);
-    if (drafts_) drafts_->set_inputs();
+    if (!is_set_) tree_input_.set(tree_, tokens_);
+    is_set_ = true;
 }
 
 std::optional<GreedyStep> StepTail::end(std::span<const float> found) {

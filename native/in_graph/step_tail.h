@@ -30,6 +30,7 @@ class StepTail final : public GraphTail {
     TreeInput tree_input_;
     Tree tree_;
     std::vector<Token> tokens_;
+    bool is_set_ = false;  // the input, for the next decode
     std::vector<float> drafted_;
 };
 

@@ -155,6 +155,10 @@ bool LlamaContext::use_tail(bool wanted) {
     return wanted;
 }
 
+int LlamaContext::reused_graphs() const {
+    return llama_perf_context(context_).n_reused;
+}
+
 std::span<const float> LlamaContext::found() const {
     const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
     if (!data) throw Error("the model's graph found nothing: this is an error of medusa");

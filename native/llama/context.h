@@ -57,6 +57,8 @@ class LlamaContext final : public CacheOps {
     bool use_tail(bool wanted);
     // Why not, if it was given one.
     std::string tail_lacks() const { return tail_lacks_; }
+    // Decodes whose graph was that of the decode before.
+    int reused_graphs() const;
     // What the tail brought from the newest decode.
     std::span<const float> found() const;
 

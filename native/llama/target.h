@@ -29,6 +29,7 @@ class LlamaTarget final : public Target {
     std::span<const float> hidden(int row) override { return context_.hidden(row); }
     bool accept_in_graph(bool wanted) override;
     std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
+    int reused_graphs() const { return context_.reused_graphs(); }
     // What the tail of the params needs and is not there; empty: nothing.
     std::string tail_lacks() const { return context_.tail_lacks(); }
 
