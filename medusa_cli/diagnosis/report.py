@@ -81,10 +81,10 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
-    "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph"} or None}; no weights and nothing
-    to run on where the platform does not tell. to_host: bytes of a step, None where all runs on the CPU; host_reason: why
-    the host accepts and drafts at temperature 0 with a fixed tree, "" where the model's own graph does; in_graph: bytes
-    of such a step. It is opened as a chat opens it.
+    "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph"} or None}; no weights and
+    nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on the CPU;
+    host_reason: why the host accepts and drafts at temperature 0 with a fixed tree, "" where the model's own graph
+    does; in_graph: bytes of such a step. It is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native

@@ -36,7 +36,8 @@ EVERYWHERE = {
         "FLASH_ATTN_EXT", "PERMUTE", "SWIGLU", "SOFT_MAX",
     )),
     *(f"MUL_MAT {type_}" for type_ in ("f32", "f16")),
-    "ARANGE", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32", "RESHAPE i32", "VIEW i32", "VIEW f16", "PERMUTE f16", "RESHAPE f16",
+    "ARANGE", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32",
+    *(f"{name} {type_}" for name in ("PERMUTE", "RESHAPE", "VIEW") for type_ in ("i32", "f16")),
 }  # fmt: skip
 
 

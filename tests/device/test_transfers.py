@@ -72,6 +72,7 @@ def test_doctor_names_what_runs_where(demo_model_path: Path, monkeypatch: pytest
     assert "\nPRETENDED0: 30 of 30 layers, output matrix, draft heads\n" in out
     assert "\nCPU: embedding rows, trees, sampling, acceptance\n" in out
     assert "\nTo the host in a step of 16 nodes: 3.4 MB (logits 3.1 MB, states 36.9 kB, rows of the heads" in out
+    assert "\nAt temperature 0 with a fixed tree: in the model's graph, 96 bytes to the host\n" in out
     code, out, err = device_cli.run({"memory": 150 << 20}, "doctor", "demo")
     assert (code, err.count("\n")) == (0, 1)
     assert "of 30 layers, embedding rows, trees, sampling, acceptance\n" in out

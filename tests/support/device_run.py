@@ -25,9 +25,10 @@ def run(**order: Any) -> dict[str, Any]:
 
     model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
-    None. tokens: to generate. temperature: 0 by default; above it, the host accepts and drafts. prompt: text. devices: names, None for llama.cpp's choice. isa: kernels other than
-    llama.cpp's, for what runs on the CPU. weigh_cpu: plain decoding on the CPU against the device, as `medusa tune`
-    does, in place of an answer. conversation: several answers of different kinds, in place of one.
+    None. tokens: to generate. temperature: 0 by default; above it, the host accepts and drafts. prompt: text. devices:
+    names, None for llama.cpp's choice. isa: kernels other than llama.cpp's, for what runs on the CPU. In place of an
+    answer, weigh_cpu: plain decoding on the CPU against the device, as `medusa tune` does; conversation: several
+    answers of different kinds.
     """
     command = [sys.executable, __file__, json.dumps(order)]
     environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off")}
