@@ -99,6 +99,10 @@ void TailSamplers::detach(llama_context* context) {
 void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits) {
     logits_ = logits;
     found_ = nullptr;
+    if (logits->type != GGML_TYPE_F32 || !ggml_is_contiguous(logits)) {
+        lacks_ = "the model's graph has logits of another form";
+        return;
+    }
     ggml_tensor* states = ggml_graph_get_tensor(graph, "result_norm");
     const bool named = states && states->ne[1] == logits->ne[1] && ggml_is_contiguous(states);
     ggml_tensor* found = tail_->build(c, logits, named ? states : nullptr);
