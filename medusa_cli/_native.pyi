@@ -399,6 +399,11 @@ class Session:
     def cancel(self) -> None:
         """Thread-safe: ends a running generate() within one step with stop_reason "cancelled"."""
     def reset(self) -> None: ...
+    def host_reason(self, *, sampling: Sampling | None = None, accept: Accept | None = None) -> str:
+        """Why steps of such an answer are accepted and drafted on the host; "" where the model's own graph does both.
+
+        sampling, accept: as in generate().
+        """
     @property
     def cached_tokens(self) -> list[int]: ...
 
@@ -535,6 +540,28 @@ class testing:
     @staticmethod
     def take_device_counters() -> dict[str, int]:
         """Since the last call: graphs, to_device, to_device_bytes, to_host, to_host_bytes."""
+
+    @staticmethod
+    def take_device_operators() -> list[str]:
+        """Operators of graphs since the last call, each once: "ADD f32", of copies "CPY f32 i32"."""
+
+    @staticmethod
+    def reused_graphs(session: Session) -> int:
+        """Decodes of a model's session whose graph was that of the decode before."""
+
+    @staticmethod
+    def accept_in_graph(
+        tree: Tree, logits: Sequence[NDArray[np.float32]], tokens: Sequence[Sequence[int]], device: str | None = None
+    ) -> list[tuple[int, int] | None]:
+        """Greedy acceptance as the model's graph does it: (deepest accepted node, token after it).
+
+        Of each logits [nodes, vocabulary] and tokens by themselves. None where a row holds NaN. device: None for the
+        CPU.
+        """
+
+    @staticmethod
+    def largest_in_graph(rows: NDArray[np.float32], count: int, device: str | None = None) -> NDArray[np.float32]:
+        """Places of the `count` largest numbers of each row, largest first."""
 
     class FakeSession(Session):
         def __init__(

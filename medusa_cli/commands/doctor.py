@@ -138,6 +138,10 @@ def _print_devices(model: dict[str, Any], out: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
+        where = f"in the model's graph, {sent['in_graph']} bytes to the host"
+        if sent["host_reason"]:
+            where = f"on the host, too: {sent['host_reason']}"
+        out.print(f"At temperature 0 with a fixed tree: {where}", markup=False, soft_wrap=True)
 
 
 def _known(value: int | None) -> str:

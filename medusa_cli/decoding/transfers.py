@@ -1,6 +1,6 @@
-"""What comes from a device to the host in a step, in bytes: the host samples, accepts and fills the tree.
+"""What comes from a device to the host in a step, in bytes, for models whose output matrix lies on a device.
 
-Rows that are on the host already cost nothing; so this is for models whose output matrix lies on a device.
+Either the host samples, accepts and fills the tree, or the model's own graph accepts and drafts (native/in_graph).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FLOAT = 4
+FOUND = 3
+"""Numbers that acceptance in the graph brings: rows without NaN, the node, the token after it."""
 EXACT_WIDTHS, WIDTH_STEP = 8, 8
 """Hydra's graphs are as wide as a level's nodes, above 8 rounded up to a multiple of 8 (native/heads)."""
 
@@ -44,6 +46,20 @@ def of_step(parents: Sequence[int], n_vocab: int, n_embd: int, heads: HeadRows |
     columns = sum(_columns(parents, heads.kind))
     prefix = n_embd if heads.kind == "hydra++" else 0
     return Transfers(logits, nodes * n_embd * FLOAT, (columns * heads.rows + prefix) * FLOAT)
+
+
+def of_step_in_graph(choices: Sequence[Sequence[int]], kind: str | None) -> int:
+    """Of a step whose tree the model's own graph accepts and heads of `kind` fill: what was found, and the candidates.
+
+    Medusa's heads have one column each and all as many ranks, Hydra's a column below each parent.
+    """
+    depths = range(1, max((len(choice) for choice in choices), default=0) + 1)
+    levels = [[choice for choice in choices if len(choice) == depth] for depth in depths]
+    ranks = [max(choice[-1] for choice in level) + 1 for level in levels]
+    if kind == "medusa":
+        return FLOAT * (FOUND + len(levels) * max(ranks, default=0))
+    columns = [len({tuple(choice[:-1]) for choice in level}) for level in levels]
+    return FLOAT * (FOUND + sum(n * k for n, k in zip(columns, ranks, strict=True)))
 
 
 def _columns(parents: Sequence[int], kind: str) -> list[int]:

@@ -104,8 +104,10 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
-    "to_host": {"nodes", "logits", "states", "heads", "total"} or None}; no weights and nothing to run on where the
-    platform does not tell. to_host: bytes of a step, None where all runs on the CPU. It is opened as a chat opens it.
+    "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph"} or None}; no weights and
+    nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on the CPU;
+    host_reason: why the host accepts and drafts at temperature 0 with a fixed tree, "" where the model's own graph
+    does; in_graph: bytes of such a step. It is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native
@@ -154,7 +156,7 @@ def _opened(reference: str, console: Console) -> tuple[str, native.Model, native
     return engine.name, engine.model, engine.heads
 
 
-def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, int]:
+def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
     """Of a step with the heads' own tree, or a built-in one, cut to TREE_NODES; of a chain where there are no heads."""
     from medusa_cli import native
 
@@ -165,7 +167,14 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, int]:
         tree = native.Tree(choices).clipped(heads.head_count, heads.output_rows, TREE_NODES)
     rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
-    return {"nodes": tree.size, **dataclasses.asdict(found), "total": found.total}
+    session = native.Session(model, heads, tree=None if heads is None else tree, n_ctx=1)
+    return {
+        "nodes": tree.size,
+        **dataclasses.asdict(found),
+        "total": found.total,
+        "host_reason": session.host_reason(),
+        "in_graph": transfers.of_step_in_graph(tree.choices if heads else [], heads.kind if heads else None),
+    }
 
 
 _DRAFTS: dict[str, dict[str, str | None]] = {

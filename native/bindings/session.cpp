@@ -46,6 +46,10 @@ nb::dict thread_statistics(const Counters& c) {
     return out;
 }
 
+AcceptParams default_accept(const SamplingParams& sampling) {
+    return {sampling.temperature > 0.0f ? AcceptKind::exact : AcceptKind::greedy};
+}
+
 nb::dict statistics(const Generation& g) {
     const Counters& c = g.counters;
     const double decode_ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
@@ -228,8 +232,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                 GenerateParams params;
                 params.max_tokens = max_tokens;
                 params.sampling = sampling.value_or(SamplingParams{});
-                params.accept = accept.value_or(
-                    AcceptParams{params.sampling.temperature > 0.0f ? AcceptKind::exact : AcceptKind::greedy});
+                params.accept = accept.value_or(default_accept(params.sampling));
                 params.stop = stop;
                 params.ignore_eos = ignore_eos;
                 params.watchdog = watchdog;
@@ -240,6 +243,14 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             "on_step"_a = nb::none())
         .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
         .def("reset", [](SessionBinding& self) { self.session().reset(); })
+        .def(
+            "host_reason",
+            [](SessionBinding& self, const std::optional<SamplingParams>& sampling,
+               const std::optional<AcceptParams>& accept) {
+                const SamplingParams chosen = sampling.value_or(SamplingParams{});
+                return self.session().host_reason(chosen, accept.value_or(default_accept(chosen)));
+            },
+            nb::kw_only(), "sampling"_a = nb::none(), "accept"_a = nb::none())
         .def_prop_ro("n_ctx", [](SessionBinding& self) { return self.session().context_size(); })
         .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
         .def_prop_ro("calibration",

@@ -18,6 +18,7 @@ void bind_testing_device(nb::module_& m) {
         "passes_us"_a = std::vector<std::pair<int64_t, int64_t>>{}, "memory"_a = DeviceBehaviour().memory,
         "failing_allocation"_a = 0, "failing_graph"_a = 0, "lost"_a = false,
         "missing_operators"_a = std::vector<std::string>{});
+    m.def("take_device_operators", &testing::take_operators);
     m.def("take_device_counters", [] {
         const testing::DeviceCounters counters = testing::take_counters();
         nb::dict out;

@@ -5,6 +5,7 @@
 #include "drafting/draft_model_levels.h"
 #include "drafting/lookahead_drafter.h"
 #include "heads/levels.h"
+#include "in_graph/levels.h"
 #include "llama/branches.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
@@ -103,8 +104,35 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     }
     context.context_size = target.context_size();
     context.max_outputs = 1;
+    context.tail = nullptr;
     auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
     return std::make_unique<DraftModelLevels>(std::move(model), target.vocab_size(), depth);
+}
+
+StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const ModelSessionParams& params) {
+    StepFacts facts;
+    facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    facts.fixed_tree = !plan.dynamic;
+    facts.branches = !plan.chains_only;
+    facts.heads_alone = !params.draft_model && !plan.lookahead && !plan.lookup && !plan.recycling;
+    return facts;
+}
+
+// For sessions that may accept in the model's graph; null for others. Completes the facts.
+std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& heads, const DraftingPlan& plan,
+                                              StepFacts& facts) {
+    if (!host_reason(facts, {}).empty()) return nullptr;
+    std::unique_ptr<in_graph::Drafts> drafts;
+    if (plan.has_levels()) {
+        try {
+            drafts = in_graph::make_drafts(heads, plan.tree);
+        } catch (const OutOfMemory& failure) {
+            facts.lacks = failure.what();
+        }
+        facts.heads_fit = drafts != nullptr || !facts.lacks.empty();
+        if (!drafts) return nullptr;
+    }
+    return std::make_shared<in_graph::StepTail>(std::move(drafts));
 }
 
 }  // namespace
@@ -121,20 +149,29 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
+    StepFacts facts = step_facts(*model, plan, params);
+    const auto tail = make_tail(heads, plan, facts);
+    context.tail = tail;
     const bool reads_states = heads && plan.has_levels();
     if (reads_states && heads->metadata().reads_all_states()) context.max_outputs = LlamaTarget::state_rows;
     const auto make_target = [&](const TreeBounds& bounds) {
-        return std::make_unique<LlamaTarget>(model, context, bounds, reads_states);
+        auto target = std::make_unique<LlamaTarget>(model, context, bounds, reads_states);
+        if (tail) facts.lacks = target->tail_lacks();
+        return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
         if (params.draft_model) return draft_levels(plan, params, context, target);
-        return make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+        auto on_host = make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+        if (!tail) return on_host;
+        return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,
                                                           std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);
     };
-    return compose_session(plan, make_target, levels, model, chain);
+    ComposedSession composed = compose_session(plan, make_target, levels, model, chain);
+    composed.session->set_step_facts(std::move(facts));
+    return composed;
 }
 
 }  // namespace medusa

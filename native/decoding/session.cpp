@@ -46,6 +46,11 @@ Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafte
       tree_(drafter_ ? std::move(tree) : Tree()),
       policy_(std::move(policy)) {}
 
+std::string Session::host_reason(const SamplingParams& sampling, const AcceptParams& accept) const {
+    const bool greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
+    return medusa::host_reason(facts_, {greedy, sampling.repeat_penalty == 1.0f && sampling.logit_bias.empty()});
+}
+
 void Session::reset() {
     target_->truncate(0);
     keep_committed();
@@ -70,6 +75,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         }
     }
     cancelled_ = false;
+    target_->accept_in_graph(host_reason(params.sampling, params.accept).empty());
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
@@ -129,10 +135,16 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     if (drafter_ && drafter_->needs().hidden && !drafter_->needs().all_states) {
         drafter_->committed(target_->position() - 1, target_->hidden(0));
     }
-    run.root = pick(*target_, 0, *run.chain, run.params.accept, run.params.sampling, run.emitted);
+    run.root = first_root(run);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
     emit(run, {&run.root, 1});
     return true;
+}
+
+// Of the token after the prompt.
+Token Session::first_root(Run& run) {
+    if (const auto found = target_->greedy_step()) return found->next;
+    return pick(*target_, 0, *run.chain, run.params.accept, run.params.sampling, run.emitted);
 }
 
 void Session::stop_at(DecodeStatus status, Run& run) {
@@ -177,6 +189,11 @@ bool Session::verify(Run& run) {
     return false;
 }
 
+Accepted Session::accept(Run& run) {
+    if (const auto found = target_->greedy_step()) return {draft_.tree->path(found->node), found->next};
+    return accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling, run.emitted);
+}
+
 // The tokens that the step emits: the accepted drafts and the next root.
 std::vector<Token> Session::commit(const Accepted& accepted) {
     if (drafter_ && drafter_->needs().rows) {
@@ -209,8 +226,7 @@ void Session::step(Run& run) {
     counters.verify_ms += verify_ms;
     if (!verified) return;
 
-    const Accepted accepted =
-        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling, run.emitted);
+    const Accepted accepted = accept(run);
     counters.accept_ms += watch.lap();
 
     const std::vector<Token> emitted = commit(accepted);

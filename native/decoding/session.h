@@ -12,6 +12,7 @@
 
 #include "decoding/accept.h"
 #include "decoding/drafter.h"
+#include "decoding/in_graph.h"
 #include "decoding/step_policy.h"
 #include "decoding/target.h"
 #include "decoding/text_stream.h"
@@ -95,6 +96,10 @@ class Session {
     void reset();
     // In place of the policy it was made with.
     void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
+    // What it is as far as the place of its steps depends on it; by default they take place on the host.
+    void set_step_facts(StepFacts facts) { facts_ = std::move(facts); }
+    // Why the steps of such an answer take place on the host; empty: in the model's graph.
+    std::string host_reason(const SamplingParams& sampling, const AcceptParams& accept) const;
 
     const Tree& tree() const { return tree_; }
     int context_size() const { return target_->context_size(); }
@@ -110,6 +115,8 @@ class Session {
     void step(Run& run);
     void draft(Run& run, bool speculative);
     bool verify(Run& run);
+    Accepted accept(Run& run);
+    Token first_root(Run& run);
     std::vector<Token> commit(const Accepted& accepted);
     void emit(Run& run, std::span<const Token> tokens);
     void stop_at(DecodeStatus status, Run& run);
@@ -125,6 +132,7 @@ class Session {
     std::vector<Token> cached_;  // the tokens in the target's cache, in order
     Draft draft_;
     std::unique_ptr<StepPolicy> policy_;
+    StepFacts facts_;
     std::optional<Generation> last_;
     std::atomic<bool> cancelled_ = false;
 };

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "decoding/in_graph.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -53,10 +55,15 @@ class Target {
     virtual void discard() = 0;
 
     virtual std::span<const float> logits(int row) = 0;
-    // State after the final norm; only when hidden states were asked for at construction.
+    // State after the final norm; only when hidden states were asked for at construction, and not accepted in the
+    // graph.
     virtual std::span<const float> hidden(int row) = 0;
 
     virtual ThreadUse thread_use() const { return {}; }
+    // From the next prefill on the model's own graph accepts, greedily. False: this target's does not.
+    virtual bool accept_in_graph(bool wanted) { return false; }
+    // Where it does: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
+    virtual std::optional<GreedyStep> greedy_step() const { return std::nullopt; }
 };
 
 // Token ids to text.

@@ -81,6 +81,13 @@ void Tree::hide(const std::vector<bool>& hidden) {
     }
 }
 
+std::vector<int> Tree::path(int node) const {
+    std::vector<int> path;
+    for (int up = node; up >= 0; up = parents_[up]) path.push_back(up);
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
 int Tree::max_rank() const {
     return *std::max_element(ranks_.begin(), ranks_.end());
 }

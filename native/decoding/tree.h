@@ -43,6 +43,8 @@ class Tree {
     int parent(int node) const { return parents_[node]; }
     int depth_of(int node) const { return depths_[node]; }
     int rank(int node) const { return ranks_[node]; }
+    // From the root down to the node.
+    std::vector<int> path(int node) const;
     // By rank; those that may be accepted.
     const std::vector<int>& children(int node) const { return children_[node]; }
     const std::vector<int>& sequences(int node) const { return sequences_[node]; }

@@ -4,6 +4,21 @@
 
 namespace medusa {
 
+ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths) {
+    const int64_t h = heads.model().embedding_size(), n = paths->ne[1];
+    // SiLU(Wx + b) + (Rx + b_R): W and R in one product, R's rows below W's.
+    ggml_tensor* y = linear(c, heads.first_block(head), paths);
+    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, y, h, n, y->nb[1], 0));  // CUDA's SiLU wants it in one piece
+    ggml_tensor* kept = ggml_view_2d(c, y, h, n, y->nb[1], static_cast<size_t>(h) * sizeof(float));
+    ggml_tensor* x = ggml_add(c, ggml_silu(c, gate), kept);
+    for (int block = 1; block < heads.block_count(); ++block) x = residual_block(c, heads.block(head, block), x);
+    return linear(c, heads.output(head), x);
+}
+
+size_t hydra_tensors(const Heads& heads) {
+    return 16 + 4 * static_cast<size_t>(heads.block_count());
+}
+
 HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
     : HeadsLevels(std::move(heads), depth, std::move(threads)),
       embeddings_(heads_->model(), heads_->metadata().embedding_scale) {
@@ -34,19 +49,11 @@ HydraLevels::Level& HydraLevels::level_for(int depth, size_t nodes) {
 }
 
 std::unique_ptr<HydraLevels::Level> HydraLevels::build(int depth, size_t nodes) {
-    const size_t tensors = 24 + 4 * static_cast<size_t>(heads_->block_count());
-    auto level = std::make_unique<Level>(Level{HeadsGraph(backend_.get(), tensors), nullptr});
+    auto level = std::make_unique<Level>(Level{HeadsGraph(backend_.get(), 8 + hydra_tensors(*heads_)), nullptr});
     ggml_context* c = level->graph.context();
-    const int head = depth - 1;
-    const int64_t h = heads_->model().embedding_size(), n = static_cast<int64_t>(nodes);
-    level->input = level->graph.new_input(h * (depth + 1), n);
-    // SiLU(Wx + b) + (Rx + b_R): W and R in one product, R's rows below W's.
-    ggml_tensor* y = linear(c, heads_->first_block(head), level->input);
-    ggml_tensor* gate = ggml_view_2d(c, y, h, n, y->nb[1], 0);
-    ggml_tensor* kept = ggml_view_2d(c, y, h, n, y->nb[1], static_cast<size_t>(h) * sizeof(float));
-    ggml_tensor* x = ggml_add(c, ggml_silu(c, gate), kept);
-    for (int block = 1; block < heads_->block_count(); ++block) x = residual_block(c, heads_->block(head, block), x);
-    level->graph.finish(ggml_soft_max(c, linear(c, heads_->output(head), x)));
+    const int64_t h = heads_->model().embedding_size();
+    level->input = level->graph.new_input(h * (depth + 1), static_cast<int64_t>(nodes));
+    level->graph.finish(ggml_soft_max(c, hydra_logits(c, *heads_, depth - 1, level->input)));
     return level;
 }
 

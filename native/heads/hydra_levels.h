@@ -13,6 +13,11 @@
 
 namespace medusa {
 
+// Logits of a head at n nodes, of cat(h, emb(root), emb(node 1), ..) [h * (head + 2), n] each: [rows, n].
+ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths);
+// Tensors that it makes, at most.
+size_t hydra_tensors(const Heads& heads);
+
 // Evaluates a head at the nodes that are expanded, all of a level with one read of its weights and of the lm_head.
 // Graphs are kept by depth and number of nodes.
 class HydraLevels final : public HeadsLevels {

@@ -10,6 +10,11 @@
 
 namespace medusa {
 
+// Logits of the first `depth` heads at a hidden state [h, 1]: [rows, depth].
+ggml_tensor* medusa_logits(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth);
+// Tensors that it makes, at most.
+size_t medusa_tensors(const Heads& heads, int depth);
+
 // Evaluates the first `depth` heads at one hidden state: one ggml graph, built once, one read of the lm_head for all
 // heads where they share it.
 class MedusaLevels final : public HeadsLevels {
@@ -21,8 +26,6 @@ class MedusaLevels final : public HeadsLevels {
 
   private:
     void begin_step(const DraftInput& input) override;
-    std::vector<ggml_tensor*> blocks();
-    ggml_tensor* logits(const std::vector<ggml_tensor*>& x);
 
     HeadsGraph graph_;
     ggml_tensor* input_;

@@ -110,6 +110,14 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
+    std::vector<llama_sampler_seq_config> samplers;
+    if (params.tail) {
+        tail_ = std::make_unique<TailSamplers>(params.tail, params.max_sequences, model_->output_device());
+        samplers = tail_->configurations();
+        p.samplers = samplers.data();
+        p.n_samplers = samplers.size();
+        p.n_outputs_max_per_seq = p.n_outputs_max;
+    }
     context_ = llama_init_from_model(model_->handle(), p);
     if (const std::string reason = allocation_reason(); !context_ && !reason.empty()) {
         throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
@@ -118,6 +126,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     if (!context_) {
         throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
                     ": lower --ctx-size or choose other cache types");
+    }
+    if (tail_ && !tail_->lacks().empty()) {
+        tail_lacks_ = tail_->lacks();
+        tail_->detach(context_);
+        tail_.reset();
     }
 }
 
@@ -173,7 +186,36 @@ void LlamaContext::synchronize() const {
     guarded([&] { return llama_synchronize(context_), 0; });
 }
 
-std::span<const float> LlamaContext::logits(int row) const {
+bool LlamaContext::use_tail(bool wanted) {
+    if (!tail_ || wanted == tail_->tail().attached()) return tail_ && wanted;
+    if (wanted) {
+        tail_->attach(context_);
+    } else {
+        tail_->detach(context_);
+    }
+    return wanted;
+}
+
+int LlamaContext::reused_graphs() const {
+    return llama_perf_context(context_).n_reused;
+}
+
+std::span<const float> LlamaContext::found() const {
+    const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
+    if (!data) throw Error("the model's graph found nothing: this is an error of medusa");
+    return {data, llama_get_sampled_logits_count_ith(context_, 0)};
+}
+
+std::span<const float> LlamaContext::logits(int row) {
+    if (tail_ && tail_->tail().attached()) {
+        const ggml_tensor* rows = tail_->logits();
+        row_.resize(static_cast<size_t>(rows->ne[0]));
+        guarded([&] {
+            ggml_backend_tensor_get(rows, row_.data(), static_cast<size_t>(row) * rows->nb[1], rows->nb[1]);
+            return 0;
+        });
+        return row_;
+    }
     const float* data = guarded([&] { return llama_get_logits_ith(context_, row); });
     if (!data) throw Error("no logits for row " + std::to_string(row) + " of the last decode");
     return {data, static_cast<size_t>(model_->vocab_size())};

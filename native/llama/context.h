@@ -6,6 +6,7 @@
 
 #include "decoding/sequence_memory.h"
 #include "decoding/target.h"
+#include "llama/graph_tail.h"
 #include "llama/model.h"
 #include "llama/pass_threads.h"
 
@@ -22,6 +23,7 @@ struct ContextParams {
     bool unified = true;  // sequences share cells
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
+    std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
 };
 
 // One token of a batch.
@@ -56,8 +58,18 @@ class LlamaContext final : public CacheOps {
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
     void synchronize() const;
-    std::span<const float> logits(int row) const;
+    // With a tail it is fetched from the device.
+    std::span<const float> logits(int row);
     std::span<const float> hidden(int row) const;
+
+    // Whether graphs end in the tail, where there is one and the device has all of it.
+    bool use_tail(bool wanted);
+    // Why not, if it was given one.
+    std::string tail_lacks() const { return tail_lacks_; }
+    // Decodes whose graph was that of the decode before.
+    int reused_graphs() const;
+    // What the tail brought from the newest decode.
+    std::span<const float> found() const;
 
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
@@ -73,6 +85,9 @@ class LlamaContext final : public CacheOps {
     struct Batch;
     std::unique_ptr<Batch> batch_;
     StopPoll stop_;
+    std::unique_ptr<TailSamplers> tail_;
+    std::string tail_lacks_;
+    std::vector<float> row_;  // of logits, fetched
 };
 
 }  // namespace medusa

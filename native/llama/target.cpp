@@ -45,6 +45,13 @@ LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params
         context_ = std::make_unique<LlamaContext>(std::move(model), sized_for(params, bounds));
         memory_ = std::make_unique<TreeCache>(*context_, bounds.leaves);
     }
+    tail_ = context_->use_tail(true) ? params.tail : nullptr;
+    in_graph_ = tail_ != nullptr;
+}
+
+bool LlamaTarget::accept_in_graph(bool wanted) {
+    in_graph_ = context_->use_tail(wanted);
+    return in_graph_;
 }
 
 int LlamaTarget::truncate(int count) {
@@ -116,9 +123,12 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
         status = append(chunk, false, stop);
         rest = rest.subspan(chunk.size());
     }
-    if (hidden_) context_->set_hidden(true);
-    if (status == DecodeStatus::ok) status = append(tokens.last(1), true, stop);
-    context_->synchronize();
+    if (hidden_) context_->set_hidden(!in_graph_);
+    if (status == DecodeStatus::ok) {
+        if (in_graph_) tail_->begin(Tree(), tokens.last(1));
+        status = append(tokens.last(1), true, stop);
+    }
+    finish_decode(status);
     if (status == DecodeStatus::ok && on_state) on_state(position() - 1, hidden(0));
     return status;
 }
@@ -132,11 +142,18 @@ DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens
     for (int node = 0; node < tree.size(); ++node) {
         rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
     }
+    if (in_graph_) tail_->begin(tree, tokens);
     const DecodeStatus status = context_->decode(rows_, stop);
-    // Whoever times a verification must see the device's work, not its launch.
-    context_->synchronize();
+    finish_decode(status);
     if (status != DecodeStatus::ok) discard();
     return status;
+}
+
+// Whoever times a decode must see the device's work, not its launch.
+void LlamaTarget::finish_decode(DecodeStatus status) {
+    context_->synchronize();
+    greedy_step_.reset();
+    if (in_graph_ && status == DecodeStatus::ok) greedy_step_ = tail_->end(context_->found());
 }
 
 void LlamaTarget::commit(const Tree& tree, const std::vector<int>& path) {

@@ -28,6 +28,11 @@ class LlamaTarget final : public Target {
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_->logits(first_row_ + row); }
     std::span<const float> hidden(int row) override { return context_->hidden(first_row_ + row); }
+    bool accept_in_graph(bool wanted) override;
+    std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
+    int reused_graphs() const { return context_->reused_graphs(); }
+    // What the tail of the params needs and is not there; empty: nothing.
+    std::string tail_lacks() const { return context_->tail_lacks(); }
 
     void discard() override;
     void hold_threads() { context_->hold_threads(); }
@@ -38,11 +43,15 @@ class LlamaTarget final : public Target {
     void begin_rows();
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
+    void finish_decode(DecodeStatus status);
 
     std::unique_ptr<LlamaContext> context_;
     std::unique_ptr<SequenceMemory> memory_;
     int most_outputs_;
-    bool hidden_;
+    bool hidden_;  // asked for
+    std::shared_ptr<GraphTail> tail_;
+    bool in_graph_ = false;
+    std::optional<GreedyStep> greedy_step_;
     std::vector<BatchRow> rows_;
     int first_row_ = 0;  // of the newest decode, behind the pending tokens
 };

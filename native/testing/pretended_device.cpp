@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <queue>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <unordered_map>
@@ -34,6 +35,17 @@ DeviceBehaviour behaviour;
 std::atomic<int64_t> allocations_left{0}, graphs_left{0}, used_bytes{0};
 std::atomic<bool> is_lost{false};
 std::atomic<size_t> graphs{0}, to_device_bytes{0}, to_device{0}, to_host_bytes{0}, to_host{0};
+
+std::mutex operators_mutex;
+std::set<std::string> operators;  // that graphs had
+
+void count_operator(const ggml_tensor* node) {
+    std::string name = ggml_op_desc(node);
+    if (node->src[0]) name += std::string(" ") + ggml_type_name(node->src[0]->type);
+    if (node->op == GGML_OP_CPY) name += std::string(" ") + ggml_type_name(node->type);
+    const std::lock_guard lock(operators_mutex);
+    operators.insert(std::move(name));
+}
 
 DeviceBehaviour current() {
     const std::lock_guard lock(behaviour_mutex);
@@ -142,6 +154,7 @@ class Launch {
         graph_ = ggml_new_graph_custom(context_, capacity, false);
         for (int i = 0; i < n; ++i) {
             ggml_tensor* node = copy(ggml_graph_node(source, i));
+            count_operator(node);
             for (auto& from : node->src) from = copy(from);
             ggml_graph_add_node(graph_, node);
             // What a layer puts out, [h, tokens]; the last one's only of the tokens that are asked for.
@@ -379,6 +392,12 @@ DeviceCounters take_counters() {
             to_host.exchange(0)};
 }
 
+std::vector<std::string> take_operators() {
+    const std::lock_guard lock(operators_mutex);
+    const std::set<std::string> taken = std::exchange(operators, {});
+    return {taken.begin(), taken.end()};
+}
+
 }  // namespace medusa::testing
 #else
 #include "base/common.h"
@@ -390,6 +409,9 @@ void pretend_device() {
 }
 void set_behaviour(const DeviceBehaviour&) {}
 DeviceCounters take_counters() {
+    return {};
+}
+std::vector<std::string> take_operators() {
     return {};
 }
 

@@ -33,5 +33,7 @@ void pretend_device();
 void set_behaviour(const DeviceBehaviour& behaviour);
 // Since the last call.
 DeviceCounters take_counters();
+// Operators of graphs since the last call, each once: ggml's name and the type read, of copies the type written, too.
+std::vector<std::string> take_operators();
 
 }  // namespace medusa::testing

@@ -43,7 +43,7 @@ def test_the_text_is_that_of_the_cpu(base: str, heads: str, gpu_layers: int) -> 
 
 
 def test_transfers_are_counted(base: str, heads: str) -> None:
-    found = run(model=base, heads=heads, tree=TREE, prompt="abc")
+    found = run(model=base, heads=heads, tree=TREE, prompt="abc", temperature=1.0)
     rows = found["stats"]["steps"] * (len(TREE) + 1)
     # What the host samples from crosses the bus: logits of every node, and the state of the one that heads read.
     assert found["counters"]["to_host_bytes"] >= rows * BASE_VOCAB * 4
@@ -51,7 +51,8 @@ def test_transfers_are_counted(base: str, heads: str) -> None:
 
 
 def test_steps_take_as_long_as_the_device(base: str, heads: str) -> None:
-    found = run(model=base, heads=heads, tree=TREE, prompt="abc", tokens=8, later={"delay_us": 1000 * DELAY_MS})
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc", "tokens": 8}
+    found = run(**order, temperature=1.0, later={"delay_us": 1000 * DELAY_MS})
     steps, timings = found["stats"]["steps"], found["stats"]["timings_ms"]
     assert timings["verify"] >= DELAY_MS * steps
     # Medusa heads are one graph for all levels, Hydra heads one for each.
@@ -112,7 +113,7 @@ def test_the_cpu_is_weighed_against_a_device(demo_model_path: Path) -> None:
 
 @pytest.mark.parametrize("allocation", [1, 2, 3])
 def test_an_allocation_that_fails_is_one_line(base: str, heads: str, allocation: int) -> None:
-    found = run(model=base, heads=heads, tree=TREE, prompt="abc", behaviour={"failing_allocation": allocation})
+    found = run(model=base, heads=heads, tree="dynamic", prompt="abc", behaviour={"failing_allocation": allocation})
     assert found["error"]
     assert "\n" not in found["error"]
 

@@ -35,16 +35,21 @@ def counted(order: dict[str, Any]) -> float:
 def test_the_formula_is_what_the_device_counts(tmp_path: Path, kind: Any, lm_head: Any, tree: native.Tree) -> None:
     base = str(tiny_base(tmp_path / "base.gguf"))
     heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind, lm_head)))
-    found = counted({"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"})
+    order = {"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"}
+    found = counted({**order, "temperature": 1.0})
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
     told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows))
     assert found == pytest.approx(told.total, rel=0.05)
+    if kind != "hydra++":
+        assert counted(order) == transfers.of_step_in_graph(tree.choices, kind)
 
 
 @NEEDS_DEVICE
-def test_plain_decoding_sends_one_row_of_logits(tmp_path: Path) -> None:
-    found = counted({"model": str(tiny_base(tmp_path / "base.gguf")), "prompt": "abc"})
+def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> None:
+    order = {"model": str(tiny_base(tmp_path / "base.gguf")), "prompt": "abc"}
+    found = counted({**order, "temperature": 1.0})
     assert found == transfers.of_step([-1], BASE_VOCAB, BASE_HIDDEN, None).total == BASE_VOCAB * 4
+    assert counted(order) == transfers.of_step_in_graph([], None) == 12
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,7 @@ def test_doctor_names_what_runs_where(demo_model_path: Path, monkeypatch: pytest
     assert "\nPRETENDED0: 30 of 30 layers, output matrix, draft heads\n" in out
     assert "\nCPU: embedding rows, trees, sampling, acceptance\n" in out
     assert "\nTo the host in a step of 16 nodes: 3.4 MB (logits 3.1 MB, states 36.9 kB, rows of the heads" in out
+    assert "\nAt temperature 0 with a fixed tree: in the model's graph, 96 bytes to the host\n" in out
     code, out, err = device_cli.run({"memory": 150 << 20}, "doctor", "demo")
     assert (code, err.count("\n")) == (0, 1)
     assert "of 30 layers, embedding rows, trees, sampling, acceptance\n" in out

@@ -12,7 +12,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from medusa_cli import native
 
 PROMPT = "<|im_start|>user\nWrite a short story about a cat.<|im_end|>\n<|im_start|>assistant\n"
 
@@ -22,9 +25,10 @@ def run(**order: Any) -> dict[str, Any]:
 
     model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
-    None. tokens: to generate. prompt: text. devices: names, None for llama.cpp's choice. isa: kernels other than
-    llama.cpp's, for what runs on the CPU. weigh_cpu: plain decoding on the CPU against the device, as `medusa tune`
-    does, in place of an answer.
+    None. tokens: to generate. temperature: 0 by default; above it, the host accepts and drafts. prompt: text. devices:
+    names, None for llama.cpp's choice. isa: kernels other than llama.cpp's, for what runs on the CPU. In place of an
+    answer, weigh_cpu: plain decoding on the CPU against the device, as `medusa tune` does; conversation: several
+    answers of different kinds.
     """
     command = [sys.executable, __file__, json.dumps(order)]
     environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off"), "GGML_BACKEND_PATH": ""}
@@ -58,6 +62,32 @@ def weigh_cpu(order: dict[str, Any]) -> dict[str, Any]:
     return {"cpu_speedup": speedup, "lines": report.other_device({"cpu_speedup": speedup})}
 
 
+def conversation(session: native.Session, prompt: list[int]) -> dict[str, Any]:
+    """{"answers": (tokens, stop reason) of each, "reasons": why steps were on the host}: the last one fills the
+    context.
+    """
+    from medusa_cli import native
+
+    sampled, penalized = native.Sampling(temperature=1.0, seed=3), native.Sampling(repeat_penalty=1.3)
+    answers: list[Any] = []
+    reasons = []
+    for number, sampling in enumerate([None, sampled, None, penalized, None, None]):
+        steps = 0
+
+        def on_step(pieces: list[native.Piece], cancels: bool = number == 4) -> None:
+            nonlocal steps
+            steps += 1
+            if cancels and steps == 5:
+                session.cancel()
+
+        limit = -1 if number == 5 else 30
+        reasons.append(session.host_reason(sampling=sampling))
+        answer = session.generate(prompt, max_tokens=limit, sampling=sampling, ignore_eos=True, on_step=on_step)
+        answers.append((list(answer.tokens), answer.stop_reason))
+        prompt = [*prompt, *answer.tokens[:20]]
+    return {"answers": answers, "reasons": reasons}
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli import native
 
@@ -84,14 +114,18 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     except native.NativeError as error:
         return {"error": str(error)}
     used = free - memory_free()
+    testing.take_device_operators()
     if "later" in order:
         testing.set_device(**order["later"])
     testing.take_device_counters()
+    if order.get("conversation"):
+        return conversation(session, model.tokenize(order["prompt"], add_special=False))
     failure = None
     try:
         session.generate(
             model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True),
             max_tokens=order.get("tokens", 32),
+            sampling=native.Sampling(temperature=order.get("temperature", 0.0), seed=1),
             ignore_eos=True,
         )
     except native.NativeError as error:
@@ -108,6 +142,9 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "stats": last.stats,
         "nodes": [len(parents) for parents in last.parents],
         "counters": testing.take_device_counters(),
+        "operators": testing.take_device_operators(),
+        "reused_graphs": testing.reused_graphs(session),
+        "host_reason": session.host_reason(),
         "stop_reason": last.stop_reason,
         "error": failure,
     }

@@ -1,0 +1,26 @@
+// Largest numbers of rows, in ggml operators that every device has, and with the host's answers among equals: ggml's
+// own argmax, top-k and sorting leave open which of several equal numbers they name.
+#pragma once
+
+#include "ggml.h"
+
+namespace medusa::in_graph {
+
+// Both read x [length, rows], contiguous, of at most 2^24 numbers a row, and name places as F32.
+
+// The place of the largest number of each row, the first of equals: [1, rows]. Rows must hold no NaN; what is named
+// for those that do is a place all the same.
+ggml_tensor* first_largest(ggml_context* c, ggml_tensor* x);
+
+// The places of the `count` largest numbers of each row, largest first, each once: [count, rows]. NaN counts as 0.
+ggml_tensor* largest(ggml_context* c, ggml_tensor* x, int64_t count);
+inline constexpr size_t largest_tensors = 48;  // that it makes, at most
+
+// Numbers of each row of from [length, rows] at places [count, rows] (I32): [count, rows].
+ggml_tensor* at_places(ggml_context* c, ggml_tensor* from, ggml_tensor* places);
+
+// Whole numbers as indices of something of `length` entries, which they cannot exceed.
+ggml_tensor* as_index(ggml_context* c, ggml_tensor* numbers, int64_t length);
+ggml_tensor* as_numbers(ggml_context* c, ggml_tensor* indices);
+
+}  // namespace medusa::in_graph

@@ -1,0 +1,79 @@
+// What is appended to libllama's own graph, behind the output matrix, through its interface for samplers on the
+// backend.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decoding/in_graph.h"
+#include "decoding/tree.h"
+#include "ggml-backend.h"
+
+struct llama_context;
+struct llama_sampler_seq_config;
+
+namespace medusa {
+
+// Accepts the tree of a decode, and may draft below it.
+class GraphTail {
+  public:
+    virtual ~GraphTail() = default;
+
+    // Before a decode whose outputs are the nodes of `tree`.
+    virtual void begin(const Tree& tree, std::span<const Token> tokens) = 0;
+    // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns the numbers that are to come to
+    // the host: F32, contiguous, no more than the vocabulary has tokens.
+    virtual ggml_tensor* build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) = 0;
+    // Before a graph is computed that build() was part of, maybe an earlier one over as many outputs.
+    virtual void set_inputs() = 0;
+    // Those numbers. None: acceptance needs the rows of logits.
+    virtual std::optional<GreedyStep> end(std::span<const float> found) = 0;
+    // That build() makes, views and leaves included.
+    virtual size_t most_tensors() const = 0;
+
+    // Whether the newest graphs have it.
+    bool attached() const { return attached_; }
+
+  private:
+    friend class TailSamplers;
+    bool attached_ = false;
+};
+
+// The tail as libllama sees it: a sampler for each sequence of a context, of which the first that is asked appends all.
+class TailSamplers {
+  public:
+    TailSamplers(std::shared_ptr<GraphTail> tail, int sequences, ggml_backend_dev_t device);
+    ~TailSamplers();
+    TailSamplers(const TailSamplers&) = delete;
+    TailSamplers& operator=(const TailSamplers&) = delete;
+
+    GraphTail& tail() const { return *tail_; }
+    // To make a context with, which is then attached.
+    std::vector<llama_sampler_seq_config> configurations();
+    // From the next decode on.
+    void attach(llama_context* context);
+    // From then on rows of logits come to the host as ever.
+    void detach(llama_context* context);
+
+    // What the newest graph lacks: a name in the model's graph, an operator of the device. Empty: nothing.
+    const std::string& lacks() const { return lacks_; }
+    // Of the newest graph that had outputs, on the device.
+    ggml_tensor* logits() const { return logits_; }
+
+  private:
+    struct Link;
+    void make_links();
+    void build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits);
+
+    std::shared_ptr<GraphTail> tail_;
+    int sequences_;
+    ggml_backend_dev_t device_;
+    std::vector<std::unique_ptr<Link>> links_;
+    std::string lacks_;
+    ggml_tensor *logits_ = nullptr, *found_ = nullptr;
+};
+
+}  // namespace medusa
