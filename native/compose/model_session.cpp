@@ -56,10 +56,11 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
+    const DrafterNeeds needs = plan.has_heads() ? needs_of(*heads) : DrafterNeeds{};
+    context.tap_layer = needs.layer;
     const auto make_target = [&](TreeBounds bounds) {
-        const bool all_states = plan.has_heads() && heads->metadata().reads_all_states();
-        if (all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
-        return std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
+        if (needs.all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
+        return std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
     };
     const auto levels = [&](Target&) { return make_levels(heads, plan.tree.depth(), params.threads); };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,

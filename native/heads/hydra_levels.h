@@ -19,7 +19,6 @@ class HydraLevels final : public HeadsLevels {
   public:
     HydraLevels(std::shared_ptr<Heads> heads, int depth, int threads);
 
-    DrafterNeeds needs() const override;
     void committed(int position, std::span<const float> state) override;
     void rolled_back(int position) override;
     void begin(const DraftInput& input) override;

@@ -10,9 +10,12 @@
 
 namespace medusa {
 
+// What heads read of their base.
+DrafterNeeds needs_of(const Heads& heads);
+
 class HeadsLevels : public LevelSource {
   public:
-    DrafterNeeds needs() const override { return {.hidden = true}; }
+    DrafterNeeds needs() const override { return needs_of(*heads_); }
     int depth() const override { return depth_; }
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "decoding/target.h"
 #include "decoding/tree_cache.h"
+#include "llama/layer_tap.h"
 #include "llama/model.h"
 
 struct llama_context;
@@ -17,7 +19,8 @@ struct ContextParams {
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
     int threads = 1;
-    bool unified = true;  // sequences share cells
+    bool unified = true;           // sequences share cells
+    std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
 };
@@ -49,6 +52,8 @@ class LlamaContext final : public CacheOps {
     void synchronize() const;
     std::span<const float> logits(int row) const;
     std::span<const float> hidden(int row) const;
+    // State of any row of the newest decode, output or not, after the tapped layer.
+    std::span<const float> tapped(int row) const;
 
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
@@ -56,10 +61,12 @@ class LlamaContext final : public CacheOps {
 
   private:
     std::shared_ptr<LlamaModel> model_;
+    std::unique_ptr<LayerTap> tap_;
     llama_context* context_ = nullptr;
     struct Batch;
     std::unique_ptr<Batch> batch_;
     StopPoll stop_;
+    int rows_ = 0;  // of the newest decode
 };
 
 }  // namespace medusa

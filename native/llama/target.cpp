@@ -19,7 +19,8 @@ LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params
     : context_(std::move(model), sized_for(params, bounds)),
       cache_(context_, bounds.leaves),
       most_outputs_(sized_for(params, bounds).max_outputs),
-      hidden_(hidden) {}
+      tapped_(params.tap_layer.has_value()),
+      hidden_(hidden && !tapped_) {}
 
 int LlamaTarget::truncate(int count) {
     if (!cache_.truncate(count)) forget();
@@ -49,15 +50,21 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
     return status;
 }
 
-// Each token an output: in pieces that the context has room for.
+// States after the final norm make each token an output, for which the context must have room.
+size_t LlamaTarget::states_at_once() const {
+    return static_cast<size_t>(tapped_ ? context_.batch_size() : most_outputs_);
+}
+
 DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, const StopPoll& stop,
                                              const OnState& on_state) {
     while (!tokens.empty()) {
         if (stop && stop()) return DecodeStatus::cancelled;
-        const auto chunk = tokens.first(std::min<size_t>(tokens.size(), most_outputs_));
+        const auto chunk = tokens.first(std::min(tokens.size(), states_at_once()));
         const int first = position();
-        if (const DecodeStatus status = append(chunk, true, stop); status != DecodeStatus::ok) return status;
-        for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, context_.hidden(i));
+        if (const DecodeStatus status = append(chunk, !tapped_, stop); status != DecodeStatus::ok) {
+            return status;
+        }
+        for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, hidden(i));
         tokens = tokens.subspan(chunk.size());
     }
     return DecodeStatus::ok;
@@ -68,7 +75,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     auto rest = tokens.first(tokens.size() - 1);
     DecodeStatus status = DecodeStatus::ok;
     if (on_state) {
-        context_.set_hidden(true);
+        if (hidden_) context_.set_hidden(true);
         status = append_with_states(rest, stop, on_state);
         rest = {};
     }
@@ -85,7 +92,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     if (hidden_) context_.set_hidden(true);
     if (status == DecodeStatus::ok) status = append(tokens.last(1), true, stop);
     context_.synchronize();
-    if (status == DecodeStatus::ok && on_state) on_state(position() - 1, context_.hidden(0));
+    if (status == DecodeStatus::ok && on_state) on_state(position() - 1, hidden(0));
     return status;
 }
 

@@ -12,7 +12,8 @@ namespace medusa {
 
 class LlamaTarget final : public Target {
   public:
-    // `hidden`: rows carry hidden states. verify() will be given trees within `bounds`.
+    // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will be given trees
+    // within `bounds`.
     LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 
     int vocab_size() const override { return context_.model().vocab_size(); }
@@ -26,19 +27,22 @@ class LlamaTarget final : public Target {
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_.logits(row); }
-    std::span<const float> hidden(int row) override { return context_.hidden(row); }
+    std::span<const float> hidden(int row) override { return tapped_ ? context_.tapped(row) : context_.hidden(row); }
 
     void discard() override;
 
   private:
     void forget();
+    // Tokens of a prompt that can be decoded at once where the state of each is wanted.
+    size_t states_at_once() const;
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
 
     LlamaContext context_;
     TreeCache cache_;
     int most_outputs_;
-    bool hidden_;
+    const bool tapped_;
+    bool hidden_;  // after the final norm: asked for, every row of a batch is an output
     std::vector<BatchRow> rows_;
 };
 
