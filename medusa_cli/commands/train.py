@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.training.backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy
 from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
 
 
@@ -21,6 +22,22 @@ def train(
         Kind,
         typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
     ] = DEFAULT_KIND,
+    joint: Annotated[
+        bool,
+        typer.Option("--joint", help="Train the model's top layers too: more speed, but another text (Medusa-2)."),
+    ] = False,
+    joint_layers: Annotated[
+        int, typer.Option("--joint-layers", min=1, hidden=True, help="Layers trained with --joint, from the top.")
+    ] = DEFAULT_LAYERS,
+    joint_strategy: Annotated[
+        Strategy,
+        typer.Option(
+            "--joint-strategy",
+            metavar="WHAT",
+            hidden=True,
+            help="distill: the layers keep the model's own probabilities; truth: they learn the text.",
+        ),
+    ] = DEFAULT_STRATEGY,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -95,6 +112,9 @@ def train(
             output=output,
             sidecar=sidecar,
             kind=kind,
+            joint=joint,
+            joint_layers=joint_layers,
+            joint_strategy=joint_strategy,
             objective=objective,
             heads=heads,
             minutes=minutes,

@@ -78,7 +78,7 @@ def test_a_tap_changes_no_bit_of_what_the_model_says(tmp_path: Path) -> None:
     plain, tapped = said(None), said(3)
     assert plain.after_layer is None
     assert tapped.after_layer is not None
-    np.testing.assert_array_equal(plain.post_norm, tapped.post_norm)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(plain.post_norm, tapped.post_norm)
     assert (plain.best, plain.last_logits) == (tapped.best, tapped.last_logits)
     assert len(set(plain.best)) > 5
 
@@ -88,7 +88,7 @@ def test_texts_one_after_another_do_not_see_each_other(tmp_path: Path) -> None:
     reader = native.StatesReader(model, 90, tap_layer=2, n_threads=1)
     first = reader.read(TEXT).after_layer
     reader.read(TEXT[::-1][:40])
-    np.testing.assert_array_equal(reader.read(TEXT).after_layer, first)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(reader.read(TEXT).after_layer, first)
 
 
 @pytest.mark.parametrize("layer", [-1, LAYERS - 1, 99])
