@@ -61,7 +61,7 @@ class JointData:
 
 @dataclass(frozen=True)
 class JointPoint:
-    """Losses of one step: of the backbone (KL or cross entropy), and of the heads."""
+    """Losses of step number `step`, from 1: of the backbone (KL or cross entropy), and of the heads."""
 
     step: int
     backbone: float

@@ -28,7 +28,7 @@ class JointRecipe:
     rank: int = 32
     alpha: float = 16.0
     dropout: float = 0.05
-    batch: int = 768
+    batch: int = 384
     warmup: int = 20
 
 

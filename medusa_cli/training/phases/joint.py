@@ -211,7 +211,7 @@ def _fit(setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: 
             data,
             checkpoint=checkpoint,
             on_step=lambda point: bar.update(
-                point.step + 1, plan.steps, f"loss {point.backbone:.4f}, heads {point.heads:.3f}"
+                point.step, plan.steps, f"loss {point.backbone:.4f}, heads {point.heads:.3f}"
             ),
             should_stop=lambda: setup.interrupt.requested,
         )
