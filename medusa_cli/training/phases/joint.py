@@ -30,6 +30,7 @@ from ..heads.layers import Heads
 from ..heads.rows import PickedRows, TextRows, steps_per_epoch
 from ..heads.torch_setup import matmul_dtype
 from ..heads.weights import round_weights
+from ..leftovers import NEW_MODEL
 from ..memory import recall, remember
 from ..report.distance import distances
 from ..report.messages import GIB, say
@@ -232,7 +233,7 @@ def _result(
     found: parity.Parity,
 ) -> JointResult:
     """The new base's file, and everything that is measured with it by the engine itself."""
-    options, path = setup.options, setup.folder / f"{setup.options.kind}.joint.gguf"
+    options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
     with phase(options.console, "Merging", "bytes") as bar:
         merge.merge(backbone.tensors, fit.adapters, setup.base.name, path, bar.update)
     setup.interrupt.check()
