@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import resource
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +71,8 @@ def main() -> None:
         plan = fit.JointPlan(
             "", args.kind, "truth", 4, "distill", first, 0, args.steps, device.type, recipe.RECIPES["distill"]
         )
-        run, times = fit.JointFit(plan, top, heads, device), []
-        while not run.finished:
-            begin, last = time.monotonic(), run.step
-            run.run(data, should_stop=lambda last=last: run.step > last)
-            times.append(time.monotonic() - begin)
+        run = fit.JointFit(plan, top, heads, device)
+        times = [run.timed_step(data) for _ in range(args.steps)]
     fastest, peak = min(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     rate = TEXTS * ANSWER / fastest
     print(f"{rate:.0f} answer tokens a second ({fastest:.2f} s a step), {peak:.1f} GiB at most")

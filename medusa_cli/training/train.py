@@ -75,9 +75,10 @@ def _run_phases(
         setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
     result = finish.measure(setup, data, vocabulary, rows, trained)
     finish.write_heads(setup, vocabulary, rows, trained, result)
+    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
     if changed is not None:
         joint.finish(setup, changed)
-    return result, finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
+    return result, written
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:

@@ -92,6 +92,18 @@ def test_a_wrong_output_matrix_is_found(tmp_path: Path) -> None:
         parity.check(native.Model(str(path)), opened(path), output_of(path).roll(1, 0), TEXTS, 1)
 
 
+@pytest.mark.parametrize("architecture", KINDS)
+def test_bfloat16_is_the_same_but_for_rounding(tmp_path: Path, architecture: str) -> None:
+    layers = opened(random_base(tmp_path / "base.gguf", architecture))
+    x = torch.randn(20, HIDDEN, requires_grad=True)
+    exact = layers(x, [12, 8])
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = layers(x, [12, 8])
+    (wanted,), (found,) = (torch.autograd.grad(made.float().square().sum(), x) for made in (exact, rounded))
+    assert 0 < float(((rounded - exact).norm() / exact.norm()).detach()) < 0.05
+    assert float((found - wanted).norm() / wanted.norm()) < 0.2
+
+
 @pytest.mark.model
 def test_the_demo_model_passes(demo_model_path: Path) -> None:
     model = native.Model(str(demo_model_path))
@@ -185,7 +197,7 @@ def test_the_divergence_and_its_gradient() -> None:
     (wanted,) = torch.autograd.grad(expected, student)
     loss = kl_loss(student, teacher, output)
     (found,) = torch.autograd.grad(3 * loss, student)
-    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     torch.testing.assert_close(found, 3 * wanted, rtol=1e-4, atol=1e-7)
     assert float(kl_loss(teacher, teacher, output)) == pytest.approx(0.0, abs=1e-6)
 

@@ -93,9 +93,10 @@ def base(tmp_path: Path, small_batches: None) -> Path:
 
 @pytest.mark.parametrize(("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill")])
 def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: Any, strategy: str) -> None:
-    given = options(tmp_path, base, kind=kind, joint_strategy=strategy)
+    given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=tmp_path / "hf")
     write_text(given)
     train.run(given)
+    assert (tmp_path / "hf" / "config.json").exists()
     split(given.output, tmp_path / "new.gguf", tmp_path / "heads.gguf")
     old, new = BaseTensors(base), BaseTensors(tmp_path / "new.gguf")
     trained = {name for name in old.tensors if name.startswith(tuple(f"blk.{layer}." for layer in range(7 - TOP, 7)))}

@@ -132,6 +132,12 @@ class JointFit:
             self.save(checkpoint)
         return self.finished
 
+    def timed_step(self, data: JointData) -> float:
+        """One more step; the seconds it took."""
+        begin, last = time.monotonic(), self.step
+        self.run(data, should_stop=lambda: self.step > last)
+        return time.monotonic() - begin
+
     def _losses(self, data: JointData, index: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Of one batch of whole texts: index into the examples, how many of each text."""
         first = index[torch.tensor([0, *lengths[:-1]]).cumsum(0)].numpy()

@@ -20,7 +20,7 @@ def plain(name: str, weight: Tensor, x: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), weight, eps)
+    return functional.rms_norm(x.float(), (x.shape[-1],), weight, eps)
 
 
 class Rotation:
