@@ -6,7 +6,7 @@ practically tied tokens in two of a hundred places, and moves a layer's output b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,8 +43,13 @@ def check(
     model: native.Model, layers: TopLayers, output: Tensor, texts: Sequence[Sequence[int]], threads: int
 ) -> Parity:
     """MedusaError, naming the layer, where torch and the engine differ on `texts`. output [V, h]: all rows."""
-    check_layers(model, layers, texts[0][:LAYER_TOKENS], threads)
-    texts = _first_tokens(texts)
+    for number, error in layer_errors(model, layers, texts[0][:LAYER_TOKENS], threads):
+        if not error <= LARGEST_ERROR:
+            raise MedusaError(
+                f"{model.path}: layer {number} computes something else in torch than in the engine "
+                f"(error {error:.2f} of what it adds): it cannot be trained jointly"
+            )
+    texts = first_tokens(texts, TOKENS)
     reader = native.StatesReader(
         model, max(map(len, texts)), tap_layer=layers.first - 1, outputs=True, n_threads=threads
     )
@@ -53,7 +58,7 @@ def check(
         states = reader.read(text)
         assert states.after_layer is not None
         entered = torch.from_numpy(as_stored(states.after_layer)).float().to(output.device)
-        same += _agreeing(layers(entered, [len(text)]), output, states.best)
+        same += agreeing(layers(entered, [len(text)]), output, states.best, TIE)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
         raise MedusaError(
@@ -70,10 +75,13 @@ def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 @torch.no_grad()
-def check_layers(model: native.Model, layers: TopLayers, text: Sequence[int], threads: int) -> None:
-    """MedusaError where a layer that is fed with the engine's states makes others of them.
+def layer_errors(
+    model: native.Model, layers: TopLayers, text: Sequence[int], threads: int
+) -> Iterator[tuple[int, float]]:
+    """(number, error) of each layer fed with the engine's states, of what it adds; from below, as they are asked for.
 
-    The last layer is judged after the final norm.
+    The last layer is judged after the final norm. Medians over rows, since the first of a text is often hundreds of
+    times larger.
     """
     device = layers.output_norm.device
     rotations = layers.rotations([len(text)], device)
@@ -86,30 +94,26 @@ def check_layers(model: native.Model, layers: TopLayers, text: Sequence[int], th
     entered = after(layers.first - 1)
     for layer in layers.layers[:-1]:
         left = after(layer.number)
-        _compare(model.path, layer.number, layer(entered, [len(text)], rotations[layer.of.rope]), left, left - entered)
+        made = layer(entered, [len(text)], rotations[layer.of.rope])
+        yield layer.number, _error(made, left, left - entered)
         entered = left
     last = layers.layers[-1]
     normed = native.StatesReader(model, len(text), outputs=True, n_threads=threads).read(text).post_norm
     assert normed is not None
     made = rms_norm(last(entered, [len(text)], rotations[last.of.rope]), layers.output_norm, layers.shape.eps)
     expected = torch.from_numpy(normed).to(device)
-    _compare(model.path, last.number, made, expected, expected)
+    yield last.number, _error(made, expected, expected)
 
 
-def _compare(path: str, number: int, made: Tensor, expected: Tensor, scale: Tensor) -> None:
-    """[T, h] each; rows are compared one by one, since the first of a text is often hundreds of times larger."""
-    error = float(((made - expected).norm(dim=1) / scale.norm(dim=1)).median())
-    if not error <= LARGEST_ERROR:
-        raise MedusaError(
-            f"{path}: layer {number} computes something else in torch than in the engine "
-            f"(error {error:.2f} of what it adds): it cannot be trained jointly"
-        )
+def _error(made: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """[T, h] each."""
+    return float(((made - expected).norm(dim=1) / scale.norm(dim=1)).median())
 
 
-def _first_tokens(texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The first texts, TOKENS tokens of them."""
+def first_tokens(texts: Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
+    """The first texts, `count` tokens of them."""
     kept: list[Sequence[int]] = []
-    left = TOKENS
+    left = count
     for text in texts:
         if left > 0:
             kept.append(text[:left])
@@ -117,10 +121,11 @@ def _first_tokens(texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
     return kept
 
 
-def _agreeing(states: Tensor, output: Tensor, best: Sequence[int]) -> int:
+def agreeing(states: Tensor, output: Tensor, best: Sequence[int], tie: float) -> int:
+    """Behind how many of the states [T, h] none of the logits is more than `tie` above that of `best`."""
     tokens = torch.tensor(best, device=output.device)
     count = 0
     for part, wanted in zip(states.split(BLOCK), tokens.split(BLOCK), strict=True):
         logits = part @ output.T
-        count += int((logits.max(dim=1).values - logits.gather(1, wanted[:, None])[:, 0] <= TIE).sum())
+        count += int((logits.max(dim=1).values - logits.gather(1, wanted[:, None])[:, 0] <= tie).sum())
     return count
