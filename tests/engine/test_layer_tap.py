@@ -42,7 +42,9 @@ def observed(path: Path, tokens: Sequence[int], layer: int, width: int) -> NDArr
             rows.append(values)
         return True
 
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+    settings = llama_cpp.llama_model_default_params()
+    settings.n_gpu_layers = 0
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), settings)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch, params.kv_unified, params.swa_full = 256, 512, 512, True, True
     params.n_threads = params.n_threads_batch = 1
