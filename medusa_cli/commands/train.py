@@ -38,6 +38,12 @@ def train(
             help="distill: the layers keep the model's own probabilities; truth: they learn the text.",
         ),
     ] = DEFAULT_STRATEGY,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            "--adapter", metavar="FILE", hidden=True, help="With --joint: also write the layers' change as a LoRA."
+        ),
+    ] = None,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -101,6 +107,8 @@ def train(
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
+    if adapter is not None and adapter.exists() and not force:
+        raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
@@ -115,6 +123,7 @@ def train(
             joint=joint,
             joint_layers=joint_layers,
             joint_strategy=joint_strategy,
+            adapter=adapter,
             objective=objective,
             heads=heads,
             minutes=minutes,

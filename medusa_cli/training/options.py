@@ -29,6 +29,7 @@ class TrainOptions:
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers together with the heads, by `joint_strategy`, into a new model.
+    adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
 
@@ -50,6 +51,7 @@ class TrainOptions:
     joint: bool = False
     joint_layers: int = DEFAULT_LAYERS
     joint_strategy: str = DEFAULT_STRATEGY
+    adapter: Path | None = None
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
@@ -99,6 +101,8 @@ class TrainOptions:
             raise MedusaError(f"--draft-vocab {self.draft_vocab}: heads need at least 100 tokens to choose from")
         if self.joint and self.sidecar:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
+        if self.adapter is not None:
+            self._check_adapter(self.adapter)
         if self.joint_layers < 1:
             raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1")
         if self.export_hf is not None:
@@ -110,3 +114,11 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
+
+    def _check_adapter(self, path: Path) -> None:
+        if not self.joint:
+            raise MedusaError("--adapter holds what --joint trains: give both")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
+        if path.absolute() in (self.output.absolute(), self.model.absolute()):
+            raise MedusaError(f"{path}: would overwrite the model or the output, choose another adapter")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import gguf
+import llama_cpp
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from random_bases import HIDDEN, KINDS, random_base
 from medusa_cli import native
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.backbone import merge, parity, quality
+from medusa_cli.training.backbone import adapter_file, merge, parity, quality
 from medusa_cli.training.backbone.adapters import Adapters
 from medusa_cli.training.backbone.fit import heads_weight, rate_factor
 from medusa_cli.training.backbone.layers import TopLayers
@@ -236,3 +238,40 @@ def test_schedules() -> None:
     assert rates[:20] == [(step + 1) / 20 for step in range(20)]
     assert rates[20:] == sorted(rates[20:], reverse=True)
     assert [rate_factor(step, 1, 20) for step in range(1)] == [1.0]
+
+
+def said_with_adapter(base: Path, adapter: Path, tokens: list[int]) -> np.ndarray:
+    """Logits behind `tokens`, by llama.cpp itself."""
+    settings = llama_cpp.llama_model_default_params()
+    settings.n_gpu_layers = 0
+    model = llama_cpp.llama_model_load_from_file(str(base).encode(), settings)
+    loaded = llama_cpp.llama_adapter_lora_init(model, str(adapter).encode())
+    assert loaded
+    context = llama_cpp.llama_init_from_model(model, llama_cpp.llama_context_default_params())
+    pointer: Any = llama_cpp.llama_adapter_lora_p_ctypes
+    adapters, scales = (pointer * 1)(ctypes.cast(loaded, pointer)), (ctypes.c_float * 1)(1.0)
+    assert llama_cpp.llama_set_adapters_lora(context, adapters, 1, scales) == 0
+    part = (llama_cpp.llama_token * len(tokens))(*tokens)
+    assert llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(part, len(tokens))) == 0
+    logits = np.array(llama_cpp.llama_get_logits_ith(context, -1)[:BASE_VOCAB])
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)
+    return logits
+
+
+@pytest.mark.parametrize("architecture", KINDS)
+def test_an_adapter_is_to_llama_cpp_what_the_merged_model_is(tmp_path: Path, architecture: str) -> None:
+    path = random_base(tmp_path / "base.gguf", architecture)
+    adapters = Adapters(opened(path), 4, 16.0, 0.0)
+    with torch.no_grad():
+        for b in adapters.b.values():
+            b.normal_(0, 0.05)
+    adapter_file.write(adapters, architecture, "base", tmp_path / "adapter.gguf")
+    merge.merge(BaseTensors(path), adapters, "base", tmp_path / "new.gguf", lambda *_: None)
+    said = said_with_adapter(path, tmp_path / "adapter.gguf", TEXTS[0])
+    merged, base = (
+        np.array(native.StatesReader(native.Model(str(file)), 60, outputs=True).read(TEXTS[0]).last_logits)
+        for file in (tmp_path / "new.gguf", path)
+    )
+    assert np.linalg.norm(said - merged) < 0.02 * np.linalg.norm(merged)
+    assert np.linalg.norm(said - base) > 0.1 * np.linalg.norm(merged)

@@ -94,9 +94,11 @@ def base(tmp_path: Path, small_batches: None) -> Path:
 @pytest.mark.parametrize(("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill")])
 def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: Any, strategy: str) -> None:
     given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=tmp_path / "hf")
+    given.adapter = tmp_path / "adapter.gguf"
     write_text(given)
     train.run(given)
     assert (tmp_path / "hf" / "config.json").exists()
+    assert read_header(given.adapter)[0].metadata()["general.type"] == "adapter"
     split(given.output, tmp_path / "new.gguf", tmp_path / "heads.gguf")
     old, new = BaseTensors(base), BaseTensors(tmp_path / "new.gguf")
     trained = {name for name in old.tensors if name.startswith(tuple(f"blk.{layer}." for layer in range(7 - TOP, 7)))}
@@ -210,6 +212,8 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"adapter": Path("no/such/folder/a.gguf")}, "not a file name in an existing folder, choose another adapter"),
+        ({"adapter": Path("a.gguf"), "joint": False}, "--adapter holds what --joint trains"),
         ({"sidecar": True}, "--joint changes the model itself"),
         ({"joint_layers": 7}, "--joint-layers 7: .* allows 1 to 6"),
         ({"joint_layers": 0}, "--joint-layers 0: choose at least 1"),

@@ -30,7 +30,7 @@ class Adapters(nn.Module):
 
     def project(self, name: str, weight: Tensor, x: Tensor) -> Tensor:
         """layers.Project, with what is learned."""
-        a, b = self.a[_key(name)], self.b[_key(name)]
+        a, b = self.matrices(name)
         dropped = functional.dropout(x, self.dropout, self.training)
         return functional.linear(x, weight) + functional.linear(functional.linear(dropped, a), b) * self.scale
 
@@ -38,10 +38,15 @@ class Adapters(nn.Module):
         """blk.{layer}.{part} of all matrices."""
         return [name.replace("/", ".") for name in self.a]
 
+    def matrices(self, name: str) -> tuple[Tensor, Tensor]:
+        """(a [rank, in], b [out, rank]): scale * b @ a is what is added to the weight."""
+        return self.a[_key(name)], self.b[_key(name)]
+
     @torch.no_grad()
     def change(self, name: str) -> Tensor:
         """[out, in]: what is added to the weight."""
-        return self.b[_key(name)] @ self.a[_key(name)] * self.scale
+        a, b = self.matrices(name)
+        return b @ a * self.scale
 
 
 def _key(name: str) -> str:

@@ -19,7 +19,7 @@ from medusa_cli.prompts.seeds.passages import PASSAGES
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..backbone import merge, parity, quality
+from ..backbone import adapter_file, merge, parity, quality
 from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
 from ..backbone.layers import TopLayers
 from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RECIPES, RESULT_SHARE
@@ -229,6 +229,8 @@ def _result(
 ) -> JointResult:
     """The new base's file, and everything that is measured with it by the engine itself."""
     options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
+    if options.adapter is not None:
+        adapter_file.write(fit.adapters, backbone.layers.shape.architecture, setup.base.name, options.adapter)
     with phase(options.console, "Merging", "bytes") as bar:
         merge.merge(backbone.tensors, fit.adapters, setup.base.name, path, bar.update)
     setup.interrupt.check()
