@@ -24,7 +24,7 @@ def train(
     ] = DEFAULT_KIND,
     joint: Annotated[
         bool,
-        typer.Option("--joint", help="Train the model's top layers too: more speed, but another text (Medusa-2)."),
+        typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
     ] = False,
     joint_layers: Annotated[
         int, typer.Option("--joint-layers", min=1, hidden=True, help="Layers trained with --joint, from the top.")
