@@ -75,12 +75,11 @@ class LayerStates:
         return sum(len(text.fed) for text in self.texts) * self.hidden * 2
 
     @property
-    def missing_bytes(self) -> int:
-        rows = (sum(len(text.fed) for text in self._texts_of(shard)) for shard in self._missing())
-        return sum(rows) * self.hidden * 2
+    def missing_rows(self) -> int:
+        return sum(len(text.fed) for shard in self._missing() for text in self._texts_of(shard))
 
     def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
-        """Reads what is missing; on_rows(rows so far) may raise: whole files stay."""
+        """Reads what is missing; on_rows(rows of that so far) may raise: whole files stay."""
         missing = self._missing()
         if not missing:
             return

@@ -142,11 +142,9 @@ def _read_states(setup: Setup, model: native.Model, texts: list[WholeText], laye
     states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, setup.base.n_embd)
     free = shutil.disk_usage(setup.folder).free
     say(setup.options.console, f"States of layer {layer}: {states.nbytes / GIB:.2f} GiB in {states.folder}")
-    if states.missing_bytes > free:
-        raise MedusaError(
-            f"{states.folder}: {states.missing_bytes / GIB:.1f} GiB are needed, {free / GIB:.1f} are free"
-        )
-    total = sum(len(text.fed) for text in texts)
+    total = states.missing_rows
+    if (needed := total * setup.base.n_embd * 2) > free:
+        raise MedusaError(f"{states.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free")
     with phase(setup.options.console, "Reading states", "tokens") as bar:
 
         def on_rows(rows: int) -> None:
