@@ -27,6 +27,11 @@ DrafterNeeds needs_of(const Heads& heads) {
     return needs;
 }
 
+void HeadsLevels::begin(const DraftInput& input) {
+    set_threads(backend_.get(), threads_());
+    begin_step(input);
+}
+
 void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     const auto width = static_cast<size_t>(heads_->output_rows());
     const auto p = probabilities(depth, paths);
@@ -43,9 +48,10 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
     }
 }
 
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, int threads) {
-    if (heads->metadata().reads_path()) return std::make_unique<HydraLevels>(std::move(heads), depth, threads);
-    return std::make_unique<MedusaLevels>(std::move(heads), depth, threads);
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads) {
+    if (heads->metadata().reads_path())
+        return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
+    return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads));
 }
 
 }  // namespace medusa

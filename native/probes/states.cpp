@@ -11,7 +11,7 @@ namespace {
 constexpr int sequence[] = {0};
 constexpr int output_rows = 64;  // of a pass: logits take memory
 
-ContextParams sized(int longest, std::optional<int> tap_layer, bool outputs, int threads) {
+ContextParams sized(int longest, std::optional<int> tap_layer, bool outputs, Threads threads) {
     if (longest < 1) throw Error("states: the longest text must have tokens");
     ContextParams params;
     params.context_size = longest;
@@ -28,7 +28,7 @@ void append(std::span<const float> row, std::vector<float>& to) {
 }  // namespace
 
 StatesReader::StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
-                           int threads)
+                           Threads threads)
     : tapped_(tap_layer.has_value()),
       outputs_(outputs),
       longest_(longest),

@@ -25,7 +25,7 @@ class StatesReader {
     // longest: most tokens of a text. tap_layer: from 0, not the last. outputs: the states after the final norm and
     // what follows from them, for which each token pays the output matrix.
     StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
-                 int threads);
+                 Threads threads);
     States read(std::span<const Token> tokens);
 
   private:

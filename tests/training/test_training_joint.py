@@ -22,8 +22,9 @@ from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads.single_file import split
 from random_bases import HIDDEN, random_base
 from rich.console import Console
+from typer.testing import CliRunner
 
-from medusa_cli import native
+from medusa_cli import cli, native
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
@@ -239,3 +240,10 @@ def test_text_without_prompts_is_refused(tmp_path: Path, base: Path) -> None:
     write_text(given, prompts=False)
     with pytest.raises(MedusaError, match="answers without their prompts, use another --work-dir"):
         train.run(given)
+
+
+def test_the_command_wants_a_name_for_the_new_model(base: Path) -> None:
+    found = CliRunner().invoke(cli.app, ["train", str(base), "--joint"])
+    assert found.exit_code != 0
+    assert isinstance(found.exception, MedusaError)
+    assert "--joint writes a new model: give it a file name with -o" in str(found.exception)
