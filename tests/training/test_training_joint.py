@@ -244,6 +244,5 @@ def test_text_without_prompts_is_refused(tmp_path: Path, base: Path) -> None:
 
 def test_the_command_wants_a_name_for_the_new_model(base: Path) -> None:
     found = CliRunner().invoke(cli.app, ["train", str(base), "--joint"])
-    assert found.exit_code != 0
-    assert isinstance(found.exception, MedusaError)
-    assert "--joint writes a new model: give it a file name with -o" in str(found.exception)
+    assert found.exit_code == 1
+    assert "--joint writes a new model: give it a file name with -o" in found.output
