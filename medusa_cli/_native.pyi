@@ -474,6 +474,28 @@ def score(model: Model, tokens: Sequence[int], *, width: int = 64, n_threads: in
     Returns the model's argmax after each token, and -ln p of each token but the first, given those before it.
     """
 
+class States:
+    """What a model computes for a text of T tokens, float32."""
+
+    after_layer: NDArray[np.float32] | None
+    """[T, n_embd] states after the tapped layer; None without one."""
+    post_norm: NDArray[np.float32] | None
+    """[T, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs are asked."""
+    best: list[int]
+    """The argmax after each token."""
+    last_logits: list[float]
+    """Behind the last token."""
+
+class StatesReader:
+    """Reads one text after another, each from an empty cache."""
+
+    def __init__(
+        self, model: Model, longest: int, *, tap_layer: int | None = None, outputs: bool = False, n_threads: int = 0
+    ) -> None:
+        """longest: most tokens of a text. tap_layer: from 0, not the last one. outputs: also what the final norm and
+        the output matrix give, for which each token pays. NativeError where the layer cannot be read."""
+    def read(self, tokens: Sequence[int]) -> States: ...
+
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
@@ -499,10 +521,19 @@ class VerifyTimer:
     """Forward passes of several widths behind the same `position` tokens, which are decoded once (at construction)."""
 
     def __init__(
-        self, model: Model, widest: int, *, position: int = 64, n_ctx: int = 0, hidden: bool = True, n_threads: int = 0
+        self,
+        model: Model,
+        widest: int,
+        *,
+        position: int = 64,
+        n_ctx: int = 0,
+        hidden: bool = True,
+        tap_layer: int | None = None,
+        n_threads: int = 0,
     ) -> None:
         """widest: up to 256. n_ctx: size of the cache, which alone changes the cost: give that of the sessions (0: as
-        small as it can be). hidden: the passes give hidden states, too, as those of a drafting session do."""
+        small as it can be). hidden: the passes give hidden states, too, as those of a drafting session do; with
+        tap_layer those after that layer, which are read within the time."""
     def time(self, width: int, *, passes: int = 3) -> list[float]:
         """Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves; the first is slower
         where the width changed."""

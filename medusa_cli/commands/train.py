@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from medusa_cli.decoding.options import MAX_SEED, ModelArgument
+from medusa_cli.training.backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy
 from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
 
 
@@ -28,6 +29,28 @@ def train(
         Kind,
         typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
     ] = DEFAULT_KIND,
+    joint: Annotated[
+        bool,
+        typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
+    ] = False,
+    joint_layers: Annotated[
+        int, typer.Option("--joint-layers", min=1, hidden=True, help="Layers trained with --joint, from the top.")
+    ] = DEFAULT_LAYERS,
+    joint_strategy: Annotated[
+        Strategy,
+        typer.Option(
+            "--joint-strategy",
+            metavar="WHAT",
+            hidden=True,
+            help="distill: the layers keep the model's own probabilities; truth: they learn the text.",
+        ),
+    ] = DEFAULT_STRATEGY,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(
+            "--adapter", metavar="FILE", hidden=True, help="With --joint: also write the layers' change as a LoRA."
+        ),
+    ] = None,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -87,10 +110,14 @@ def train(
     from medusa_cli.support import console
     from medusa_cli.support.errors import MedusaError
 
+    if joint and output is None:
+        raise MedusaError("--joint writes a new model: give it a file name with -o")
     if output is not None and output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
+    if adapter is not None and adapter.exists() and not force:
+        raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
@@ -102,6 +129,10 @@ def train(
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
             kind=kind,
+            joint=joint,
+            joint_layers=joint_layers,
+            joint_strategy=joint_strategy,
+            adapter=adapter,
             objective=objective,
             heads=heads,
             minutes=minutes,

@@ -9,11 +9,13 @@ from pathlib import Path
 
 SCRATCH = "joining-"
 """Prefix of the temporary folder in which base and heads become one file."""
+NEW_MODEL = ".joint.gguf"
+"""Ending of a jointly trained model in the work folder, until it is part of the output."""
 
 
 def remove_leftovers(folder: Path, output: Path) -> None:
     """Removes temporary files of `output` and in the work folder `folder` (which need not exist)."""
-    parts = [*folder.glob(".*.part"), *folder.glob("text/.*.part")]
+    parts = [*folder.glob(".*.part"), *folder.glob("*/.*.part"), *folder.glob(f"*{NEW_MODEL}")]
     parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")
     with contextlib.suppress(OSError):
         for part in parts:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from medusa_cli.support.errors import MedusaError
 
+from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
 from .heads.export import check_folder
 from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
 
@@ -27,6 +28,8 @@ class TrainOptions:
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
+    joint: train the top `joint_layers` layers together with the heads, by `joint_strategy`, into a new model.
+    adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
 
@@ -45,12 +48,21 @@ class TrainOptions:
     parallel: int = 32
     draft_vocab: int | None = None
     export_hf: Path | None = None
+    joint: bool = False
+    joint_layers: int = DEFAULT_LAYERS
+    joint_strategy: str = DEFAULT_STRATEGY
+    adapter: Path | None = None
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
+    @property
+    def heads_minutes(self) -> float:
+        """Time for text and heads alone."""
+        return self.minutes * (TEXT_SHARE if self.joint else 1.0)
+
     def asked_amount(self) -> dict[str, float | None]:
         """What decides how much text is written: tokens, else minutes."""
-        return {"tokens": self.tokens, "minutes": None if self.tokens else self.minutes}
+        return {"tokens": self.tokens, "minutes": None if self.tokens else self.heads_minutes}
 
     def as_json(self) -> dict[str, Any]:
         """What a report says of the options; files by their names alone."""
@@ -65,11 +77,16 @@ class TrainOptions:
             "threads": self.threads,
             "parallel": self.parallel,
             "draft_vocab": self.draft_vocab,
+            "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
-        for option, value, known in (("--kind", self.kind, KINDS), ("--objective", self.objective, OBJECTIVES)):
+        for option, value, known in (
+            ("--kind", self.kind, KINDS),
+            ("--objective", self.objective, OBJECTIVES),
+            ("--joint-strategy", self.joint_strategy, STRATEGIES),
+        ):
             if value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
         if not 1 <= self.heads <= 16:
@@ -82,6 +99,12 @@ class TrainOptions:
             raise MedusaError(f"--parallel {self.parallel}: choose 1 to 256")
         if self.draft_vocab is not None and self.draft_vocab < 100:
             raise MedusaError(f"--draft-vocab {self.draft_vocab}: heads need at least 100 tokens to choose from")
+        if self.joint and self.sidecar:
+            raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
+        if self.adapter is not None:
+            self._check_adapter(self.adapter)
+        if self.joint_layers < 1:
+            raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1")
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -91,3 +114,11 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
+
+    def _check_adapter(self, path: Path) -> None:
+        if not self.joint:
+            raise MedusaError("--adapter holds what --joint trains: give both")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
+        if path.absolute() in (self.output.absolute(), self.model.absolute()):
+            raise MedusaError(f"{path}: would overwrite the model or the output, choose another adapter")

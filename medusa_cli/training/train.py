@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from medusa_cli.models.base_file import BaseModel, read_base
@@ -51,7 +52,7 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
-    from .phases import collect, finish, fitting, planning, prepare
+    from .phases import collect, finish, fitting, joint, planning, prepare
     from .phases.room import check_room
     from .phases.setup import Setup
 
@@ -60,6 +61,8 @@ def _run_phases(
         check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
+    if options.joint:
+        joint.check_model(setup)
     text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
@@ -73,9 +76,16 @@ def _run_phases(
     plan = planning.plan_fit(setup, examples, schedule, seconds)
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
-    result = finish.measure(setup, data, vocabulary, rows, fitted.heads)
-    finish.write_heads(setup, vocabulary, rows, fitted.heads, result)
-    return result, finish.write_record(setup, text, data, vocabulary, fitted, result)
+    trained, changed = fitted.heads, None
+    if options.joint:
+        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted)
+        setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
+    result = finish.measure(setup, data, vocabulary, rows, trained)
+    finish.write_heads(setup, vocabulary, rows, trained, result)
+    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
+    if changed is not None:
+        joint.finish(setup, changed)
+    return result, written
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:

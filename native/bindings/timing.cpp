@@ -12,7 +12,7 @@ namespace medusa {
 namespace {
 
 std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int widest, int position, int n_ctx,
-                                        bool hidden, int n_threads) {
+                                        bool hidden, std::optional<int> tap_layer, int n_threads) {
     // libllama polls from C: an exception waits here until it has returned.
     std::exception_ptr failure;
     const StopPoll poll = [&] {
@@ -23,7 +23,7 @@ std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int w
     try {
         const nb::gil_scoped_release released;
         return std::make_unique<VerifyTimer>(std::move(model), widest, position, n_ctx, resolve_threads(n_threads),
-                                             hidden, poll);
+                                             hidden, tap_layer, poll);
     } catch (const Error&) {
         if (failure) std::rethrow_exception(failure);
         throw;
@@ -75,7 +75,7 @@ void bind_timing(nb::module_& m) {
     m.def("machine_limits", &machine_limits, nb::kw_only(), "n_threads"_a = 0, "rounds"_a = 3);
     nb::class_<VerifyTimer>(m, "VerifyTimer")
         .def(nb::new_(&make_timer), "model"_a, "widest"_a, nb::kw_only(), "position"_a = 64, "n_ctx"_a = 0,
-             "hidden"_a = true, "n_threads"_a = 0)
+             "hidden"_a = true, "tap_layer"_a = nb::none(), "n_threads"_a = 0)
         .def("time", &VerifyTimer::time, "width"_a, nb::kw_only(), "passes"_a = 3,
              nb::call_guard<nb::gil_scoped_release>());
 }

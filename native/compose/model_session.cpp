@@ -149,13 +149,15 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
+    const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
+    context.tap_layer = needs.layer;
     StepFacts facts = step_facts(*model, plan, params);
-    const auto tail = make_tail(heads, plan, facts);
+    const auto tail = needs.layer ? nullptr : make_tail(heads, plan, facts);
+    if (needs.layer) facts.heads_fit = false;
     context.tail = tail;
-    const bool reads_states = heads && plan.has_levels();
-    if (reads_states && heads->metadata().reads_all_states()) context.max_outputs = LlamaTarget::state_rows;
+    if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
     const auto make_target = [&](const TreeBounds& bounds) {
-        auto target = std::make_unique<LlamaTarget>(model, context, bounds, reads_states);
+        auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
         if (tail) facts.lacks = target->tail_lacks();
         return target;
     };

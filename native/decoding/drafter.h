@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,9 +13,10 @@ namespace medusa {
 
 // What a drafter reads besides token ids.
 struct DrafterNeeds {
-    bool hidden = false;      // post-norm hidden states: of the last accepted node in draft(), of all in committed()
-    bool all_states = false;  // committed() for the tokens of the prompt, too, and not for its last one alone
-    bool rows = false;        // verified(): what the model said at every node of a draft
+    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all in committed()
+    std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
+    bool all_states = false;     // committed() for the tokens of the prompt, too, and not for its last one alone
+    bool rows = false;           // verified(): what the model said at every node of a draft
 };
 
 struct DraftInput {

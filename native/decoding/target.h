@@ -55,8 +55,8 @@ class Target {
     virtual void discard() = 0;
 
     virtual std::span<const float> logits(int row) = 0;
-    // State after the final norm; only when hidden states were asked for at construction, and not accepted in the
-    // graph.
+    // State after the final norm, or after the layer that was asked for; only when hidden states were, at construction,
+    // and not accepted in the graph.
     virtual std::span<const float> hidden(int row) = 0;
 
     virtual ThreadUse thread_use() const { return {}; }

@@ -27,10 +27,6 @@ HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount th
     }
 }
 
-DrafterNeeds HydraLevels::needs() const {
-    return {.hidden = true, .all_states = prefix_ && !heads_->metadata().prefix.from_answer};
-}
-
 void HydraLevels::committed(int position, std::span<const float> state) {
     if (prefix_) prefix_->append(position, state);
 }

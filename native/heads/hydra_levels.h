@@ -24,7 +24,6 @@ class HydraLevels final : public HeadsLevels {
   public:
     HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
-    DrafterNeeds needs() const override;
     void committed(int position, std::span<const float> state) override;
     void rolled_back(int position) override;
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;

@@ -16,6 +16,17 @@ void top_rows(std::span<const float> p, int ranks, std::vector<int>& rows) {
     }
 }
 
+DrafterNeeds needs_of(const Heads& heads) {
+    const HeadsMetadata& metadata = heads.metadata();
+    DrafterNeeds needs{.hidden = true};
+    // The prefix layer attends to the states of all tokens.
+    needs.all_states = metadata.kind == HeadsKind::hydra_plus && !metadata.prefix.from_answer;
+    if (metadata.layers_above_input > 0) {
+        needs.layer = heads.model().layer_count() - 1 - metadata.layers_above_input;
+    }
+    return needs;
+}
+
 void HeadsLevels::begin(const DraftInput& input) {
     set_threads(backend_.get(), threads_());
     begin_step(input);

@@ -12,12 +12,15 @@
 
 namespace medusa {
 
+// What heads read of their base.
+DrafterNeeds needs_of(const Heads& heads);
+
 // With how many threads the newest pass of the model ran: heads follow it.
 using ThreadCount = std::function<int()>;
 
 class HeadsLevels : public LevelSource {
   public:
-    DrafterNeeds needs() const override { return {.hidden = true}; }
+    DrafterNeeds needs() const override { return needs_of(*heads_); }
     int depth() const override { return depth_; }
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;

@@ -9,6 +9,7 @@ namespace {
 constexpr int max_heads = 32;
 constexpr int max_blocks = 16;
 constexpr int max_attention_heads = 1024;
+constexpr uint32_t max_layers = 1024;
 
 class Reader {
   public:
@@ -94,11 +95,14 @@ class Reader {
     }
 
     void read_input() {
-        if (file_.get_string("medusa.input").value_or("post_norm") != "post_norm" ||
-            file_.get_u32("medusa.input_layer_offset").value_or(0) != 0) {
+        const std::string input = file_.get_string("medusa.input").value_or("post_norm");
+        const uint32_t above = file_.get_u32("medusa.input_layer_offset").value_or(0);
+        if (!(input == "post_norm" && above == 0) && !(input == "layer" && above > 0 && above <= max_layers)) {
             throw Error(path_ +
-                        ": these heads read another hidden state than the last one after the norm: not supported");
+                        ": these heads read another hidden state than the one after the last norm or after a layer " +
+                        "below the last: not supported");
         }
+        out_.layers_above_input = static_cast<int>(above);
         out_.embedding_scale = positive("medusa.embedding_scale", 1.0f);
     }
 

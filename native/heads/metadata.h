@@ -33,12 +33,11 @@ struct HeadsMetadata {
     std::vector<std::vector<float>> accuracy;  // [head][rank]; empty when the file has none
     std::vector<Choice> tree;                  // empty when the file has none
     float embedding_scale = 1.0f;              // of the token embeddings that Hydra heads read
+    int layers_above_input = 0;                // states read: after the layer below so many; 0: after the final norm
 
     PrefixParams prefix;  // of hydra_plus
 
     bool reads_path() const { return kind != HeadsKind::medusa; }
-    // The prefix layer attends to the states of all tokens.
-    bool reads_all_states() const { return kind == HeadsKind::hydra_plus; }
 };
 
 // Throws Error for anything that is damaged, unknown or for another base than one of `vocab_size` tokens.

@@ -36,6 +36,15 @@ bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& param
            kernels::has_avx512fp16() && !kernels::serves_attention(params.type_k, params.type_v, size.key, size.value);
 }
 
+void check_tap(const LlamaModel& model, const ContextParams& params) {
+    const int layer = *params.tap_layer, last = model.layer_count() - 2;
+    if (layer < 0 || layer > last) {
+        throw Error(model.path() + ": states after layer " + std::to_string(layer) +
+                    " cannot be read, those after layers 0 to " + std::to_string(last) + " can");
+    }
+    if (!params.unified) throw Error("states after a layer can be read from unified caches only");
+}
+
 // Whether passes with different numbers of threads give the same bits, and can be repeated.
 bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
@@ -96,8 +105,16 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.n_batch = p.n_ubatch = 512;
     p.n_seq_max = params.max_sequences;
     p.n_rs_seq = params.snapshots;
+    llama_sampler_seq_config tap_config = {};
+    if (params.tap_layer) {
+        check_tap(*model_, params);
+        tap_ = std::make_unique<LayerTap>(*params.tap_layer);
+        tap_config = {static_cast<llama_seq_id>(p.n_seq_max++), tap_->sampler()};
+        p.samplers = &tap_config;
+        p.n_samplers = 1;
+    }
     // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
-    p.n_outputs_max = std::max(params.max_outputs, params.max_sequences);
+    p.n_outputs_max = std::max(params.max_outputs, static_cast<int>(p.n_seq_max));
     p.n_threads = p.n_threads_batch = params.threads.most;
     p.type_k = params.type_k;
     p.type_v = params.type_v;
@@ -169,6 +186,8 @@ void LlamaContext::take_back(std::span<const BatchRow> rows) {
 
 DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll& stop) {
     stop_ = stop;
+    rows_ = static_cast<int>(rows.size());
+    if (tap_) tap_->forget();
     int status = try_decode(rows);
     while (threads_.end(status == cancelled)) {
         take_back(rows);
@@ -225,6 +244,11 @@ std::span<const float> LlamaContext::hidden(int row) const {
     const float* data = guarded([&] { return llama_get_embeddings_ith(context_, row); });
     if (!data) throw Error("this model gives no hidden states: run it with --no-spec");
     return {data, static_cast<size_t>(model_->embedding_size())};
+}
+
+std::span<const float> LlamaContext::tapped(int row) const {
+    synchronize();
+    return guarded([&] { return tap_->row(row, rows_); });
 }
 
 bool LlamaContext::remove(int sequence, int from, int to) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "decoding/sequence_memory.h"
 #include "decoding/target.h"
 #include "llama/graph_tail.h"
+#include "llama/layer_tap.h"
 #include "llama/model.h"
 #include "llama/pass_threads.h"
 
@@ -20,7 +22,8 @@ struct ContextParams {
     int max_outputs = 1;  // output rows of one decode
     int snapshots = 0;    // newest tokens that a recurrent state can be stepped back by, where the model can
     Threads threads;
-    bool unified = true;  // sequences share cells
+    bool unified = true;           // sequences share cells
+    std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
@@ -61,6 +64,8 @@ class LlamaContext final : public CacheOps {
     // With a tail it is fetched from the device.
     std::span<const float> logits(int row);
     std::span<const float> hidden(int row) const;
+    // State of any row of the newest decode, output or not, after the tapped layer.
+    std::span<const float> tapped(int row) const;
 
     // Whether graphs end in the tail, where there is one and the device has all of it.
     bool use_tail(bool wanted);
@@ -81,6 +86,7 @@ class LlamaContext final : public CacheOps {
 
     std::shared_ptr<LlamaModel> model_;
     PassThreads threads_;
+    std::unique_ptr<LayerTap> tap_;
     llama_context* context_ = nullptr;
     struct Batch;
     std::unique_ptr<Batch> batch_;
@@ -88,6 +94,7 @@ class LlamaContext final : public CacheOps {
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
     std::vector<float> row_;  // of logits, fetched
+    int rows_ = 0;            // of the newest decode
 };
 
 }  // namespace medusa

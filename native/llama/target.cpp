@@ -37,7 +37,9 @@ std::unique_ptr<LlamaContext> chain_context(const std::shared_ptr<LlamaModel>& m
 }  // namespace
 
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
-    : most_outputs_(sized_for(params, bounds).max_outputs), hidden_(hidden) {
+    : most_outputs_(sized_for(params, bounds).max_outputs),
+      tapped_(params.tap_layer.has_value()),
+      hidden_(hidden && !tapped_) {
     if (model->is_recurrent()) {
         context_ = chain_context(model, params, bounds);
         memory_ = std::make_unique<ChainMemory>(*context_, context_->snapshots());
@@ -89,14 +91,20 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
     return status;
 }
 
-// Each token an output: in pieces that the context has room for.
+// States after the final norm make each token an output, for which the context must have room.
+size_t LlamaTarget::states_at_once() const {
+    return static_cast<size_t>(tapped_ ? context_->batch_size() : most_outputs_);
+}
+
 DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, const StopPoll& stop,
                                              const OnState& on_state) {
     while (!tokens.empty()) {
         if (stop && stop()) return DecodeStatus::cancelled;
-        const auto chunk = tokens.first(std::min<size_t>(tokens.size(), most_outputs_));
+        const auto chunk = tokens.first(std::min(tokens.size(), states_at_once()));
         const int first = position();
-        if (const DecodeStatus status = append(chunk, true, stop); status != DecodeStatus::ok) return status;
+        if (const DecodeStatus status = append(chunk, !tapped_, stop); status != DecodeStatus::ok) {
+            return status;
+        }
         for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, hidden(i));
         tokens = tokens.subspan(chunk.size());
     }
@@ -109,7 +117,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     auto rest = tokens.first(tokens.size() - 1);
     DecodeStatus status = DecodeStatus::ok;
     if (on_state) {
-        context_->set_hidden(true);
+        if (hidden_) context_->set_hidden(true);
         status = append_with_states(rest, stop, on_state);
         rest = {};
     }

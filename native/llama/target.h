@@ -12,8 +12,8 @@ namespace medusa {
 
 class LlamaTarget final : public Target {
   public:
-    // `hidden`: rows carry hidden states. verify() will be given trees within `bounds`, chains where the model is
-    // recurrent.
+    // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will be given trees
+    // within `bounds`, chains where the model is recurrent.
     LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 
     int vocab_size() const override { return context_->model().vocab_size(); }
@@ -27,7 +27,9 @@ class LlamaTarget final : public Target {
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_->logits(first_row_ + row); }
-    std::span<const float> hidden(int row) override { return context_->hidden(first_row_ + row); }
+    std::span<const float> hidden(int row) override {
+        return tapped_ ? context_->tapped(first_row_ + row) : context_->hidden(first_row_ + row);
+    }
     bool accept_in_graph(bool wanted) override;
     std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
     int reused_graphs() const { return context_->reused_graphs(); }
@@ -40,6 +42,8 @@ class LlamaTarget final : public Target {
 
   private:
     void forget();
+    // Tokens of a prompt that can be decoded at once where the state of each is wanted.
+    size_t states_at_once() const;
     void begin_rows();
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
@@ -48,7 +52,8 @@ class LlamaTarget final : public Target {
     std::unique_ptr<LlamaContext> context_;
     std::unique_ptr<SequenceMemory> memory_;
     int most_outputs_;
-    bool hidden_;  // asked for
+    const bool tapped_;
+    bool hidden_;  // after the final norm: asked for, every row of a batch is an output
     std::shared_ptr<GraphTail> tail_;
     bool in_graph_ = false;
     std::optional<GreedyStep> greedy_step_;

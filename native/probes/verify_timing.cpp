@@ -21,10 +21,12 @@ Tree star(int width) {
     return Tree(std::move(choices));
 }
 
-ContextParams context_for(const TimingParams& params, int width, int at_least = 0) {
+ContextParams context_for(const TimingParams& params, int width, int at_least = 0,
+                          std::optional<int> tap_layer = std::nullopt) {
     ContextParams context;
     context.context_size = std::max(params.position + width, at_least);
     context.threads = params.threads;
+    context.tap_layer = tap_layer;
     return context;
 }
 
@@ -35,9 +37,10 @@ void require(DecodeStatus status) {
 }  // namespace
 
 VerifyTimer::VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, Threads threads,
-                         bool hidden, const StopPoll& stop)
+                         bool hidden, std::optional<int> tap_layer, const StopPoll& stop)
     : widest_((check({position, 1, threads}, widest, Tree::max_size), widest)),
-      target_(std::move(model), context_for({position, 1, threads}, widest, context_size),
+      tapped_(tap_layer.has_value()),
+      target_(std::move(model), context_for({position, 1, threads}, widest, context_size, tap_layer),
               {star(widest).leaf_count(), star(widest).size()}, hidden) {
     target_.hold_threads();
     require(target_.prefill(std::vector<Token>(position, some_token), stop));
@@ -51,6 +54,7 @@ std::vector<double> VerifyTimer::time(int width, int passes) {
     while (static_cast<int>(times.size()) < passes) {
         Stopwatch watch;
         require(target_.verify(tree, tokens, nullptr));
+        if (tapped_) target_.hidden(0);
         const double ms = watch.lap();
         if (!target_.thread_use().repeated) times.push_back(ms);
         target_.discard();
@@ -60,7 +64,7 @@ std::vector<double> VerifyTimer::time(int width, int passes) {
 
 std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params) {
     check(params, width, Tree::max_size);
-    return VerifyTimer(std::move(model), width, params.position, 0, params.threads, false, nullptr)
+    return VerifyTimer(std::move(model), width, params.position, 0, params.threads, false, std::nullopt, nullptr)
         .time(width, params.repeats);
 }
 

@@ -178,6 +178,7 @@ def write_heads(
     version: int = 1,
     kind: str = "medusa",
     input: str = "post_norm",
+    layer_offset: int = 0,
     accuracy: list[float] | None = None,
     lm_head_name: str | None = None,
     fill: float | None = None,
@@ -192,6 +193,8 @@ def write_heads(
     writer.add_uint32("medusa.block_count", blocks if declared_blocks is None else declared_blocks)
     writer.add_string("medusa.lm_head", lm_head_name or lm_head)
     writer.add_string("medusa.input", input)
+    if layer_offset:
+        writer.add_uint32("medusa.input_layer_offset", layer_offset)
     if accuracy is not None:
         writer.add_array("medusa.accuracy", accuracy)
         writer.add_uint32("medusa.accuracy_ranks", 3)

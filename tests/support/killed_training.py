@@ -16,6 +16,8 @@ from medusa_cli.converters.heads import single_file, write
 
 from medusa_cli.decoding import tree_search
 from medusa_cli.training import train
+from medusa_cli.training.backbone import fit as joint_fit
+from medusa_cli.training.backbone import merge, quality, states
 from medusa_cli.training.heads import fit
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.text import corpus, dataset
@@ -63,6 +65,11 @@ def half_saved(state: Any, path: Path) -> None:
     die()
 
 
+def half_kept(_: Any, path: Path) -> None:
+    (path.parent / f".{path.name}.killed.part").write_bytes(b"half")
+    die()
+
+
 def half_joined(model: Path, heads: Path, output: Path, *rest: Any) -> None:
     (output.parent / f".{output.name}.killed.part").write_bytes(b"half")
     die()
@@ -81,12 +88,23 @@ PHASES: dict[str, Callable[[], None]] = {
 }
 
 
+JOINT_PHASES: dict[str, Callable[[], None]] = {
+    "states": lambda: on_call(states, "as_stored", 7),
+    "together": lambda: on_call(joint_fit, "rate_factor", 8),
+    "checkpoint": lambda: on_call(joint_fit.JointFit, "save", 3, half_kept),
+    "merge": lambda: on_call(merge, "_encoded", 3),
+    "compare": lambda: on_call(quality, "compare", 1),
+}
+JOINT: dict[str, Any] = {"kind": "medusa", "sidecar": False, "joint": True, "joint_layers": 1}
+
+
 def main() -> None:
-    base, folder, phase = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    base, folder, phase, joint = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:] == ["joint"]
     corpus.SHARD_SECONDS = -1.0  # each answer is a shard, each step a checkpoint
     fit.CHECKPOINT_SECONDS, fit.CHECKPOINT_SHARE = -1.0, math.inf
-    PHASES[phase]()
-    train.run(options(base, folder, sidecar=phase != "join"))
+    joint_fit.CHECKPOINT_SECONDS, joint_fit.CHECKPOINT_SHARE = -1.0, math.inf
+    (JOINT_PHASES if joint else PHASES)[phase]()
+    train.run(options(base, folder, **JOINT) if joint else options(base, folder, sidecar=phase != "join"))
 
 
 if __name__ == "__main__":

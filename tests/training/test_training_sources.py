@@ -14,7 +14,7 @@ from rich.console import Console
 
 from medusa_cli.decoding import loops
 from medusa_cli.training.text import sources
-from medusa_cli.training.text.corpus import Corpus, Text
+from medusa_cli.training.text.corpus import Corpus, NewText, Text
 from medusa_cli.training.text.duplicates import KnownTexts, gram_hashes, sketch
 
 
@@ -71,7 +71,8 @@ def test_short_loops_are_degenerate(tokens: list[int], degenerate: bool) -> None
 
 
 def add(corpus: Corpus, text: Text, tokens: list[int]) -> None:
-    corpus.add(text, np.array(tokens, np.int32), np.zeros((len(tokens), corpus.n_embd), np.float16))
+    states, prompt = np.zeros((len(tokens), corpus.n_embd), np.float16), np.zeros(0, np.int32)
+    corpus.add(NewText(text, np.array(tokens, np.int32), states, prompt))
 
 
 def test_shares_of_each_source(tmp_path: Path) -> None:

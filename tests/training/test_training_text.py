@@ -23,7 +23,7 @@ from medusa_cli.models.base_file import embedding_rows, output_rows, read_base
 from medusa_cli.prompts.seeds.prompts import WEIGHTS, iter_conversations
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.text import dataset, dialogs
-from medusa_cli.training.text.corpus import Corpus, Text
+from medusa_cli.training.text.corpus import Corpus, NewText, Text
 from medusa_cli.training.text.self_written import is_usable
 
 # --- loop filter -----------------------------------------------------------------------------------
@@ -191,7 +191,9 @@ def fill(corpus: Corpus, lengths: list[int], seed: int = 0) -> tuple[np.ndarray,
     states = rng.normal(size=(sum(lengths), corpus.n_embd)).astype(np.float16)
     at = 0
     for job, length in enumerate(lengths):
-        corpus.add(Text(job, f"g{job}", length, True), tokens[at : at + length], states[at : at + length])
+        part, prompt = slice(at, at + length), rng.integers(0, 50, job).astype(np.int32)
+        text = Text(job, f"g{job}", length, True, prompt=job)
+        corpus.add(NewText(text, tokens[part], states[part], prompt))
         at += length
         if job % 3 == 2:
             corpus.flush()
@@ -211,6 +213,18 @@ def test_corpus_comes_back_from_disk(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.load_tokens(), tokens)
     np.testing.assert_array_equal(np.concatenate(again.open_states()), states)
     assert [part.tolist() for _, part in again.stored()][1] == tokens[5:8].tolist()
+    assert [len(prompt) for prompt in again.load_prompts()] == [0, 1, 2, 3, 4]
+
+
+def test_text_of_older_versions_has_no_prompts(tmp_path: Path) -> None:
+    fill(Corpus(tmp_path, 4), [5])
+    (tmp_path / "shard-00000.prompts.npy").unlink()
+    again = Corpus(tmp_path, 4)
+    fill(again, [2, 2, 2])
+    assert [len(prompt) for prompt in again.load_prompts()] == [0, 0, 1, 2]
+    (tmp_path / "shard-00001.prompts.npy").unlink()
+    with pytest.raises(MedusaError, match="prompts of another length"):
+        again.load_prompts()
 
 
 def test_an_unlisted_shard_does_not_count(tmp_path: Path) -> None:

@@ -64,6 +64,14 @@ def heads_loss(
     return loss
 
 
+def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
+    """Mean cross entropy of `tokens` [R] int64 behind states [R, h] after the final norm; output and block as above."""
+    ones = torch.ones(len(tokens), 1, device=states.device)
+    weight = torch.full((len(tokens),), 1 / max(1, len(tokens)), device=states.device)
+    loss: Tensor = _FrozenHeadLoss.apply(states, output, tokens[:, None], ones, weight, block)
+    return loss
+
+
 @torch.no_grad()
 def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tensor:
     """[B, K] int64: how many rows of `output` each head prefers to the target, at most `limit`; missing: `limit`.

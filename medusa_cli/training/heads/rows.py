@@ -48,6 +48,18 @@ class FileRows:
         return torch.from_numpy(out).to(self.device).reshape(*rows.shape, *first.shape[1:])
 
 
+class PickedRows:
+    """Some rows of the corpus in memory: values [N, h] of `rows` [N], ascending."""
+
+    def __init__(self, rows: NDArray[np.int64], values: Tensor) -> None:
+        self.device, self._rows, self._values = values.device, torch.from_numpy(rows), values
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """As FileRows.gather(); all of `rows` must be among those held."""
+        at = torch.searchsorted(self._rows, rows.cpu())
+        return self._values[at.to(self.device)]
+
+
 def matching_scale(embeddings: NDArray[np.float32], states: Tensor) -> float:
     """What embeddings [E, h] are multiplied with to be, on the whole, as large as hidden states [B, h].
 
@@ -74,7 +86,7 @@ class TokenEmbeddings:
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective."""
 
-    states: FileRows
+    states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None
     teacher: tuple[FileRows, FileRows] | None = None
 

@@ -22,6 +22,7 @@ from ..report.messages import EVALUATION_NODES, TrainResult
 from ..text import sources
 from .collect import CollectedText
 from .fitting import FittedHeads
+from .joint import JointResult
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
 
@@ -83,7 +84,7 @@ def write_heads(
     ):
         part = Path(scratch) / "heads.gguf"
         draft_heads.write_heads(part, content)
-        single_file.join(setup.options.model, part, setup.options.output, bar.update)
+        single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
 
 def write_record(
@@ -93,6 +94,7 @@ def write_record(
     vocabulary: DraftVocabulary,
     fitted: FittedHeads,
     result: TrainResult,
+    joint: JointResult | None,
 ) -> list[Path]:
     """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
     options, base = setup.options, setup.base
@@ -111,6 +113,7 @@ def write_record(
         },
         "draft_vocabulary": vocabulary.choice.as_json(),
         "training": _training_record(fitted),
+        "joint": joint.as_json() if joint is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,

@@ -31,7 +31,7 @@ def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
         vocabulary = min(options.draft_vocab or ASSUMED_VOCABULARY, setup.base.n_vocab)
     shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks)
     rate = measure_rate(shape, recipe, options.objective, vocabulary, setup.device)
-    return Schedule(None, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    return Schedule(None, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
 def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float) -> FitPlan:

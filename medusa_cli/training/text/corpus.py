@@ -1,12 +1,13 @@
 """Generated text and its hidden states on disk: append-only shards behind an atomic manifest.
 
-A shard is three files: NAME.tokens.npy int32 [N], NAME.states.npy float16 [N, n_embd], NAME.json (its texts, in order,
-with their lengths). A shard counts once the manifest lists it, so an interruption at any point loses at most the texts
-that were still in memory.
+A shard is four files: NAME.tokens.npy int32 [N], NAME.states.npy float16 [N, n_embd], NAME.prompts.npy int32 (tokens of
+all prompts), NAME.json (its texts, in order, with their lengths). A shard counts once the manifest lists it, so an
+interruption at any point loses at most the texts that were still in memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ FORMAT = 1
 class Text:
     """One generated answer. group: the conversation it belongs to (held out as a whole); complete: ended by itself.
 
-    source: where its prompt came from; temperature: it was sampled at. Both are unknown for text of older versions.
+    source: where its prompt came from; temperature: it was sampled at; prompt: how many tokens that has. All are
+    unknown for text of older versions.
     """
 
     job: int
@@ -39,6 +41,17 @@ class Text:
     complete: bool
     source: str = "unknown"
     temperature: float | None = None
+    prompt: int = 0
+
+
+@dataclass(frozen=True)
+class NewText:
+    """tokens [length], states [length, n_embd] they were sampled from, the tokens of its prompt."""
+
+    text: Text
+    tokens: NDArray[np.int32]
+    states: NDArray[np.float16]
+    prompt: NDArray[np.int32]
 
 
 class Corpus:
@@ -54,7 +67,7 @@ class Corpus:
         self.texts: list[Text] = []
         self.state: dict[str, Any] = {}
         self.tokens = 0
-        self._pending: list[tuple[Text, NDArray[np.int32], NDArray[np.float16]]] = []
+        self._pending: list[NewText] = []
         self._flushed = time.monotonic()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -89,15 +102,18 @@ class Corpus:
 
     def done_jobs(self) -> set[int]:
         """Jobs whose text is here, those in memory included."""
-        return {text.job for text in self.texts} | {text.job for text, _, _ in self._pending}
+        return {text.job for text in self.texts} | {new.text.job for new in self._pending}
 
-    def add(self, text: Text, tokens: NDArray[np.int32], states: NDArray[np.float16]) -> None:
-        """Takes one text: tokens [length], states [length, n_embd]. Flushes large or old shards."""
+    def add(self, new: NewText) -> None:
+        """Takes one text. Flushes large or old shards."""
+        text, tokens, states = new.text, new.tokens, new.states
         if tokens.shape != (text.length,) or states.shape != (text.length, self.n_embd):
             raise MedusaError(f"job {text.job}: {states.shape} hidden states for {tokens.shape} tokens")
-        self._pending.append((text, tokens, states))
+        if new.prompt.shape != (text.prompt,):
+            raise MedusaError(f"job {text.job}: a prompt of {new.prompt.shape} tokens, not of {text.prompt}")
+        self._pending.append(new)
         self.tokens += text.length
-        size = sum(text.length for text, _, _ in self._pending) * self.bytes_per_token
+        size = sum(new.text.length for new in self._pending) * self.bytes_per_token
         if size >= SHARD_BYTES or time.monotonic() - self._flushed > SHARD_SECONDS:
             self.flush()
 
@@ -107,15 +123,17 @@ class Corpus:
         name = f"shard-{len(self.shards):05d}"
         if pending:
             with atomic_file(self.folder / f"{name}.tokens.npy") as file:
-                np.save(file, np.concatenate([tokens for _, tokens, _ in pending]).astype(np.int32))
+                np.save(file, np.concatenate([new.tokens for new in pending]).astype(np.int32))
             with atomic_file(self.folder / f"{name}.states.npy") as file:
-                np.save(file, np.concatenate([states for _, _, states in pending]).astype(np.float16))
-            rows = json.dumps([asdict(text) for text, _, _ in pending])
+                np.save(file, np.concatenate([new.states for new in pending]).astype(np.float16))
+            with atomic_file(self.folder / f"{name}.prompts.npy") as file:
+                np.save(file, np.concatenate([new.prompt for new in pending]).astype(np.int32))
+            rows = json.dumps([asdict(new.text) for new in pending])
             with atomic_file(self.folder / f"{name}.json") as file:
                 file.write(rows.encode("utf-8"))
             self._write_manifest([*self.shards, name])
             self.shards.append(name)
-            self.texts.extend(text for text, _, _ in pending)
+            self.texts.extend(new.text for new in pending)
             self._pending = []
         else:
             self._write_manifest(self.shards)
@@ -130,6 +148,16 @@ class Corpus:
         """[sum of lengths] all stored tokens, in the order of `texts`."""
         parts = [np.load(self.folder / f"{name}.tokens.npy") for name in self.shards]
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+
+    def load_prompts(self) -> list[NDArray[np.int32]]:
+        """The tokens of each text's prompt, in the order of `texts`; empty where they are not known."""
+        paths = [self.folder / f"{name}.prompts.npy" for name in self.shards]
+        parts = [np.load(path) for path in paths if path.exists()]
+        tokens = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        ends = np.cumsum([0, *(text.prompt for text in self.texts)])
+        if ends[-1] != len(tokens):
+            raise self._damaged("prompts of another length")
+        return [tokens[begin:end] for begin, end in itertools.pairwise(ends)]
 
     def open_states(self) -> list[NDArray[np.float16]]:
         """One memory-mapped [N, n_embd] array for each shard; their rows together go with load_tokens()."""

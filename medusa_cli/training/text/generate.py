@@ -27,7 +27,7 @@ from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 from ..interrupts import Stopped
-from .corpus import Corpus, Text
+from .corpus import Corpus, NewText, Text
 from .dialogs import Conversation, PromptSource
 from .duplicates import KnownTexts
 from .self_written import UserTurns
@@ -197,7 +197,7 @@ class TextWriter:
             nonlocal finished
             assert states is not None
             finished += len(tokens)
-            self._keep(pairs[index][0], tokens, states)
+            self._keep(*pairs[index], tokens, states)
             return not should_stop()
 
         def on_progress(total: int) -> None:
@@ -224,7 +224,7 @@ class TextWriter:
             self.corpus.state.update(rounds=current.number + 1, dropped=[])
             self.corpus.flush()
 
-    def _keep(self, job: Job, tokens: list[int], states: NDArray[np.float16]) -> None:
+    def _keep(self, job: Job, prompt: list[int], tokens: list[int], states: NDArray[np.float16]) -> None:
         """Adds the part of an answer that is worth training on; counts what was generated and what became of it."""
         self._count("generated", job.source, len(tokens))
         kept = loop_start(tokens)
@@ -237,8 +237,8 @@ class TextWriter:
             self.corpus.state.setdefault("dropped", []).append(job.id)
             return
         complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
-        text = Text(job.id, job.group, kept, complete, job.source, job.temperature)
-        self.corpus.add(text, np.array(tokens[:kept], np.int32), states)
+        text = Text(job.id, job.group, kept, complete, job.source, job.temperature, len(prompt))
+        self.corpus.add(NewText(text, np.array(tokens[:kept], np.int32), states, np.array(prompt, np.int32)))
 
     def _count(self, what: str, source: str, tokens: int) -> None:
         """Adds to the corpus's state, which is written together with its texts."""

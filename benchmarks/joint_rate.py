@@ -1,0 +1,82 @@
+"""How fast backbone and heads are trained together, from made-up states.
+
+    python benchmarks/joint_rate.py MODEL [--layers 8] [--kind hydra] [--steps 3] [--threads 0]
+
+One step: three texts of 60 tokens of prompt and 128 of answer through the top layers and heads, forward and back. Peak
+memory is that of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+TEXTS, PROMPT, ANSWER, DRAFT_VOCABULARY = 3, 60, 128, 8192
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--kind", default="hydra")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=0)
+    args = parser.parse_args()
+
+    from medusa_cli.models import references
+    from medusa_cli.training.heads.torch_setup import pick_device, require_torch
+
+    path = references.resolve(args.model, Console(stderr=True)).path
+    require_torch()
+    import torch
+
+    from medusa_cli.models.base_file import output_rows, read_base
+    from medusa_cli.training.backbone import fit, layers, recipe, shape, states, weights
+    from medusa_cli.training.heads.layers import Heads, HeadShape
+    from medusa_cli.training.heads.recipe import RECIPES
+    from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings
+    from medusa_cli.training.heads.torch_setup import matmul_dtype
+    from medusa_cli.training.text.dataset import Span, examples_of
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device, base, rng = pick_device(), read_base(path), np.random.default_rng(0)
+    tensors = weights.BaseTensors(path)
+    decoder = shape.read_shape(tensors.header)
+    first = len(decoder.layers) - args.layers
+    top = layers.TopLayers(tensors, decoder, first, device)
+    output = torch.from_numpy(output_rows(base, np.arange(base.n_vocab))).to(device, matmul_dtype(device))
+    tokens = rng.integers(0, DRAFT_VOCABULARY, TEXTS * ANSWER).astype(np.int32)
+    spans = [Span(at * ANSWER, ANSWER, str(at)) for at in range(TEXTS)]
+    prompts = {span.start: np.arange(PROMPT, dtype=np.int32) for span in spans}
+    made = rng.standard_normal((TEXTS * (PROMPT + ANSWER), base.n_embd)).astype(np.float16)
+    with tempfile.TemporaryDirectory() as folder:
+        stored = states.LayerStates(
+            Path(folder) / "states", states.whole_texts(spans, prompts, tokens), first - 1, base.n_embd
+        )
+        np.save(Path(folder) / "states" / "00000.npy", made)
+        rows = FileRows([made[: len(tokens)]], device)
+        embeddings = TokenEmbeddings(rows.gather(torch.arange(len(tokens))), np.arange(len(tokens)))
+        t2d = np.arange(base.n_vocab, dtype=np.int32)
+        data = fit.JointData(
+            stored, TextRows(rows, embeddings), examples_of(tokens, spans, t2d, 4), tokens, output,
+            output[:DRAFT_VOCABULARY],
+        )  # fmt: skip
+        heads = Heads(HeadShape(args.kind, 4, base.n_embd, RECIPES[args.kind].blocks)).to(device)
+        plan = fit.JointPlan(
+            "", args.kind, "truth", 4, "distill", first, 0, args.steps, device.type, recipe.RECIPES["distill"]
+        )
+        run = fit.JointFit(plan, top, heads, device)
+        times = [run.timed_step(data) for _ in range(args.steps)]
+    fastest, peak = min(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    rate = TEXTS * ANSWER / fastest
+    print(f"{rate:.0f} answer tokens a second ({fastest:.2f} s a step), {peak:.1f} GiB at most")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Decoder layers in torch, in the layout of a GGUF: texts of any lengths in one batch, side by side as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .shape import BIASES, MATRICES, NORMS, OPTIONAL_NORMS, ROPE_FACTORS, DecoderShape, LayerShape, Rope
+from .weights import BaseTensors
+
+Project = Callable[[str, Tensor, Tensor], Tensor]
+"""(name of a matrix, its weight [out, in], input [R, in]) -> [R, out]; where adapters come in."""
+
+
+def plain(name: str, weight: Tensor, x: Tensor) -> Tensor:
+    return functional.linear(x, weight)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return functional.rms_norm(x.float(), (x.shape[-1],), weight, eps)
+
+
+class Rotation:
+    """Rotary embeddings of rows at given positions."""
+
+    def __init__(self, shape: DecoderShape, rope: Rope, factors: Tensor | None, positions: Tensor) -> None:
+        half = torch.arange(0, shape.head_size, 2, device=positions.device, dtype=torch.float64)
+        frequency = rope.scale * rope.base ** (-half / shape.head_size)
+        if rope.factors and factors is not None:
+            frequency = frequency / factors.double()
+        angle = positions.double()[:, None] * frequency
+        self.cos, self.sin = angle.cos().float()[:, None, :], angle.sin().float()[:, None, :]
+        self.adjacent_pairs = shape.adjacent_pairs
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [R, heads, head_size]."""
+        if self.adjacent_pairs:
+            first, second = x[..., 0::2], x[..., 1::2]
+            turned = torch.stack((first * self.cos - second * self.sin, first * self.sin + second * self.cos), dim=-1)
+            return turned.flatten(-2)
+        first, second = x.chunk(2, dim=-1)
+        return torch.cat((first * self.cos - second * self.sin, first * self.sin + second * self.cos), dim=-1)
+
+
+class Layer(nn.Module):
+    """One layer; its weights are frozen."""
+
+    def __init__(self, tensors: BaseTensors, shape: DecoderShape, number: int) -> None:
+        super().__init__()
+        self.shape, self.number = shape, number
+        self.of: LayerShape = shape.layers[number]
+        names = [f"{part}.weight" for part in (*MATRICES, *NORMS, *OPTIONAL_NORMS)] + [
+            f"{part}.bias" for part in BIASES
+        ]
+        self.weights: dict[str, Tensor] = {}
+        for name in names:
+            full = f"blk.{number}.{name}"
+            if tensors.has(full):
+                self.weights[name] = torch.from_numpy(tensors.load(full))
+
+    def to_device(self, device: torch.device) -> None:
+        self.weights = {name: value.to(device) for name, value in self.weights.items()}
+
+    def forward(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project = plain) -> Tensor:
+        """x [R, hidden]: rows of texts of `lengths`, in order; rotation: of these rows."""
+        w = self.weights
+        y = self._attention(self._norm(x, "attn_norm"), lengths, rotation, project)
+        x = x + (self._norm(y, "post_attention_norm") if "post_attention_norm.weight" in w else y)
+        y = self._norm(x, "ffn_norm")
+        gate = self._linear("ffn_gate", y, project)
+        gate = functional.gelu(gate, approximate="tanh") if self.shape.gelu else functional.silu(gate)
+        y = self._linear("ffn_down", gate * self._linear("ffn_up", y, project), project)
+        return x + (self._norm(y, "post_ffw_norm") if "post_ffw_norm.weight" in w else y)
+
+    def _attention(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project) -> Tensor:
+        shape, rows = self.shape, len(x)
+        q = self._linear("attn_q", x, project).view(rows, shape.heads, shape.head_size)
+        k = self._linear("attn_k", x, project).view(rows, shape.heads_kv, shape.head_size)
+        v = self._linear("attn_v", x, project).view(rows, shape.heads_kv, shape.head_size)
+        if "attn_q_norm.weight" in self.weights:
+            q, k = self._norm(q, "attn_q_norm"), self._norm(k, "attn_k_norm")
+        q, k = rotation(q), rotation(k)
+        texts = zip(*(part.split(list(lengths)) for part in (q, k, v)), strict=True)
+        out = torch.cat([self._attend(*text) for text in texts])
+        return self._linear("attn_output", out, project)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Of one text: [T, heads, head_size] each -> [T, heads * head_size]."""
+        window, mask = self.of.window, None
+        if window is not None and len(q) > window:
+            ones = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device)
+            mask = ones.tril() & ~ones.tril(-window)
+        q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
+        out = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.shape.query_scale, enable_gqa=True
+        )
+        return out[0].transpose(0, 1).flatten(1)
+
+    def _linear(self, part: str, x: Tensor, project: Project) -> Tensor:
+        y = project(f"blk.{self.number}.{part}", self.weights[f"{part}.weight"], x)
+        bias = self.weights.get(f"{part}.bias")
+        return y if bias is None else y + bias
+
+    def _norm(self, x: Tensor, part: str) -> Tensor:
+        return rms_norm(x, self.weights[f"{part}.weight"], self.shape.eps)
+
+
+class TopLayers(nn.Module):
+    """The layers from `first` on and the final norm."""
+
+    def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
+        super().__init__()
+        self.shape, self.first = shape, first
+        self.layers = [Layer(tensors, shape, number) for number in range(first, len(shape.layers))]
+        for layer in self.layers:
+            layer.to_device(device)
+        self.output_norm = torch.from_numpy(tensors.load("output_norm.weight")).to(device)
+        self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
+
+    def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:
+        """x [R, hidden]: what layer `first` reads, rows of whole texts of `lengths` -> [R, hidden] after the norm."""
+        rotations = self.rotations(lengths, x.device)
+        for layer in self.layers:
+            x = layer(x, lengths, rotations[layer.of.rope], project)
+        return rms_norm(x, self.output_norm, self.shape.eps)
+
+    def rotations(self, lengths: Sequence[int], device: torch.device) -> dict[Rope, Rotation]:
+        positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+        ropes = {layer.of.rope for layer in self.layers}
+        return {rope: Rotation(self.shape, rope, self.factors, positions) for rope in ropes}

@@ -1,0 +1,69 @@
+"""Adapters merged into a base model's file: the adapted tensors anew, everything else byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from medusa_cli.converters.gguf.copy import chunks, opened
+from medusa_cli.converters.gguf.header import STRING, TensorInfo, build, encode_kv, padded, placed, tensor_bytes
+from medusa_cli import native
+from medusa_cli.support.atomic import atomic_file
+
+from .adapters import Adapters
+from .weights import BaseTensors
+
+MERGED_TYPE = GGMLQuantizationType.Q8_0
+"""Fine enough for small changes; types of 4 bits would round most of them away."""
+KEPT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
+"""Types finer than MERGED_TYPE stay."""
+NAME_KEY = "general.name"
+NAME_ENDING = " (Medusa-2)"
+
+
+def merge(
+    tensors: BaseTensors, adapters: Adapters, name: str, path: Path, on_bytes: Callable[[int, int], None]
+) -> None:
+    """Writes the base in `tensors` with `adapters` merged to `path`, whole or not at all.
+
+    Called `name` with an ending, so that nobody takes it for the base.
+    """
+    header = tensors.header
+    adapted = {f"{name}.weight": name for name in adapters.names()}
+    infos = placed([_info(tensor, tensor.name in adapted) for tensor in header.tensors], 0, header.alignment)
+    renamed = encode_kv(NAME_KEY, STRING, name + NAME_ENDING)
+    kv = [renamed if entry.key == NAME_KEY else entry for entry in header.kv]
+    if all(entry.key != NAME_KEY for entry in kv):
+        kv.append(renamed)
+    start = build(kv, infos, header.alignment, header.version)
+    total, done = len(start) + sum(info.nbytes for info in infos), len(start)
+    with opened(tensors.path) as source, atomic_file(path) as out:
+        out.write(start)
+        for old, new in zip(header.tensors, infos, strict=True):
+            if old.name in adapted:
+                changed = tensors.load(old.name) + adapters.change(adapted[old.name]).cpu().numpy()
+                out.write(_encoded(changed, new.type))
+            else:
+                out.writelines(chunks(source, header.data_offset + old.offset, old.nbytes))
+            out.write(bytes(padded(new.nbytes, header.alignment) - new.nbytes))
+            done += new.nbytes
+            on_bytes(done, total)
+
+
+def _info(tensor: TensorInfo, adapted: bool) -> TensorInfo:
+    if not adapted or GGMLQuantizationType(tensor.type) in KEPT_TYPES:
+        return tensor
+    block = 32  # of MERGED_TYPE
+    kind = MERGED_TYPE if tensor.shape[0] % block == 0 else GGMLQuantizationType.F16
+    return replace(tensor, type=int(kind), nbytes=tensor_bytes(tensor.name, tensor.shape, int(kind)))
+
+
+def _encoded(matrix: NDArray[np.float32], kind: int) -> bytes:
+    if kind == GGMLQuantizationType.F32:
+        return matrix.astype("<f4").tobytes()
+    return native.quantize_rows(GGMLQuantizationType(kind).name.lower(), np.ascontiguousarray(matrix))

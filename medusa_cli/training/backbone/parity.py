@@ -1,0 +1,131 @@
+"""Whether the torch layers compute what the engine computes: asked before anything is trained.
+
+The engine multiplies with activations rounded to 8 bits, torch does not. On a small model that alone decides between
+practically tied tokens in two of a hundred places, and moves a layer's output by 0.02 of what it adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medusa_cli import native
+from medusa_cli.support.errors import MedusaError
+
+from .layers import TopLayers, rms_norm
+
+TOKENS = 2000
+LEAST_AGREEMENT = 0.99
+TIE = 0.1
+"""Logits that near count as equal."""
+LARGEST_ERROR = 0.05
+"""Of a layer at most rows: the error's size against that of what the layer adds."""
+LAYER_TOKENS = 128
+"""Of the text that layers are compared on one by one."""
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Parity:
+    """agreement: share of `tokens` tokens behind which the engine's likeliest token is torch's, ties aside."""
+
+    tokens: int
+    agreement: float
+
+
+@torch.no_grad()
+def check(
+    model: native.Model, layers: TopLayers, output: Tensor, texts: Sequence[Sequence[int]], threads: int
+) -> Parity:
+    """MedusaError, naming the layer, where torch and the engine differ on `texts`. output [V, h]: all rows."""
+    for number, error in layer_errors(model, layers, texts[0][:LAYER_TOKENS], threads):
+        if not error <= LARGEST_ERROR:
+            raise MedusaError(
+                f"{model.path}: layer {number} computes something else in torch than in the engine "
+                f"(error {error:.2f} of what it adds): it cannot be trained jointly"
+            )
+    texts = first_tokens(texts, TOKENS)
+    reader = native.StatesReader(
+        model, max(map(len, texts)), tap_layer=layers.first - 1, outputs=True, n_threads=threads
+    )
+    same = 0
+    for text in texts:
+        states = reader.read(text)
+        assert states.after_layer is not None
+        entered = torch.from_numpy(as_stored(states.after_layer)).float().to(output.device)
+        same += agreeing(layers(entered, [len(text)]), output, states.best, TIE)
+    total = sum(map(len, texts))
+    if same < LEAST_AGREEMENT * total:
+        raise MedusaError(
+            f"{model.path}: torch and the engine agree on {same / total:.1%} of {total} tokens, "
+            f"{LEAST_AGREEMENT:.0%} are needed, although no layer alone differs: it cannot be trained jointly"
+        )
+    return Parity(total, same / total)
+
+
+def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
+    """[T, h] in half precision, in which states are kept on disk."""
+    largest = np.finfo(np.float16).max
+    return np.clip(states, -largest, largest).astype(np.float16)
+
+
+@torch.no_grad()
+def layer_errors(
+    model: native.Model, layers: TopLayers, text: Sequence[int], threads: int
+) -> Iterator[tuple[int, float]]:
+    """(number, error) of each layer fed with the engine's states, of what it adds; from below, as they are asked for.
+
+    The last layer is judged after the final norm. Medians over rows, since the first of a text is often hundreds of
+    times larger.
+    """
+    device = layers.output_norm.device
+    rotations = layers.rotations([len(text)], device)
+
+    def after(number: int) -> Tensor:
+        states = native.StatesReader(model, len(text), tap_layer=number, n_threads=threads).read(text).after_layer
+        assert states is not None
+        return torch.from_numpy(states).to(device)
+
+    entered = after(layers.first - 1)
+    for layer in layers.layers[:-1]:
+        left = after(layer.number)
+        made = layer(entered, [len(text)], rotations[layer.of.rope])
+        yield layer.number, _error(made, left, left - entered)
+        entered = left
+    last = layers.layers[-1]
+    normed = native.StatesReader(model, len(text), outputs=True, n_threads=threads).read(text).post_norm
+    assert normed is not None
+    made = rms_norm(last(entered, [len(text)], rotations[last.of.rope]), layers.output_norm, layers.shape.eps)
+    expected = torch.from_numpy(normed).to(device)
+    yield last.number, _error(made, expected, expected)
+
+
+def _error(made: Tensor, expected: Tensor, scale: Tensor) -> float:
+    """[T, h] each."""
+    return float(((made - expected).norm(dim=1) / scale.norm(dim=1)).median())
+
+
+def first_tokens(texts: Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
+    """The first texts, `count` tokens of them."""
+    kept: list[Sequence[int]] = []
+    left = count
+    for text in texts:
+        if left > 0:
+            kept.append(text[:left])
+            left -= len(text)
+    return kept
+
+
+def agreeing(states: Tensor, output: Tensor, best: Sequence[int], tie: float) -> int:
+    """Behind how many of the states [T, h] none of the logits is more than `tie` above that of `best`."""
+    tokens = torch.tensor(best, device=output.device)
+    count = 0
+    for part, wanted in zip(states.split(BLOCK), tokens.split(BLOCK), strict=True):
+        logits = part @ output.T
+        count += int((logits.max(dim=1).values - logits.gather(1, wanted[:, None])[:, 0] <= tie).sum())
+    return count

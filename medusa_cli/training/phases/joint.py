@@ -1,0 +1,273 @@
+"""Backbone and heads together: from warm heads to a new base file, and how far that is from the old one."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from medusa_cli import native
+from medusa_cli.models.base_file import BaseModel, output_rows, read_base
+from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.progress import phase
+
+from ..backbone import adapter_file, merge, parity, quality
+from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
+from ..backbone.layers import TopLayers
+from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RECIPES, RESULT_SHARE
+from ..backbone.shape import DecoderShape, read_shape
+from ..backbone.states import LayerStates, WholeText, whole_texts
+from ..backbone.weights import BaseTensors
+from ..heads.layers import Heads
+from ..heads.rows import PickedRows, TextRows, steps_per_epoch
+from ..heads.torch_setup import matmul_dtype
+from ..heads.weights import round_weights
+from ..leftovers import NEW_MODEL
+from ..memory import recall, remember
+from ..report.distance import distances
+from ..report.messages import GIB, say
+from ..text.corpus import Corpus
+from ..text.dataset import Span, examples_of
+from .fitting import FittedHeads
+from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .setup import Setup
+
+TRIAL_STEPS = 2
+"""Of a throwaway run, the last of which tells how long a step takes."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The base's top layers in torch, and its whole output matrix [V, h]."""
+
+    tensors: BaseTensors
+    layers: TopLayers
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class JointResult:
+    """base: the new model's file, in the work folder. data: with the held-out texts alone that were measured; rows: as
+    the new model sees them. own, foreign: its distance from the old one."""
+
+    base: BaseModel
+    data: DataSet
+    rows: PreparedRows
+    heads: Heads
+    plan: JointPlan
+    parity: parity.Parity
+    own: quality.Distance
+    foreign: quality.Distance
+    curve: list[JointPoint]
+
+    def as_json(self) -> dict[str, Any]:
+        """For the record."""
+        return {
+            "plan": asdict(self.plan),
+            "parity": asdict(self.parity),
+            "distance": {"own": asdict(self.own), "foreign": asdict(self.foreign)},
+            "curve": [asdict(point) for point in self.curve],
+        }
+
+
+def check_model(setup: Setup) -> DecoderShape:
+    """Before any work. MedusaError, in one line, for a model whose layers cannot be trained."""
+    shape = read_shape(BaseTensors(setup.base.path).header)
+    if setup.options.joint_layers >= len(shape.layers):
+        most = len(shape.layers) - 1
+        raise MedusaError(f"--joint-layers {setup.options.joint_layers}: {setup.base.path} allows 1 to {most}")
+    return shape
+
+
+def train_jointly(
+    setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, fitted: FittedHeads
+) -> JointResult:
+    """All phases of it. Stopped after Ctrl-C, with everything saved."""
+    begin = time.monotonic()
+    texts = _texts(corpus, data)
+    model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
+    backbone = _open_backbone(setup)
+    with phase(setup.options.console, "Comparing layers", "tokens"):
+        shown = [text.fed.tolist() for text in texts["train"]]
+        found = parity.check(model, backbone.layers, backbone.output, shown, setup.options.threads)
+    say(
+        setup.options.console,
+        f"Layers {backbone.layers.first} to {backbone.layers.first + len(backbone.layers.layers) - 1} in torch: "
+        f"as in the engine on {found.agreement:.1%} of {found.tokens} tokens",
+    )
+    states = _read_states(setup, model, texts["train"], backbone.layers.first - 1)
+    kept = [text.span for text in texts["train"]]
+    examples = examples_of(data.tokens, kept, vocabulary.t2d, setup.options.heads)
+    joint = JointData(states, rows.source, examples, data.tokens, _fast(backbone.output), vocabulary.fast_output)
+    plan = _plan(setup, backbone, joint, fitted, time.monotonic() - begin)
+    fit = _fit(setup, backbone, joint, fitted.heads, plan)
+    return _result(setup, backbone, model, texts["held"], data, rows, fit, found)
+
+
+def _texts(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
+    """Those to train on and those held out, with their prompts."""
+    starts = np.cumsum([0, *(text.length for text in corpus.texts)])[:-1].tolist()
+    prompts: dict[int, NDArray[np.int32]] = dict(zip(starts, corpus.load_prompts(), strict=True))
+    held = list({span.start: span for span in (*data.split.build, *data.split.score)}.values())
+    texts = {
+        name: whole_texts(spans, prompts, data.tokens) for name, spans in (("train", data.split.train), ("held", held))
+    }
+    if not texts["train"] or not texts["held"]:
+        raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another --work-dir")
+    return texts
+
+
+def _open_backbone(setup: Setup) -> Backbone:
+    tensors = BaseTensors(setup.base.path)
+    shape = read_shape(tensors.header)
+    layers = TopLayers(tensors, shape, len(shape.layers) - setup.options.joint_layers, setup.device)
+    output = torch.from_numpy(output_rows(setup.base, np.arange(setup.base.n_vocab))).to(setup.device)
+    return Backbone(tensors, layers, output)
+
+
+def _fast(output: Tensor) -> Tensor:
+    return output.to(matmul_dtype(output.device))
+
+
+def _read_states(setup: Setup, model: native.Model, texts: list[WholeText], layer: int) -> LayerStates:
+    """Announced; MedusaError when they do not fit on the disk."""
+    states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, setup.base.n_embd)
+    free = shutil.disk_usage(setup.folder).free
+    say(setup.options.console, f"States of layer {layer}: {states.nbytes / GIB:.2f} GiB in {states.folder}")
+    total = states.missing_rows
+    if (needed := total * setup.base.n_embd * 2) > free:
+        raise MedusaError(f"{states.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free")
+    with phase(setup.options.console, "Reading states", "tokens") as bar:
+
+        def on_rows(rows: int) -> None:
+            bar.update(rows, total)
+            setup.interrupt.check()
+
+        states.write(model, setup.options.threads, on_rows)
+    return states
+
+
+def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads, seconds: float) -> JointPlan:
+    """That of an earlier call on the same data, else a new one, written down. seconds: spent on both already."""
+    options, recipe = setup.options, RECIPES[setup.options.joint_strategy]  # type: ignore[index]
+    digest = hashlib.sha256(repr((data.states.key, asdict(fitted.plan), fitted.best.step)).encode())
+    plan = JointPlan(
+        digest.hexdigest(),
+        options.kind,
+        options.objective,
+        options.heads,
+        options.joint_strategy,
+        backbone.layers.first,
+        options.seed,
+        0,
+        setup.device.type,
+        recipe,
+    )
+    path = setup.folder / f"{options.kind}.joint.plan.json"
+    asked = {**asdict(plan), "budget": None if options.tokens else options.minutes}
+    stored = recall(path)
+    if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
+        return replace(plan, steps=stored["steps"])
+    epoch = steps_per_epoch(data.examples, recipe.batch, whole_texts=True)
+    steps = EPOCHS * epoch
+    if options.tokens is None:
+        left = (options.minutes - options.heads_minutes) * 60 * (1 - RESULT_SHARE) - seconds
+        step_seconds = _time_step(replace(plan, steps=1000), backbone, data, fitted.heads, setup.device)
+        steps = int(min(max(left / step_seconds, LEAST_STEPS), MOST_EPOCHS * epoch))
+    plan = replace(plan, steps=max(1, steps))
+    remember(path, {**asked, "steps": plan.steps})
+    return plan
+
+
+def _time_step(plan: JointPlan, backbone: Backbone, data: JointData, heads: Heads, device: torch.device) -> float:
+    copy = Heads(heads.shape).to(device)
+    copy.load_state_dict(heads.state_dict())
+    fit = JointFit(plan, backbone.layers, copy, device)
+    return [fit.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
+
+
+def _fit(setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: JointPlan) -> JointFit:
+    """Trains, or continues from the checkpoint of the same plan."""
+    console, checkpoint = setup.options.console, setup.folder / f"{plan.kind}.joint.pt"
+    fit = JointFit(plan, backbone.layers, heads, setup.device)
+    if not fit.restore(checkpoint):
+        say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
+    with phase(console, "Training both", "steps") as bar:
+        fit.run(
+            data,
+            checkpoint=checkpoint,
+            on_step=lambda point: bar.update(
+                point.step, plan.steps, f"loss {point.backbone:.4f}, heads {point.heads:.3f}"
+            ),
+            should_stop=lambda: setup.interrupt.requested,
+        )
+    setup.interrupt.check()
+    round_weights(fit.heads)
+    fit.adapters.eval()
+    return fit
+
+
+def _result(
+    setup: Setup,
+    backbone: Backbone,
+    model: native.Model,
+    held: list[WholeText],
+    data: DataSet,
+    rows: PreparedRows,
+    fit: JointFit,
+    found: parity.Parity,
+) -> JointResult:
+    """The new base's file, and everything that is measured with it by the engine itself."""
+    options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
+    if options.adapter is not None:
+        adapter_file.write(fit.adapters, backbone.layers.shape.architecture, setup.base.name, options.adapter)
+    with phase(options.console, "Merging", "bytes") as bar:
+        merge.merge(backbone.tensors, fit.adapters, setup.base.name, path, bar.update)
+    setup.interrupt.check()
+    new = native.Model(str(path), n_gpu_layers=options.n_gpu_layers)
+    total = sum(text.span.length for text in held)
+    with phase(options.console, "Comparing models", "tokens") as bar:
+
+        def on_rows(done: int) -> None:
+            bar.update(done, total)
+            setup.interrupt.check()
+
+        at, values = quality.answer_states(new, held, options.threads, on_rows)
+        values = values.to(setup.device)
+        old = rows.source.states.gather(torch.from_numpy(at))
+        said = torch.from_numpy(data.tokens[at]).long().to(setup.device)
+        own = quality.Distance.of(quality.compare(old, values, backbone.output, said))
+        foreign = quality.foreign_distance(model, new, PASSAGES, backbone.output, options.threads)
+    known = {text.span.start for text in held}
+    return JointResult(
+        base=read_base(path),
+        data=replace(
+            data, split=replace(data.split, build=_of(data.split.build, known), score=_of(data.split.score, known))
+        ),
+        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings)),
+        heads=fit.heads,
+        plan=fit.plan,
+        parity=found,
+        own=own,
+        foreign=foreign,
+        curve=fit.curve,
+    )
+
+
+def _of(spans: list[Span], known: set[int]) -> list[Span]:
+    return [span for span in spans if span.start in known]
+
+
+def finish(setup: Setup, result: JointResult) -> None:
+    """After the output was written: tells what changed, and removes the new model's file from the work folder."""
+    setup.options.console.print(distances({"own text": result.own, "other text": result.foreign}))
+    say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
+    result.base.path.unlink()

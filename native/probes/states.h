@@ -1,0 +1,39 @@
+// What a model computes for a given text: states after a layer, states after the final norm, its likeliest tokens.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "llama/context.h"
+
+namespace medusa {
+
+struct States {
+    size_t tokens = 0;
+    std::vector<float> after_layer;  // [tokens][n_embd]; empty where no layer is tapped
+    // Where outputs were asked for, else empty:
+    std::vector<float> post_norm;    // [tokens][n_embd]
+    std::vector<Token> best;         // the argmax after each token
+    std::vector<float> last_logits;  // behind the last token
+};
+
+// Reads one text after another, each from an empty cache.
+class StatesReader {
+  public:
+    // longest: most tokens of a text. tap_layer: from 0, not the last. outputs: the states after the final norm and
+    // what follows from them, for which each token pays the output matrix.
+    StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
+                 Threads threads);
+    States read(std::span<const Token> tokens);
+
+  private:
+    void keep(std::span<const BatchRow> rows, States& out);
+
+    bool tapped_, outputs_;
+    int longest_;
+    LlamaContext context_;
+};
+
+}  // namespace medusa

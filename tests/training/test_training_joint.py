@@ -1,0 +1,248 @@
+"""Whole runs of `medusa train --joint` behind the text: a new model with heads in one file, or nothing lost."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import killed_training
+import numpy as np
+import pytest
+import torch
+from fixtures import BASE_VOCAB, tiny_recurrent
+from killed_training import JOINT, JOINT_PHASES, tiny_model
+from medusa_cli.converters.gguf.header import read_header
+from medusa_cli.converters.heads.single_file import split
+from random_bases import HIDDEN, random_base
+from rich.console import Console
+from typer.testing import CliRunner
+
+from medusa_cli import cli, native
+from medusa_cli.models.base_file import read_base
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.training import train
+from medusa_cli.training.backbone import recipe
+from medusa_cli.training.backbone.fit import JointFit
+from medusa_cli.training.backbone.weights import BaseTensors
+from medusa_cli.training.leftovers import NEW_MODEL
+from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.phases import joint
+from medusa_cli.training.text.corpus import Corpus, NewText, Text
+
+TOKENS, TOP = 1000, 3
+
+
+def options(folder: Path, base: Path, **changes: Any) -> TrainOptions:
+    fields: dict[str, Any] = {
+        "kind": "medusa",
+        "joint": True,
+        "joint_layers": TOP,
+        "tokens": TOKENS,
+        "draft_vocab": 200,
+        "threads": 1,
+        "n_gpu_layers": 0,
+        "work_dir": folder / "work",
+        "console": Console(file=io.StringIO()),
+    }
+    return TrainOptions(base, folder / "out.gguf", sidecar=False, **(fields | changes))
+
+
+def write_text(given: TrainOptions, prompts: bool = True) -> None:
+    """A finished corpus, in place of one that the model writes: 40 answers, each a walk with few choices."""
+    base = read_base(given.model)
+    model = native.Model(str(given.model), n_gpu_layers=0)
+    reader = native.StatesReader(model, 100, outputs=True, n_threads=1)
+    corpus = Corpus(train.work_folder(given, base) / "text", HIDDEN)
+    rng = np.random.default_rng(0)
+    for job in range(40):
+        at, length = int(rng.integers(3, BASE_VOCAB)), int(rng.integers(25, 35))
+        prompt = rng.integers(3, BASE_VOCAB, 12).astype(np.int32)
+        steps = np.cumsum(rng.choice([1, 2, 5], length)) + at
+        tokens = (3 + steps % (BASE_VOCAB - 3)).astype(np.int32)
+        states = reader.read([*prompt.tolist(), *tokens[:-1].tolist()]).post_norm
+        assert states is not None
+        known = prompt if prompts else prompt[:0]
+        text = Text(job, f"g{job}", length, True, prompt=len(known))
+        corpus.add(NewText(text, tokens, states[len(prompt) - 1 :].astype(np.float16), known))
+    corpus.state.update(complete=given.asked_amount(), seconds=1.0)
+    corpus.flush()
+
+
+def said(given: TrainOptions) -> str:
+    assert isinstance(given.console.file, io.StringIO)
+    return given.console.file.getvalue()
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are some twenty steps, of which each changes something."""
+    quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipe.RECIPES.items()}
+    monkeypatch.setattr(joint, "RECIPES", quick)
+
+
+@pytest.fixture
+def base(tmp_path: Path, small_batches: None) -> Path:
+    return random_base(tmp_path / "base.gguf", "qwen2")
+
+
+@pytest.mark.parametrize(("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill")])
+def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: Any, strategy: str) -> None:
+    given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=tmp_path / "hf")
+    given.adapter = tmp_path / "adapter.gguf"
+    write_text(given)
+    train.run(given)
+    assert (tmp_path / "hf" / "config.json").exists()
+    assert read_header(given.adapter)[0].metadata()["general.type"] == "adapter"
+    split(given.output, tmp_path / "new.gguf", tmp_path / "heads.gguf")
+    old, new = BaseTensors(base), BaseTensors(tmp_path / "new.gguf")
+    trained = {name for name in old.tensors if name.startswith(tuple(f"blk.{layer}." for layer in range(7 - TOP, 7)))}
+    for name in old.tensors:
+        is_adapted = name in trained and name.endswith(".weight") and "norm" not in name
+        assert np.array_equal(old.load(name), new.load(name)) != is_adapted
+    model = native.Model(str(given.output), n_gpu_layers=0)
+    heads = native.Heads(model, str(given.output))
+    tree = native.Tree([[0], [0, 0], [1]])
+    session = native.Session(model, heads, tree=tree, n_ctx=256, n_threads=1)
+    session.generate([5, 6, 7], max_tokens=20, ignore_eos=True)
+    assert session.last is not None
+    assert len(session.last.tokens) == 20
+    record = json.loads((tmp_path / "out.train.json").read_text())["joint"]
+    assert record["plan"]["strategy"] == strategy
+    assert record["parity"]["agreement"] > 0.98
+    for distance in record["distance"].values():
+        assert 0 < distance["kl"] < 5
+        assert distance["top1"] > 0.2 or strategy == "truth"
+    assert [point["step"] for point in record["curve"]] == list(range(1, record["plan"]["steps"] + 1))
+    assert "The model was changed" in said(given)
+    assert "Medusa-2" in str(read_header(tmp_path / "new.gguf")[0].metadata()["general.name"])
+    assert not list((tmp_path / "work").rglob("*.gguf"))
+
+
+def test_the_backbone_learns_what_the_strategy_says(tmp_path: Path, base: Path) -> None:
+    """The text's tokens: their perplexity falls. The base's distribution: the new model stays near it."""
+    found = {}
+    for strategy in ("distill", "truth"):
+        given = options(tmp_path, base, joint_strategy=strategy)
+        write_text(given)
+        train.run(given)
+        found[strategy] = json.loads((tmp_path / "out.train.json").read_text())["joint"]["distance"]["own"]
+    assert found["truth"]["perplexity"] < 0.9 * found["truth"]["base_perplexity"]
+    assert found["distill"]["kl"] < 0.1 * found["truth"]["kl"]
+
+
+def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C within the joint training's step of that number."""
+    update = JointFit._update
+
+    def stop(self: JointFit, loss: torch.Tensor) -> None:
+        update(self, loss)
+        if self.step == step and self.plan.steps < 1000:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(JointFit, "_update", stop)
+
+
+def test_stopped_and_continued_is_the_same_file(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = options(tmp_path / "whole", base), options(tmp_path / "parts", base)
+    for given in (whole, parts):
+        given.output.parent.mkdir()
+        write_text(given)
+    train.run(whole)
+    with monkeypatch.context() as patched:
+        stopping_at(5, patched)
+        with pytest.raises(KeyboardInterrupt):
+            train.run(parts)
+    assert not parts.output.exists()
+    assert "Saved in" in said(parts)
+    train.run(parts)
+    assert parts.output.read_bytes() == whole.output.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing disturbed, with text that a tiny model wrote."""
+    folder = tmp_path_factory.mktemp("whole")
+    tiny_model(folder / "base.gguf")
+    train.run(killed_training.options(folder / "base.gguf", folder, **JOINT, console=Console(file=io.StringIO())))
+    return folder
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kill -9 needs POSIX")
+@pytest.mark.parametrize("phase", JOINT_PHASES)
+def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phase: str) -> None:
+    given = killed_training.options(whole / "base.gguf", tmp_path, **JOINT, console=Console(file=io.StringIO()))
+    for text in (whole / "work").glob("*/text"):
+        shutil.copytree(text, tmp_path / "work" / text.parent.name / "text")
+    program = [sys.executable, killed_training.__file__, str(given.model), str(tmp_path), phase, "joint"]
+    done = subprocess.run(program, cwd=Path(__file__).parents[1] / "support", capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert not given.output.exists()
+    train.run(given)
+    assert given.output.read_bytes() == (whole / "out.gguf").read_bytes()
+    kept = {path.name for path in tmp_path.rglob("*") if path.name.endswith((".part", NEW_MODEL))}
+    assert not kept
+
+
+def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from medusa_cli.training.backbone import fit, merge, states
+
+    given = options(tmp_path, base)
+    write_text(given)
+    for module, name in ((states, "atomic_file"), (fit, "atomic_path"), (merge, "atomic_file")):
+
+        def full(path: Path) -> Any:
+            raise MedusaError(f"{path}: no space left on the device, free some and run the command again")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, full)
+            with pytest.raises(MedusaError, match="no space left"):
+                train.run(given)
+        assert not given.output.exists()
+        assert not list(given.output.parent.rglob("*.part"))
+    train.run(given)
+    assert given.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapter": Path("no/such/folder/a.gguf")}, "not a file name in an existing folder, choose another adapter"),
+        ({"adapter": Path("a.gguf"), "joint": False}, "--adapter holds what --joint trains"),
+        ({"sidecar": True}, "--joint changes the model itself"),
+        ({"joint_layers": 7}, "--joint-layers 7: .* allows 1 to 6"),
+        ({"joint_layers": 0}, "--joint-layers 0: choose at least 1"),
+        ({"joint_strategy": "magic"}, "--joint-strategy magic: choose one of distill, truth"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str, Any], message: str) -> None:
+    given = options(tmp_path, base)
+    for name, value in changes.items():
+        setattr(given, name, value)
+    with pytest.raises(MedusaError, match=message):
+        train.run(given)
+
+
+def test_an_architecture_that_is_not_known_is_refused_before_any_work(tmp_path: Path) -> None:
+    given = options(tmp_path, tiny_recurrent(tmp_path / "mamba.gguf"))
+    with pytest.raises(MedusaError, match="not of mamba"):
+        train.run(given)
+
+
+def test_text_without_prompts_is_refused(tmp_path: Path, base: Path) -> None:
+    given = options(tmp_path, base)
+    write_text(given, prompts=False)
+    with pytest.raises(MedusaError, match="answers without their prompts, use another --work-dir"):
+        train.run(given)
+
+
+def test_the_command_wants_a_name_for_the_new_model(base: Path) -> None:
+    found = CliRunner().invoke(cli.app, ["train", str(base), "--joint"])
+    assert found.exit_code == 1
+    assert "--joint writes a new model: give it a file name with -o" in found.output
