@@ -1,18 +1,23 @@
-"""Tokens per step of one or more heads files by size of the tree and rule of acceptance.
+"""Tokens per step of one or more heads files by size of the tree, temperature and rule of acceptance.
 
     python benchmarks/tokens_per_step.py --data question.jsonl --heads A.gguf B.gguf [--model demo] [--nodes 4 8 16]
-                                         [-n 128] [--temperature 0.7] [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12]
+                                         [--dynamic] [-n 128] [--rules greedy,exact,typical]
+                                         [--temperature 0.7 1.0] [--seeds 3]
+                                         [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12]
 
-First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text.
-greedy: temperature 0; exact and typical: at --temperature, seeded by prompt. Tokens per step: tokens of all steps over
-steps. `--require NODES:X` exits with 1 when the first heads, greedy, stay below X; `--ratio` when they bring less than
-that many times the tokens per step of the second ones.
+First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text;
+--dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
+at each --temperature, seeded by prompt, --seeds times. Tokens per step: tokens of all steps over steps; tokens/s: of
+the steps, the rules taking turns prompt by prompt. `--require NODES:X` exits with 1 when the first heads, greedy, stay
+below X; `--ratio` when they bring less than that many times the tokens per step of the second ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common import Bench
@@ -24,43 +29,93 @@ from medusa_cli import native
 from medusa_cli.decoding.tree_search import greedy_tree
 from medusa_cli.prompts import bench_set
 
-RULES = ("greedy", "exact", "typical")
+RULES = ("greedy", "exact", "rejection", "typical", "nucleus")
+SEEDS_APART = 1000
+
+
+@dataclass
+class Sums:
+    """Of all answers by one rule."""
+
+    steps: int = 0
+    committed: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    reached: Counter[int] = field(default_factory=Counter)
+
+    def add(self, answer: native.Generation) -> None:
+        stats = answer.stats
+        self.steps += stats["steps"] - stats["plain_steps"]
+        self.committed += stats["tokens_per_step"] * (stats["steps"] - stats["plain_steps"])
+        self.tokens += len(answer.tokens) - 1
+        self.seconds += sum(stats["timings_ms"].values()) / 1000
+        for depth, share in enumerate(stats["acceptance_per_depth"]):
+            self.reached[depth] += share * (stats["steps"] - stats["plain_steps"])
+
+    @property
+    def per_step(self) -> float:
+        return self.committed / max(self.steps, 1)
+
+    @property
+    def per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def depths(self) -> str:
+        return " ".join(f"{self.reached[depth] / self.steps:.2f}" for depth in sorted(self.reached))
+
+
+def rules(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in RULES:
+            raise argparse.ArgumentTypeError(f"no rule {name!r}: there are {', '.join(RULES)}")
+    return names
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--heads", type=Path, nargs="+", required=True)
+    parser.add_argument("--heads", type=Path, nargs="+", default=[None], help="default: the model's own")
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[4, 8, 16])
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser.add_argument("--nodes", type=int, nargs="*", default=[4, 8, 16])
+    parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--rules", type=rules, default=["greedy", "exact", "typical"])
     parser.add_argument("-n", "--max-tokens", type=int, default=128)
-    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--temperature", type=float, nargs="+", default=[0.7])
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--require", nargs="*", default=[], metavar="NODES:X")
     parser.add_argument("--ratio", type=float)
     arguments = parser.parse_args()
     console = Console()
     prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
-    table = Table("heads", "kind", "nodes", *arguments.rules, "depth 1, 2, ... (greedy)")
-    greedy: dict[tuple[Path, int], float] = {}
+    table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "depth 1, 2, ...")
+    greedy: dict[tuple[Path | None, int], float] = {}
     for heads in arguments.heads:
         bench = Bench(arguments.model, heads, 1)
-        for nodes in arguments.nodes:
-            session = native.Session(
-                bench.model, bench.heads, tree=native.Tree(greedy_tree(bench.heads.accuracy, nodes)), n_ctx=2048
-            )
-            found = {}
-            for rule in arguments.rules:
-                label = f"{heads.name}, {nodes} nodes, {rule}"
-                runs = track(prompts, label, console=Console(stderr=True), transient=True)
-                found[rule] = measure(session, bench, list(enumerate(runs)), rule, arguments)
-            depths = found["greedy"][1] if "greedy" in found else []
-            row = [f"{found[rule][0]:.3f}" for rule in arguments.rules]
-            table.add_row(heads.name, bench.heads.kind, str(nodes), *row, " ".join(f"{d:.2f}" for d in depths))
-            if "greedy" in found:
-                greedy[heads, nodes] = found["greedy"][0]
+        for nodes in [*arguments.nodes, *([0] if arguments.dynamic else [])]:
+            for temperature in arguments.temperature:
+                found = measure(session_of(bench, nodes), bench, prompts, temperature, arguments)
+                for rule, sums in found.items():
+                    shown = "0" if rule == "greedy" else f"{temperature:g}"
+                    table.add_row(
+                        bench.heads.kind if heads is None else heads.name,
+                        str(nodes or "dynamic"),
+                        shown,
+                        rule,
+                        f"{sums.per_step:.3f}",
+                        f"{sums.per_second:.1f}",
+                        sums.depths,
+                    )
+                if "greedy" in found:
+                    greedy[heads, nodes] = found["greedy"].per_step
     console.print(table)
+    judge(arguments, greedy, console)
+
+
+def judge(arguments: argparse.Namespace, greedy: dict[tuple[Path | None, int], float], console: Console) -> None:
+    """Exits with 1 where --require or --ratio is missed."""
     missed = [line for line in arguments.require if greedy[arguments.heads[0], int(line.split(":")[0])] < bar(line)]
     if arguments.ratio:
         first, second = arguments.heads[:2]
@@ -75,25 +130,33 @@ def bar(line: str) -> float:
     return float(line.split(":")[1])
 
 
+def session_of(bench: Bench, nodes: int) -> native.Session:
+    """0 nodes: trees of each step's own."""
+    if nodes == 0:
+        return native.Session(bench.model, bench.heads, dynamic=native.DynamicTree(), n_ctx=2048)
+    return native.Session(
+        bench.model, bench.heads, tree=native.Tree(greedy_tree(bench.heads.accuracy, nodes)), n_ctx=2048
+    )
+
+
 def measure(
-    session: native.Session, bench: Bench, prompts: list[tuple[int, str]], rule: str, arguments: argparse.Namespace
-) -> tuple[float, list[float]]:
-    """Tokens per step, and the share of steps that accept each depth."""
-    temperature = 0.0 if rule == "greedy" else arguments.temperature
-    steps, committed, reached = 0, 0.0, [0.0] * session.tree.depth
-    for seed, text in prompts:
-        session.reset()
-        stats = session.generate(
-            bench.chat_tokens(text),
-            max_tokens=arguments.max_tokens,
-            sampling=native.Sampling(temperature=temperature, seed=seed),
-            accept=native.Accept(rule),
-        ).stats
-        steps += stats["steps"]
-        committed += stats["tokens_per_step"] * stats["steps"]
-        for depth, share in enumerate(stats["acceptance_per_depth"]):
-            reached[depth] += share * stats["steps"]
-    return committed / steps, [count / steps for count in reached]
+    session: native.Session, bench: Bench, prompts: list[str], temperature: float, arguments: argparse.Namespace
+) -> dict[str, Sums]:
+    found = {rule: Sums() for rule in arguments.rules}
+    rounds = [(seed, at) for seed in range(arguments.seeds) for at in range(len(prompts))]
+    label = f"{session.tree.size} nodes, temperature {temperature:g}"
+    for seed, at in track(rounds, label, console=Console(stderr=True), transient=True):
+        tokens = bench.chat_tokens(prompts[at])
+        for rule in arguments.rules:
+            session.reset()
+            sampling = native.Sampling(
+                temperature=0.0 if rule == "greedy" else temperature, seed=SEEDS_APART * seed + at
+            )
+            answer = session.generate(
+                tokens, max_tokens=arguments.max_tokens, sampling=sampling, accept=native.Accept(rule)
+            )
+            found[rule].add(answer)
+    return found
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ def load_backend(path: str) -> None:
     """
 
 def physical_cores() -> int:
-    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
+    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most."""
+
+def thread_advice() -> tuple[int, float | None]:
+    """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
 def kernel_info() -> dict[str, Any]:
     """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
@@ -63,12 +66,18 @@ class GgufFile:
     alignment: int
     data_offset: int
     file_size: int
+    """Of all parts together."""
+    part_count: int
+    """Of a split model, given by its first part; else 1."""
     metadata: dict[str, Any]
     """All key-values in file order; arrays are lists."""
     tensors: list[GgufTensor]
 
 def read_gguf(path: str) -> GgufFile:
-    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded."""
+    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.
+
+    Of a split model the first part is given; the tensors are those of all parts.
+    """
 
 # --- trees ---------------------------------------------------------------------------------------
 
@@ -144,6 +153,14 @@ class AttentionUse:
 def attention_use(model: Model) -> AttentionUse:
     """Of one token, tried out; NativeError when the model cannot decode it."""
 
+def draft_memory(model: Model) -> str:
+    """How the model's memory follows drafts.
+
+    "cells": of one token each, which a tree shares out. Recurrent models have one running state, which follows a chain:
+    "snapshots": it steps back over what is refused; "copies": it is kept before a draft, and what is accepted of one
+    that was refused is decoded again.
+    """
+
 class Model:
     def __init__(
         self,
@@ -173,7 +190,7 @@ class Model:
     n_params: int
     size_bytes: int
     is_recurrent: bool
-    """Recurrent or hybrid: cannot branch."""
+    """Recurrent or hybrid: follows chains of drafts, no trees."""
     chat_template: str | None
     bos_text: str
     eos_text: str
@@ -245,8 +262,12 @@ class Sampling:
     ) -> None: ...
 
 class Accept:
-    """kind: "greedy", "exact" or "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))).
+    """kind: "greedy" | "exact" | "rejection" (both keep the distribution; rejection draws its drafts: SpecInfer's
+    multi-round sampling) | "typical" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))) | "nucleus" (the Medusa
+    repository's: the longest path whose tokens are drawn again from the top_p nucleus).
 
+    model_alone: typical takes p and H of softmax(logits / temperature) instead of the chain's output, as published;
+    nucleus always does. greedy_root: both continue with the likeliest token instead of a draw.
     "synthetic" accepts each first child with probability synthetic_rate, whatever the model says: for timing alone.
     """
 
@@ -256,6 +277,7 @@ class Accept:
         *,
         epsilon: float = 0.09,
         delta: float = 0.3,
+        model_alone: bool = False,
         greedy_root: bool = False,
         synthetic_rate: float = 0.0,
     ) -> None: ...
@@ -310,7 +332,8 @@ class Session:
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
     ) -> None:
-        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
+        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: as many as there are physical cores, or fewer where other
+        programs need them. tree None: root only.
 
         dynamic: in place of a tree; .tree is then a chain of all heads.
 
@@ -322,6 +345,8 @@ class Session:
     n_ctx: int
     tree: Tree
     """What the heads fill in each step; lookup adds to it."""
+    threads: int
+    """Of the newest forward pass."""
     calibration: list[list[float]] | None
     """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
     now; None without dynamic trees."""
@@ -502,10 +527,12 @@ class testing:
             memory: int = 0,
             dynamic: bool = False,
             recycling: bool = False,
+            snapshots: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
-            dynamic: trees are grown, as deep as `tree`.
+            dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
+            tokens (0: it cannot); it follows chains.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...
@@ -546,6 +573,30 @@ class testing:
         def verify_ms(self, nodes: int, leaves: int) -> float: ...
         def record_level(self, depth: int, ms: float) -> None: ...
         def record_step(self, ms: float, tokens: int) -> None: ...
+        @property
+        def rate(self) -> float:
+            """Tokens per millisecond."""
+
+    class ThreadControl:
+        """With how many threads the next pass runs, told what passes take."""
+
+        too_many_waiting: float
+        def __init__(self, most: int, start: int) -> None: ...
+        @property
+        def threads(self) -> int: ...
+        @property
+        def is_slower(self) -> bool:
+            """Whether there are not more since more were slower; otherwise other programs are the reason."""
+        def patience_ms(self, rows: int) -> float: ...
+        def report(self, threads: int, rows: int, ms: float, waiting: float = 0.0, given_up: bool = False) -> None: ...
+        def set_room(self, cores: float) -> None: ...
+
+    class Prices:
+        """What drafting learns of costs, told of steps as a session tells it."""
+
+        def __init__(self) -> None: ...
+        def report(self, threads: int, nodes: int, ms: float, tokens: int = 1, disturbed: bool = False) -> None: ...
+        def verify_ms(self, nodes: int) -> float: ...
         @property
         def rate(self) -> float:
             """Tokens per millisecond."""
@@ -600,6 +651,20 @@ class testing:
     def distribution(
         logits: Sequence[float], sampling: Sampling, history: Sequence[int] = ()
     ) -> list[tuple[int, float]]: ...
+    @staticmethod
+    def rejection_chances(
+        tokens: Sequence[int],
+        drawn: Sequence[bool],
+        proposal: Sequence[tuple[int, float]],
+        p: Sequence[tuple[int, float]],
+    ) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """Below a node with these children: the chance of each that is tested, where those before it were rejected; and
+        what the next token is drawn from after them all. p: in token order."""
+    @staticmethod
+    def proposal(tokens: Sequence[int], q: Sequence[float], sampling: Sampling) -> list[tuple[int, float]]:
+        """What children are drawn from; tokens and q: a drafter's likeliest."""
+    @staticmethod
+    def draws(proposal: Sequence[tuple[int, float]], count: int, seed: int, emitted: int) -> list[int]: ...
     @staticmethod
     def uniform(seed: int, index: int) -> float: ...
     @staticmethod

@@ -58,6 +58,7 @@ class EngineDriver:
             max_tokens=order.max_tokens,
             accept=draft.accept.value if draft.accept else None,
             greedy_root=draft.greedy_root,
+            as_published=draft.as_published,
             synthetic_rate=order.synth_accept,
             ignore_eos=order.synth_accept is not None,
             **given(epsilon=draft.epsilon, delta=draft.delta),

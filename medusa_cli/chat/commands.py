@@ -77,8 +77,8 @@ def _set(chat: Chat, argument: str) -> bool:
             (key, settings.show(chat.settings, key), parameter.meaning)
             for key, parameter in settings.PARAMETERS.items()
         ]
-        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), "greedy, exact or typical"))
-        chat.screen.show("\n".join(f"{key:<15} {value:<8} {meaning}" for key, value, meaning in rows))
+        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING))
+        chat.screen.show("\n".join(f"{key:<15} {value:<9} {meaning}" for key, value, meaning in rows))
         return False
     if not value.strip():
         raise MedusaError(f"/set {name} needs a value, as in /set temp 0.2; /set alone shows them all")

@@ -13,10 +13,11 @@ import re
 import typing
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from medusa_cli.models.completion import complete_models
 
 ENGINE_PANEL = "Model and engine"
 SAMPLING_PANEL = "Sampling"
@@ -25,11 +26,12 @@ MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
 """Of answers in a chat; those of `medusa generate` are greedy."""
 
-ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
+MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
+ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)]
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: as cores are free."
     ),
 ]
 GpuLayersOption = Annotated[
@@ -57,6 +59,17 @@ DeviceOption = Annotated[
 ]
 
 
+HeadsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--heads",
+        metavar="HEADS",
+        rich_help_panel=DRAFT_PANEL,
+        help="Draft heads beside the model: a GGUF file, or org/repo on the Hub. Default: those found for it.",
+    ),
+]
+
+
 class CacheType(str, Enum):
     """KV cache types, as ggml names them."""
 
@@ -72,11 +85,13 @@ class CacheType(str, Enum):
 
 
 class AcceptKind(str, Enum):
-    """Accept rules: exact keeps the base model's distribution, typical does not."""
+    """Accept rules: exact and rejection keep the base model's distribution, typical and nucleus do not."""
 
     greedy = "greedy"
     exact = "exact"
+    rejection = "rejection"
     typical = "typical"
+    nucleus = "nucleus"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,23 +128,16 @@ class EngineOptions:
 class DraftOptions:
     """What drafts, in which tree, and how drafts are accepted."""
 
-    heads: Annotated[
-        Path | None,
-        typer.Option(
-            "--heads",
-            metavar="FILE",
-            rich_help_panel=DRAFT_PANEL,
-            help="Draft heads beside the model (a sidecar GGUF).",
-        ),
-    ] = None
+    heads: HeadsOption = None
     tree: Annotated[
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|static|NAME|FILE[:NAME]",
+            metavar="dynamic|static|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft tree: grown in each step, the best fixed one, a built-in one, or JSON file of choices.",
+            help="Draft tree: grown in each step, the best fixed one, a built-in one, cartesian:3,2,2, random:64, or a "
+            "JSON file of choices.",
         ),
     ] = None
     no_heads: Annotated[
@@ -168,7 +176,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Accept rule; default greedy at temperature 0, exact above. typical is lossy.",
+            help="Accept rule; default greedy at temperature 0, exact above. typical and nucleus are lossy.",
         ),
     ] = None
     epsilon: Annotated[
@@ -201,7 +209,17 @@ class DraftOptions:
             "--greedy-root",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="With typical: most likely root, as in the paper.",
+            help="With typical and nucleus: most likely root.",
+        ),
+    ] = False
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="With typical: over the model's distribution at the temperature alone, most likely root, "
+            "delta the square root of epsilon unless given.",
         ),
     ] = False
 

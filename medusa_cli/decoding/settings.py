@@ -51,6 +51,7 @@ class Settings:
     epsilon: float = _engines("epsilon")
     delta: float = _engines("delta")
     greedy_root: bool = False
+    as_published: bool = False
     synthetic_rate: float | None = None
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Settings:
 
     @property
     def accept_kind(self) -> str:
-        """The accept rule in force: "greedy", "exact" or "typical"; "synthetic" where acceptance is made up."""
+        """The accept rule in force, by its name in AcceptKind; "synthetic" where acceptance is made up."""
         if self.synthetic_rate is not None:
             return SYNTHETIC
         return self.accept or (AcceptKind.exact.value if self.temperature > 0 else AcceptKind.greedy.value)
@@ -88,7 +89,13 @@ class Settings:
 
         if self.synthetic_rate is not None:
             return native.Accept(SYNTHETIC, synthetic_rate=self.synthetic_rate)
-        return native.Accept(self.accept_kind, epsilon=self.epsilon, delta=self.delta, greedy_root=self.greedy_root)
+        return native.Accept(
+            self.accept_kind,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            model_alone=self.as_published,
+            greedy_root=self.greedy_root or self.as_published,
+        )
 
 
 def from_options(sampling: SamplingOptions, draft: DraftOptions, default_temperature: float) -> Settings:
@@ -102,8 +109,7 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
         temperature = 0.0
     if temperature is None:
         temperature = default_temperature
-    if draft.greedy_root and draft.accept is not AcceptKind.typical:
-        raise typer.BadParameter("it belongs to --accept typical", param_hint="--greedy-root")
+    _check_rule(sampling, draft, temperature)
     for name, value in (("--epsilon", draft.epsilon), ("--delta", draft.delta)):
         if value is not None and value <= 0:
             raise typer.BadParameter("it must be above 0", param_hint=name)
@@ -115,6 +121,7 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
         max_tokens=sampling.max_tokens,
         accept=draft.accept.value if draft.accept else None,
         greedy_root=draft.greedy_root,
+        as_published=draft.as_published,
         ignore_eos=sampling.ignore_eos,
         stop=tuple(sampling.stop or ()),
         logit_bias=parse_logit_bias(sampling.logit_bias),
@@ -125,9 +132,47 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
             repeat_penalty=sampling.repeat_penalty,
             repeat_last_n=sampling.repeat_last_n,
             epsilon=draft.epsilon,
-            delta=draft.delta,
+            delta=published_delta(draft.epsilon) if draft.as_published and draft.delta is None else draft.delta,
         ),
     )
+
+
+def published_delta(epsilon: float | None) -> float:
+    """The square root of epsilon (None: of its default), as the papers have it (Medusa 2.3.1)."""
+    return math.sqrt(engine_default("epsilon") if epsilon is None else epsilon)
+
+
+def needs_temperature(rule: str | None) -> bool:
+    """Whether an accept rule means nothing at temperature 0."""
+    return rule in (AcceptKind.rejection.value, AcceptKind.nucleus.value)
+
+
+def _check_rule(sampling: SamplingOptions, draft: DraftOptions, temperature: float) -> None:
+    """typer.BadParameter for options that contradict the accept rule."""
+    import typer
+
+    rule = draft.accept
+    if rule and needs_temperature(rule.value) and temperature <= 0:
+        raise typer.BadParameter(
+            f"{rule.value} needs a temperature above 0: add --temp 0.7; at 0 greedy accepts", param_hint="--accept"
+        )
+    if draft.greedy_root and rule not in (AcceptKind.typical, AcceptKind.nucleus):
+        raise typer.BadParameter("it belongs to --accept typical or nucleus", param_hint="--greedy-root")
+    if draft.as_published and rule is not AcceptKind.typical:
+        raise typer.BadParameter("it belongs to --accept typical", param_hint="--as-published")
+    if not draft.as_published and rule is not AcceptKind.nucleus:
+        return
+    left_out = {
+        "--top-k": sampling.top_k,
+        "--min-p": sampling.min_p,
+        "--repeat-penalty": sampling.repeat_penalty,
+        "--logit-bias": sampling.logit_bias or None,
+        **({"--top-p": sampling.top_p} if draft.as_published else {}),
+    }
+    for name, value in left_out.items():
+        if value is not None:
+            asked = "--as-published" if draft.as_published else "--accept nucleus"
+            raise typer.BadParameter(f"{asked} looks at the temperature alone: leave {name} out", param_hint=name)
 
 
 @dataclass(frozen=True)
@@ -153,6 +198,7 @@ PARAMETERS = {
     "delta": Parameter("delta", float, 1e-6, 1, "entropy factor of typical"),
 }
 ACCEPT = "accept"
+ACCEPT_MEANING = ", ".join(kind.value for kind in AcceptKind)
 
 
 def show(settings: Settings, name: str) -> str:
@@ -180,7 +226,10 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
         raise MedusaError(f"{name} takes {kind} from {parameter.low:g} to {parameter.high:g}, not {text}")
     result = dataclasses.replace(settings)
     setattr(result, parameter.field, None if name == "seed" and value < 0 else value)
-    if result.accept == AcceptKind.greedy.value and result.temperature > 0:
+    if name == "epsilon" and result.as_published:
+        result.delta = published_delta(result.epsilon)
+    warm = result.temperature > 0
+    if result.accept == AcceptKind.greedy.value if warm else needs_temperature(result.accept):
         result.accept = None
     return result
 
@@ -191,4 +240,6 @@ def _with_accept(settings: Settings, text: str) -> Settings:
         raise MedusaError(f"{ACCEPT} takes {', '.join(kinds)}, not {text!r}")
     if text == AcceptKind.greedy.value and settings.temperature > 0:
         raise MedusaError("greedy needs temperature 0: /set temp 0")
+    if needs_temperature(text) and settings.temperature <= 0:
+        raise MedusaError(f"{text} needs a temperature above 0: /set temp 0.7")
     return dataclasses.replace(settings, accept=text)

@@ -29,6 +29,10 @@ def run(options: TrainOptions) -> TrainResult:
     options.check()
     require_torch()
     base = read_base(options.model)
+    if base.parts > 1 and not options.sidecar:
+        raise MedusaError(
+            f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or say --sidecar"
+        )
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
     remove_leftovers(folder, options.output)

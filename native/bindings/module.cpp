@@ -21,7 +21,9 @@ NB_MODULE(_native, m) {
     auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
     medusa::bind_testing(testing);
     medusa::bind_testing_dynamic_tree(testing);
+    medusa::bind_testing_rejection(testing);
     medusa::bind_testing_device(testing);
+    medusa::bind_testing_threads(testing);
     medusa::bind_kernels(testing);
     medusa::bind_prefix_layer(testing);
 }

@@ -1,33 +1,48 @@
-#include "decoding/session.h"
+#include <algorithm>
+
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
+#include "decoding/session.h"
 #include "llama/backend.h"
 
 namespace medusa {
 namespace {
 
+constexpr std::pair<AcceptKind, const char*> accept_names[] = {
+    {AcceptKind::greedy, "greedy"},   {AcceptKind::exact, "exact"},     {AcceptKind::rejection, "rejection"},
+    {AcceptKind::typical, "typical"}, {AcceptKind::nucleus, "nucleus"}, {AcceptKind::synthetic, "synthetic"},
+};
+
 AcceptKind accept_kind(const std::string& name) {
-    if (name == "greedy") return AcceptKind::greedy;
-    if (name == "exact") return AcceptKind::exact;
-    if (name == "typical") return AcceptKind::typical;
-    if (name == "synthetic") return AcceptKind::synthetic;
-    throw Error("unknown accept rule " + name + ": greedy, exact or typical");
+    for (const auto& [kind, known] : accept_names) {
+        if (name == known) return kind;
+    }
+    throw Error("unknown accept rule " + name + ": greedy, exact, rejection, typical or nucleus");
 }
 
 const char* accept_name(AcceptKind kind) {
-    switch (kind) {
-        case AcceptKind::greedy:
-            return "greedy";
-        case AcceptKind::exact:
-            return "exact";
-        case AcceptKind::typical:
-            return "typical";
-        case AcceptKind::synthetic:
-            break;
+    return std::find_if(std::begin(accept_names), std::end(accept_names),
+                        [&](const auto& name) { return name.first == kind; })
+        ->second;
+}
+
+// With how many threads the steps ran; the reason is that of the number that most of them ran with.
+nb::dict thread_statistics(const Counters& c) {
+    nb::dict steps;
+    int64_t most_steps = 0;
+    const char* reason = "";
+    for (const auto& [threads, ran] : c.by_threads) {
+        steps[nb::str(std::to_string(threads).c_str())] = ran.steps;
+        if (ran.steps >= most_steps) most_steps = ran.steps, reason = ran.reason;
     }
-    return "synthetic";
+    nb::dict out;
+    out["most"] = c.most_threads;
+    out["steps"] = steps;
+    out["reason"] = reason;
+    out["repeated_steps"] = c.repeated;
+    return out;
 }
 
 nb::dict statistics(const Generation& g) {
@@ -58,6 +73,7 @@ nb::dict statistics(const Generation& g) {
     out["peak_rss_bytes"] = peak_rss_bytes();
     out["tree_nodes"] = c.tree_nodes;
     out["accept"] = accept_name(g.accept);
+    out["threads"] = thread_statistics(c);
     return out;
 }
 
@@ -118,17 +134,18 @@ void bind_params(nb::module_& m) {
     nb::class_<AcceptParams>(m, "Accept")
         .def(
             "__init__",
-            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool greedy_root,
-               float synthetic_rate) {
+            [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool model_alone,
+               bool greedy_root, float synthetic_rate) {
                 if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
                 if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
                 if (!(synthetic_rate >= 0.0f && synthetic_rate <= 1.0f)) {
                     throw Error("synthetic_rate must be within [0, 1]");
                 }
-                new (self) AcceptParams{accept_kind(kind), epsilon, delta, greedy_root, synthetic_rate};
+                new (self) AcceptParams{accept_kind(kind), epsilon, delta, model_alone, greedy_root, synthetic_rate};
             },
             "kind"_a, nb::kw_only(), "epsilon"_a = accept.epsilon, "delta"_a = accept.delta,
-            "greedy_root"_a = accept.greedy_root, "synthetic_rate"_a = accept.synthetic_rate);
+            "model_alone"_a = accept.model_alone, "greedy_root"_a = accept.greedy_root,
+            "synthetic_rate"_a = accept.synthetic_rate);
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
@@ -223,6 +240,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                          if (const Generation* last = self.session().last()) return *last;
                          return std::nullopt;
                      })
+        .def_prop_ro("threads", [](SessionBinding& self) { return self.session().target().thread_use().threads; })
         .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.session().cached_tokens(); });
 }
 

@@ -41,13 +41,13 @@ class TableLevels final : public LevelSource {
 class TableTree {
   public:
     TableTree(std::map<std::vector<Token>, Guesses> table, int depth, int max_nodes, int ranks, int width)
-        : levels_(std::move(table), depth), tree_(depth, {max_nodes, ranks, width}) {}
+        : levels_(std::move(table), depth), tree_(depth, {max_nodes, ranks, width, ranks}) {}
 
     // (parents, tokens, q, paths asked for by level)
     nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost) {
         levels_.asked.clear();
         Draft draft;
-        tree_.grow(levels_, root, room, {calibration, calibration, calibration}, cost, draft);
+        tree_.grow(levels_, root, room, {calibration, calibration, calibration}, cost, nullptr, draft);
         return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
     }
     void learn(const std::vector<Token>& came, HeadCalibration& calibration) {

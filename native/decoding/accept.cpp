@@ -1,55 +1,21 @@
 #include "decoding/accept.h"
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
+
+#include "decoding/accept_rules.h"
+#include "decoding/rejection.h"
 
 namespace medusa {
 namespace {
 
-float typical_threshold(const std::vector<Candidate>& distribution, const AcceptParams& params) {
-    double entropy = 0.0;
-    for (const Candidate& candidate : distribution) {
-        if (candidate.p > 0.0f) entropy -= candidate.p * std::log(static_cast<double>(candidate.p));
-    }
-    return std::min(params.epsilon, params.delta * static_cast<float>(std::exp(-entropy)));
-}
-
-const Candidate& most_probable(const std::vector<Candidate>& distribution) {
-    return *std::max_element(distribution.begin(), distribution.end(),
-                             [](const Candidate& a, const Candidate& b) { return a.p < b.p; });
-}
-
-// Keeps what typical acceptance would accept, renormalised. Never empty: exp(-H) <= max p.
-void truncate_typical(std::vector<Candidate>& distribution, const AcceptParams& params) {
-    const float threshold = typical_threshold(distribution, params);
-    const Candidate best = most_probable(distribution);
-    std::erase_if(distribution, [&](const Candidate& c) { return c.p <= threshold && c.token != best.token; });
-    float sum = 0.0f;
-    for (const Candidate& candidate : distribution) sum += candidate.p;
-    for (Candidate& candidate : distribution) candidate.p /= sum;
-}
-
-Token pick_from(std::vector<Candidate>& distribution, const AcceptParams& params, uint64_t seed, uint64_t emitted) {
-    if (params.kind == AcceptKind::greedy || params.kind == AcceptKind::synthetic) {
-        return most_probable(distribution).token;
-    }
-    if (params.kind == AcceptKind::typical) {
-        if (params.greedy_root) return most_probable(distribution).token;
-        truncate_typical(distribution, params);
-    }
-    return draw(distribution, uniform(seed, emitted));
-}
-
-Accepted accept_sampled(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
-                        uint64_t emitted) {
+Accepted accept_sampled(const AcceptContext& context) {
     Accepted accepted{{0}, 0};
-    while (true) {
+    for (uint64_t emitted = context.emitted;; ++emitted) {
         const int node = accepted.path.back();
-        const Token token = pick(target, node, chain, params, seed, emitted++);
-        const auto& children = draft.tree->children(node);
-        const auto match =
-            std::find_if(children.begin(), children.end(), [&](int child) { return draft.tokens[child] == token; });
+        const Token token = pick(context.target, node, context.chain, context.params, context.sampling, emitted);
+        const auto& children = context.draft.tree->children(node);
+        const auto match = std::find_if(children.begin(), children.end(),
+                                        [&](int child) { return context.draft.tokens[child] == token; });
         if (match == children.end()) {
             accepted.next_root = token;
             return accepted;
@@ -58,82 +24,68 @@ Accepted accept_sampled(Target& target, const Draft& draft, Chain& chain, const 
     }
 }
 
-// Each reached node is sampled as in accept_sampled, so that the time is the same.
-Accepted accept_synthetic(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
-                          uint64_t emitted) {
+Accepted accept_rejection(const AcceptContext& context) {
+    StepRandom random(context.sampling.seed, context.emitted, StepRandom::Purpose::acceptance);
     Accepted accepted{{0}, 0};
+    const Passes passes = [&](double chance) { return random.next() < chance; };
+    std::vector<Candidate> distribution;
     while (true) {
         const int node = accepted.path.back();
-        const auto& children = draft.tree->children(node);
-        accepted.next_root = pick(target, node, chain, params, seed, emitted);
-        if (children.empty() || uniform(seed, emitted++) >= params.synthetic_rate) return accepted;
+        context.chain.apply(context.target.logits(node), distribution);
+        const int child = accept_child(context.draft, node, distribution, passes);
+        const Token token = child < 0 ? draw(distribution, random.next()) : context.draft.tokens[child];
+        context.chain.accept(token);
+        if (child < 0) {
+            accepted.next_root = token;
+            return accepted;
+        }
+        accepted.path.push_back(child);
+    }
+}
+
+// Each reached node is sampled as in accept_sampled, so that the time is the same.
+Accepted accept_synthetic(const AcceptContext& context) {
+    Accepted accepted{{0}, 0};
+    for (uint64_t emitted = context.emitted;; ++emitted) {
+        const int node = accepted.path.back();
+        const auto& children = context.draft.tree->children(node);
+        accepted.next_root =
+            pick(context.target, node, context.chain, context.params, context.sampling, context.emitted);
+        const bool passes =
+            !children.empty() && uniform(context.sampling.seed, emitted) < context.params.synthetic_rate;
+        if (!passes) return accepted;
         accepted.path.push_back(children.front());
     }
 }
 
-// One node whose path has been accepted so far.
-struct Reached {
-    int node;
-    double log_likelihood;
-    std::unique_ptr<Chain> chain;  // past the node's token
-    std::vector<Candidate> distribution;
-};
-
-std::vector<int> path_to(const Tree& tree, int node) {
-    std::vector<int> path;
-    for (int up = node; up >= 0; up = tree.parent(up)) path.push_back(up);
-    std::reverse(path.begin(), path.end());
-    return path;
-}
-
-Accepted accept_typical(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
-                        uint64_t emitted) {
-    const Tree& tree = *draft.tree;
-    std::vector<Reached> reached;
-    reached.push_back({0, 0.0, chain.clone(), {}});
-    size_t best = 0;
-    for (size_t i = 0; i < reached.size(); ++i) {
-        const int node = reached[i].node;
-        reached[i].chain->apply(target.logits(node), reached[i].distribution);
-        const Reached& here = reached[i];
-        const int depth = tree.depth_of(node), best_depth = tree.depth_of(reached[best].node);
-        if (depth > best_depth || (depth == best_depth && here.log_likelihood > reached[best].log_likelihood)) best = i;
-        const float threshold = typical_threshold(here.distribution, params);
-        std::vector<Reached> next;
-        for (const int child : tree.children(node)) {
-            const auto candidate =
-                std::lower_bound(here.distribution.begin(), here.distribution.end(), draft.tokens[child],
-                                 [](const Candidate& c, Token token) { return c.token < token; });
-            if (candidate == here.distribution.end() || candidate->token != draft.tokens[child]) continue;
-            if (candidate->p <= threshold) continue;
-            auto advanced = here.chain->clone();
-            advanced->accept(draft.tokens[child]);
-            next.push_back({child, here.log_likelihood + std::log(candidate->p), std::move(advanced), {}});
-        }
-        for (Reached& child : next) reached.push_back(std::move(child));
-    }
-    Accepted accepted{path_to(tree, reached[best].node), 0};
-    accepted.next_root = pick_from(reached[best].distribution, params, seed, emitted + accepted.path.size() - 1);
-    for (size_t i = 1; i < accepted.path.size(); ++i) chain.accept(draft.tokens[accepted.path[i]]);
-    chain.accept(accepted.next_root);
-    return accepted;
-}
-
 }  // namespace
 
-Token pick(Target& target, int row, Chain& chain, const AcceptParams& params, uint64_t seed, uint64_t emitted) {
+Token pick(Target& target, int row, Chain& chain, const AcceptParams& params, const SamplingParams& sampling,
+           uint64_t emitted) {
     std::vector<Candidate> distribution;
-    chain.apply(target.logits(row), distribution);
-    const Token token = pick_from(distribution, params, seed, emitted);
+    distribution_of(target, row, chain, params, sampling, distribution);
+    const Token token = pick_from(distribution, params, sampling, emitted);
     chain.accept(token);
     return token;
 }
 
-Accepted accept_draft(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params, uint64_t seed,
-                      uint64_t emitted) {
-    if (params.kind == AcceptKind::typical) return accept_typical(target, draft, chain, params, seed, emitted);
-    if (params.kind == AcceptKind::synthetic) return accept_synthetic(target, draft, chain, params, seed, emitted);
-    return accept_sampled(target, draft, chain, params, seed, emitted);
+Accepted accept_draft(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params,
+                      const SamplingParams& sampling, uint64_t emitted) {
+    const AcceptContext context{target, draft, chain, params, sampling, emitted};
+    switch (params.kind) {
+        case AcceptKind::rejection:
+            return accept_rejection(context);
+        case AcceptKind::typical:
+            return accept_typical(context);
+        case AcceptKind::nucleus:
+            return accept_nucleus(context);
+        case AcceptKind::synthetic:
+            return accept_synthetic(context);
+        case AcceptKind::greedy:
+        case AcceptKind::exact:
+            break;
+    }
+    return accept_sampled(context);
 }
 
 }  // namespace medusa

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "decoding/proposal.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -22,13 +23,20 @@ struct DraftInput {
     int room;                        // most nodes, with root, that the context has cells for
     const Tree& shape;               // what a drafter of a fixed tree fills
     bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
+    Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
+//
+// Where tokens are drawn, the number of a node's children, and which of them are drawn, never depends on what they or
+// nodes below them turn out to be: else rejection sampling is biased.
 struct Draft {
     const Tree* tree = nullptr;
     std::vector<Token> tokens;
     std::vector<float> q;
+    std::vector<bool>
+        drawn;  // [i]: node i was drawn from its parent's proposal, after its drawn siblings of lower rank
+    std::vector<Proposal> proposals;  // of the nodes as far as there are any
 
     // The root by itself: nothing drafted.
     void set_root(Token root);
@@ -42,6 +50,11 @@ struct Verified {
     Token next;                                                // the token after the last of them
     std::function<std::span<const float>(int node)> logits{};  // of the token after a node
 };
+
+// Gives the children that draft.tree has below `node` tokens of those that the drafter finds likeliest there, as
+// drawn as they can be: where the proposal has fewer tokens than there are children, the likeliest ones beside it
+// follow.
+void draw_children(int node, std::span<const Token> tokens, std::span<const float> q, Drawing& drawing, Draft& draft);
 
 class Drafter {
   public:

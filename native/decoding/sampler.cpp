@@ -70,6 +70,10 @@ double uniform(uint64_t seed, uint64_t index) {
     return static_cast<double>(x >> 11) * 0x1.0p-53;
 }
 
+StepRandom::StepRandom(uint64_t seed, uint64_t emitted, Purpose purpose)
+    : key_(static_cast<uint64_t>(uniform(seed + static_cast<uint64_t>(purpose) * 0x9E3779B97F4A7C15ull, emitted) *
+                                 0x1p53)) {}
+
 Token draw(std::span<const Candidate> distribution, double u) {
     double cumulative = 0.0;
     for (const Candidate& candidate : distribution) {

@@ -50,6 +50,19 @@ void top_indices(std::span<const float> values, int k, std::vector<int>& out);
 // not it was drafted.
 double uniform(uint64_t seed, uint64_t index);
 
+// The numbers that one step takes beside those of its tokens: of another sequence for each seed, step and purpose.
+class StepRandom {
+  public:
+    enum class Purpose : uint64_t { drafts = 1, acceptance = 2 };
+
+    // emitted: tokens emitted before the step.
+    StepRandom(uint64_t seed, uint64_t emitted, Purpose purpose);
+    double next() { return uniform(key_, index_++); }
+
+  private:
+    uint64_t key_, index_ = 0;
+};
+
 // Inverse of the cumulative distribution in token order, for u in [0, 1). In token order a tiny change of the
 // probabilities moves the result only when u lies next to a boundary.
 Token draw(std::span<const Candidate> distribution, double u);

@@ -129,8 +129,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     if (drafter_ && drafter_->needs().hidden && !drafter_->needs().all_states) {
         drafter_->committed(target_->position() - 1, target_->hidden(0));
     }
-    const AcceptParams& accept = run.params.accept;
-    run.root = pick(*target_, 0, *run.chain, accept, run.params.sampling.seed, run.emitted);
+    run.root = pick(*target_, 0, *run.chain, run.params.accept, run.params.sampling, run.emitted);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
     emit(run, {&run.root, 1});
     return true;
@@ -162,7 +161,10 @@ void Session::draft(Run& run, bool speculative) {
     if (!drafter_ || room <= 1) return;
     cached_.push_back(run.root);
     const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
-    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative}, draft_);
+    const SamplingParams& sampling = run.params.sampling;
+    Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
+    const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
+    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr}, draft_);
     cached_.pop_back();
 }
 
@@ -208,16 +210,18 @@ void Session::step(Run& run) {
     if (!verified) return;
 
     const Accepted accepted =
-        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling.seed, run.emitted);
+        accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling, run.emitted);
     counters.accept_ms += watch.lap();
 
     const std::vector<Token> emitted = commit(accepted);
     counters.commit_ms += watch.lap();
 
     const Tree& tree = *draft_.tree;
+    const ThreadUse use = target_->thread_use();
     policy_->report({speculative, tree.size(), tree.leaf_count(), static_cast<int>(accepted.path.size()), draft_ms,
-                     verify_ms, since_begin.elapsed_ms()});
+                     verify_ms, since_begin.elapsed_ms(), use.threads, use.repeated});
     counters.count_step(tree, accepted.path, speculative);
+    counters.count_threads(use);
     run.hidden_row = accepted.path.back();
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
@@ -237,6 +241,14 @@ void Counters::count_step(const Tree& tree, const std::vector<int>& path, bool s
     const size_t depth = tree.depth();
     if (accepted_at_depth.size() < depth) accepted_at_depth.resize(depth, 0);
     for (size_t at = 0; at + 1 < path.size(); ++at) ++accepted_at_depth[at];
+}
+
+void Counters::count_threads(const ThreadUse& use) {
+    Threaded& same = by_threads[use.threads];
+    ++same.steps;
+    same.reason = use.reason;
+    most_threads = use.most;
+    if (use.repeated) ++repeated;
 }
 
 void Session::emit(Run& run, std::span<const Token> tokens) {

@@ -39,7 +39,9 @@ Tree::Tree(std::vector<Choice> choices) : choices_(std::move(choices)) {
         parents_.push_back(parent->second);
         depths_.push_back(static_cast<int>(choice.size()));
         ranks_.push_back(choice.back());
-        children_[parent->second].push_back(node);
+        auto& siblings = children_[parent->second];
+        const auto by_rank = [&](int rank, int sibling) { return rank < ranks_[sibling]; };
+        siblings.insert(std::upper_bound(siblings.begin(), siblings.end(), choice.back(), by_rank), node);
     }
     index_leaves();
 }

@@ -39,6 +39,7 @@ class Tree {
     int parent(int node) const { return parents_[node]; }
     int depth_of(int node) const { return depths_[node]; }
     int rank(int node) const { return ranks_[node]; }
+    // By rank.
     const std::vector<int>& children(int node) const { return children_[node]; }
     const std::vector<int>& sequences(int node) const { return sequences_[node]; }
 

@@ -13,20 +13,31 @@ constexpr double share_weight = 0.05;
 }  // namespace
 
 DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
-    : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {}
+    : depth_(depth), params_(params), best_share_(depth + 1, 1.0) {
+    std::vector<double> shares(params.ranks);
+    double share = 1;
+    for (double& first : shares) first = share /= 2;
+    shares_.assign(depth + 1, shares);
+}
 
 double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                         Draft& out) {
-    pool_.clear();
+                         Drawing* drawing, Draft& out) {
+    forget();
+    proposals_.clear();
     double levels_ms = 0;
+    size_t settled = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
         if (!choose_frontier(depth, cost)) break;
         const Stopwatch watch;
-        expand(source, depth, root, calibrations);
+        expand(source, depth, root, calibrations, drawing != nullptr);
         cost.record_level(depth, watch.elapsed_ms());
         levels_ms += cost.level_ms(depth);
+        if (!drawing) continue;
+        const size_t before = settled;
+        settled = settle(depth, before, room, cost, *drawing);
+        if (settled == before) break;
     }
-    const Size size = choose_size(room, cost);
+    const Size size = drawing ? settled_size(cost) : choose_size(room, cost, 0);
     build(size.nodes, root, out);
     return size.gain - cost.rate() * levels_ms;
 }
@@ -52,35 +63,36 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost) {
     return gain > cost.rate() * cost.level_ms(depth);
 }
 
-void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations) {
+void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws) {
     paths_.assign(frontier_.size() * depth, root);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         int at = frontier_[row];
         for (int i = depth - 1; i > 0; --i, at = pool_[at].parent) paths_[row * depth + i] = pool_[at].token;
     }
-    source.level(depth, paths_, params_.ranks, drafts_);
+    source.level(depth, paths_, draws ? params_.proposal_ranks : params_.ranks, drafts_);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         const int parent = frontier_[row];
         const double reached = parent == root_index ? 1.0 : pool_[parent].p;
-        if (parent != root_index) pool_[parent].first_child = static_cast<int>(pool_.size());
         double best = 0;
-        for (int rank = 0; rank < drafts_.ranks; ++rank) {
+        for (int rank = 0; rank < std::min(drafts_.ranks, params_.ranks); ++rank) {
             const size_t i = row * drafts_.ranks + rank;
             const Origin origin = drafts_.origin(i);
             const double share = calibrations[static_cast<size_t>(origin)].probability(depth, drafts_.q[i]);
             best = std::max(best, share);
-            pool_.push_back({drafts_.tokens[i], origin, parent, depth, drafts_.q[i], reached * share, -1, 0});
+            shares_[depth][rank] += share_weight * (share - shares_[depth][rank]);
+            pool_.push_back({drafts_.tokens[i], origin, false, parent, depth, drafts_.q[i], reached * share, 0});
         }
         best_share_[depth] += share_weight * (best - best_share_[depth]);
     }
 }
 
 // How many nodes, root included, bring the most: expected tokens less what their time is worth.
-DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost) {
+DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost, size_t settled) {
     order_.resize(pool_.size());
     std::iota(order_.begin(), order_.end(), 0);
     // A child is less likely than its parent, so any number of the likeliest candidates form a tree.
-    std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return pool_[a].p > pool_[b].p; });
+    std::stable_sort(order_.begin() + static_cast<std::ptrdiff_t>(settled), order_.end(),
+                     [&](int a, int b) { return pool_[a].p > pool_[b].p; });
     const int most = std::min({static_cast<int>(pool_.size()) + 1, room, params_.max_nodes});
     TreeSize size;
     const double plain_worth = 1 - cost.rate() * cost.verify_ms(size);
@@ -98,7 +110,8 @@ DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost) {
             has_child[parent] = true;
         }
         const double gain = tokens - cost.rate() * cost.verify_ms(size) - plain_worth;
-        if (gain > best.gain) best = {size.nodes, gain};
+        if (wanted <= static_cast<int>(settled)) continue;
+        if (gain > best.gain || best.nodes <= static_cast<int>(settled)) best = {wanted, gain};
     }
     return best;
 }
@@ -116,25 +129,32 @@ void DynamicTree::build(int size, Token root, Draft& out) {
         parents_.push_back(candidate.parent == root_index ? 0 : pool_[candidate.parent].node);
         out.tokens.push_back(candidate.token);
         out.q.push_back(candidate.q);
+        out.drawn.push_back(candidate.drawn);
+    }
+    if (!proposals_.empty()) {
+        out.proposals.resize(parents_.size());
+        out.proposals[0] = std::move(proposals_[0]);
+        for (const int i : order_) out.proposals[pool_[i].node] = std::move(proposals_[i + 1]);
     }
     tree_ = Tree::from_parents(parents_);
     out.tree = &tree_;
 }
 
 void DynamicTree::learn(std::span<const Token> came, Calibrations& calibrations) {
-    int child = pool_.empty() ? -1 : 0;
+    int parent = root_index;
     for (const Token token : came) {
-        if (child < 0) break;
-        const int parent = pool_[child].parent;
-        int right = -1;
-        for (; child < static_cast<int>(pool_.size()) && pool_[child].parent == parent; ++child) {
-            calibrations[static_cast<size_t>(pool_[child].origin)].record(pool_[child].depth, pool_[child].q,
-                                                                          pool_[child].token == token);
-            if (pool_[child].token == token) right = child;
+        for (const Candidate& candidate : ranked_.empty() ? pool_ : ranked_) {
+            if (candidate.parent != parent) continue;
+            calibrations[static_cast<size_t>(candidate.origin)].record(candidate.depth, candidate.q,
+                                                                       candidate.token == token);
         }
-        child = right < 0 ? -1 : pool_[right].first_child;
+        const auto right = std::find_if(pool_.begin(), pool_.end(), [&](const Candidate& candidate) {
+            return candidate.parent == parent && candidate.token == token;
+        });
+        if (right == pool_.end()) break;
+        parent = static_cast<int>(right - pool_.begin());
     }
-    pool_.clear();
+    forget();
 }
 
 }  // namespace medusa

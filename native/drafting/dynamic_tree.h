@@ -15,13 +15,17 @@ namespace medusa {
 using Calibrations = std::array<HeadCalibration, origins>;
 
 struct DynamicTreeParams {
-    int max_nodes = 32;  // root included
-    int ranks = 8;       // children that a node is given at most
-    int width = 8;       // nodes of a level that are given children
+    int max_nodes = 32;                   // root included
+    int ranks = 8;                        // children that a node is given at most
+    int width = 8;                        // nodes of a level that are given children
+    int proposal_ranks = proposal_width;  // tokens that children are drawn from
 };
 
 // Best-first over the product of calibrated probabilities along each path, one level of the source at a time; the tree
 // holds the likeliest nodes, as many as bring the most expected tokens over what they cost.
+//
+// Where tokens are drawn, the children of a level are settled for good before any of them is drawn, by the ranked
+// probabilities of that level and by what deeper ones have been worth on average (see Draft).
 class DynamicTree {
   public:
     DynamicTree(int depth, const DynamicTreeParams& params);
@@ -29,42 +33,56 @@ class DynamicTree {
     // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
     // out.tree stays valid until the next call. `cost` is told what the levels took. Returns the tokens that the draft
     // is expected to bring more than a plain step would in the same time, the source's levels included.
+    // drawing: null where the likeliest tokens are drafted.
     double grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                Draft& out);
+                Drawing* drawing, Draft& out);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
     void learn(std::span<const Token> came, Calibrations& calibrations);
     // Nothing is known of what follows the newest tree.
-    void forget() { pool_.clear(); }
+    void forget() {
+        pool_.clear();
+        ranked_.clear();
+    }
 
   private:
     struct Candidate {
         Token token;
         Origin origin;
+        bool drawn;
         int parent;  // index in the pool, -1: the root
         int depth;
-        float q;          // as the head says
-        double p;         // that the whole path is right
-        int first_child;  // its children follow one another; -1: none
-        int node;         // in the tree
+        float q;   // as the head says
+        double p;  // that the whole path is right
+        int node;  // in the tree
     };
     bool choose_frontier(int depth, const DraftCost& cost);
-    void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations);
+    void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
     struct Size {
         int nodes = 1;
         double gain = 0;  // expected tokens over those of the root alone, less what the nodes' time is worth
     };
-    Size choose_size(int room, const DraftCost& cost);
+    // Of the trees with the first `settled` candidates and any others.
+    Size choose_size(int room, const DraftCost& cost, size_t settled);
+    Size settled_size(const DraftCost& cost);
+    size_t settle(int depth, size_t settled, int room, const DraftCost& cost, Drawing& drawing);
+    void foresee(int depth, size_t from, double node_worth);
+    void draw_row(size_t row, const std::vector<Candidate>& chosen, Drawing& drawing);
     void build(int size, Token root, Draft& out);
 
     int depth_;
     DynamicTreeParams params_;
     std::vector<Candidate> pool_;
-    std::vector<int> frontier_;       // candidates of the newest level that get children, the likeliest first
-    std::vector<int> order_;          // the pool by probability
-    std::vector<double> best_share_;  // by depth: what the likeliest child of a node was worth, on average
+    std::vector<Candidate>
+        ranked_;                 // where tokens are drawn, and the pool is the tree: what the levels found likeliest
+    std::vector<int> frontier_;  // candidates of the newest level that get children, the likeliest first
+    std::vector<int> order_;     // the pool by probability
+    // By depth and rank: what a child was worth, on average. best_share_: the likeliest, at first taken for sure.
+    std::vector<std::vector<double>> shares_;
+    std::vector<double> best_share_;
     std::vector<Token> paths_;
     LevelDrafts drafts_;
+    std::vector<Proposal> proposals_;  // of the root, then of the pool
     std::vector<int> parents_;
     Tree tree_;
 };

@@ -27,7 +27,8 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
         return;
     }
     source_->begin(input);
-    const double gain = tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, out);
+    const double gain =
+        tree_.grow(*source_, input.context.back(), input.room, calibrations_, *cost_, input.drawing, out);
     if (!source_->is_free()) note_gain(gain);
 }
 

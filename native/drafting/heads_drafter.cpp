@@ -11,19 +11,22 @@ void HeadsDrafter::draft(const DraftInput& input, Draft& out) {
     out.tree = &shape;
     out.tokens.resize(shape.size());
     out.q.resize(shape.size());
+    out.drawn.resize(shape.size(), false);
+    if (input.drawing) out.proposals.resize(shape.size());
     row_of_.assign(shape.size(), -1);
     source_->begin(input);
     // Nodes of a tree are sorted by depth.
     for (int first = 1, last; first < shape.size(); first = last) {
         for (last = first + 1; last < shape.size() && shape.depth_of(last) == shape.depth_of(first);) ++last;
-        fill_level(shape, first, last, out);
+        const int ranks = ask(shape, first, last, input.drawing, out);
+        fill_level(shape, first, last, ranks, input.drawing, out);
     }
 }
 
-// Nodes first..last-1: all of one depth.
-void HeadsDrafter::fill_level(const Tree& shape, int first, int last, Draft& out) {
+// The level of the nodes first..last-1, all of one depth, for each of their parents; returns its ranks.
+int HeadsDrafter::ask(const Tree& shape, int first, int last, const Drawing* drawing, const Draft& out) {
     const int depth = shape.depth_of(first);
-    int ranks = 0, rows = 0;
+    int ranks = drawing ? std::min(proposal_width, ranks_) : 0, rows = 0;
     paths_.clear();
     for (int node = first; node < last; ++node) {
         ranks = std::max(ranks, shape.rank(node) + 1);
@@ -36,10 +39,22 @@ void HeadsDrafter::fill_level(const Tree& shape, int first, int last, Draft& out
         }
     }
     source_->level(depth, paths_, ranks, drafts_);
+    return ranks;
+}
+
+void HeadsDrafter::fill_level(const Tree& shape, int first, int last, int ranks, Drawing* drawing, Draft& out) {
     for (int node = first; node < last; ++node) {
-        const auto at = static_cast<size_t>(row_of_[shape.parent(node)] * ranks + shape.rank(node));
-        out.tokens[node] = drafts_.tokens[at];
-        out.q[node] = drafts_.q[at];
+        const int parent = shape.parent(node);
+        const auto row = static_cast<size_t>(row_of_[parent] * ranks);
+        if (!drawing) {
+            const size_t at = row + static_cast<size_t>(shape.rank(node));
+            out.tokens[node] = drafts_.tokens[at];
+            out.q[node] = drafts_.q[at];
+        } else if (node == shape.children(parent).front()) {
+            const auto count = static_cast<size_t>(ranks);
+            draw_children(parent, std::span(drafts_.tokens).subspan(row, count),
+                          std::span(drafts_.q).subspan(row, count), *drawing, out);
+        }
     }
 }
 

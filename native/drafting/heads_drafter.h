@@ -10,7 +10,8 @@ namespace medusa {
 
 class HeadsDrafter final : public Drafter {
   public:
-    explicit HeadsDrafter(std::unique_ptr<LevelSource> source) : source_(std::move(source)) {}
+    // ranks: most that the source can fill.
+    HeadsDrafter(std::unique_ptr<LevelSource> source, int ranks) : source_(std::move(source)), ranks_(ranks) {}
 
     DrafterNeeds needs() const override { return source_->needs(); }
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
@@ -20,9 +21,11 @@ class HeadsDrafter final : public Drafter {
     void draft(const DraftInput& input, Draft& out) override;
 
   private:
-    void fill_level(const Tree& shape, int first, int last, Draft& out);
+    int ask(const Tree& shape, int first, int last, const Drawing* drawing, const Draft& out);
+    void fill_level(const Tree& shape, int first, int last, int ranks, Drawing* drawing, Draft& out);
 
     std::unique_ptr<LevelSource> source_;
+    int ranks_;
     LevelDrafts drafts_;
     std::vector<Token> paths_;
     std::vector<int> row_of_;  // of a node with children: its row among the paths of its level

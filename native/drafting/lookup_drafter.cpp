@@ -40,6 +40,8 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
 // The newest step brought so many tokens.
 void LookupDrafter::learn_rate(size_t tokens) {
     if (!inner_only_) return;
+    if (rate_threads_ != cost_->threads()) inner_tokens_ = inner_step_ms_ = 0;
+    rate_threads_ = cost_->threads();
     inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
     inner_step_ms_ = keep_rate * inner_step_ms_ + cost_->newest_step_ms();
 }
@@ -77,17 +79,55 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     learn_rate(came.size());
     for (const Token token : came) append(token, true);
     out.set_root(input.context.back());
+    // One path has nothing beside it.
+    const auto planned = [&](int inner_size) {
+        return plan_chain(params_.chains_only ? 1 : inner_size, input.room).length;
+    };
+    // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one,
+    // and where one path is all there is, it takes the place of the inner drafter's.
+    int length = 0;
+    if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
     if (inner_) {
         DraftInput asked = input;
-        asked.plain = input.plain || chain_beats_inner(input.room);
+        const bool instead = params_.chains_only && length > 0;
+        asked.plain = input.plain || instead || chain_beats_inner(input.room);
+        asked.room = instead ? 1 : input.room - length;
         inner_->draft(asked, out);
     }
-    inner_only_ = out.tree->size() > 1;
-    index_.continuation(plan_chain(out.tree->size(), input.room).length, chain_);
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1;
+    if (!input.drawing) length = planned(inner_size_);
+    index_.continuation(length, chain_);
     if (!chain_.empty()) {
-        graft(out);
+        params_.chains_only ? join_chain(out) : graft(out);
         inner_only_ = false;
     }
+}
+
+// One path of the two: as far as they agree, then whichever promises more tokens.
+void LookupDrafter::join_chain(Draft& out) {
+    const auto inner = static_cast<size_t>(out.tree->size()) - 1;
+    size_t shared = 0;
+    while (shared < std::min(inner, chain_.size()) && out.tokens[shared + 1] == chain_[shared]) ++shared;
+    const auto probability = [&](size_t i) {
+        return accuracy_.probability(index_.match().length + static_cast<int>(i));
+    };
+    double ours = 0, reached = 1;
+    for (size_t i = shared; i < chain_.size(); ++i) ours += reached *= probability(i);
+    double theirs = 0;
+    reached = 1;
+    for (size_t i = shared; i < inner; ++i) theirs += reached *= out.q[i + 1];
+    if (theirs >= ours) return;
+    out.tokens.resize(shared + 1);
+    out.q.resize(shared + 1);
+    out.drawn.assign(shared + 1, false);
+    out.proposals.clear();
+    for (size_t i = shared; i < chain_.size(); ++i) {
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(static_cast<float>(probability(i)));
+        out.drawn.push_back(false);
+    }
+    out.tree = &chains_[chain_.size()];
 }
 
 // Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.
@@ -101,6 +141,7 @@ void LookupDrafter::graft(Draft& out) {
             std::find_if(children.begin(), children.end(), [&](int c) { return out.tokens[c] == chain_[shared]; });
         if (same == children.end()) break;
         node = *same;
+        out.drawn[node] = false;  // it is here whatever was drawn
     }
     if (shared == chain_.size()) return;
     std::vector<Choice> choices = base.choices();
@@ -115,6 +156,7 @@ void LookupDrafter::graft(Draft& out) {
         choices.push_back(choice);
         out.tokens.push_back(chain_[i]);
         out.q.push_back(accuracy_.probability(index_.match().length + static_cast<int>(i)));
+        out.drawn.push_back(false);
     }
     if (base.size() == 1) {
         out.tree = &chains_[chain_.size()];
@@ -127,10 +169,20 @@ void LookupDrafter::graft(Draft& out) {
                      [&](int a, int b) { return choices[a - 1].size() < choices[b - 1].size(); });
     const std::vector<Token> tokens = out.tokens;
     const std::vector<float> q = out.q;
+    const std::vector<bool> drawn = out.drawn;
+    std::vector<Proposal> proposals(out.proposals.size());
+    if (!proposals.empty()) {
+        proposals.resize(order.size() + 1);
+        out.proposals.resize(order.size() + 1);
+        proposals[0] = std::move(out.proposals[0]);
+    }
     for (size_t i = 0; i < order.size(); ++i) {
         out.tokens[i + 1] = tokens[order[i]];
         out.q[i + 1] = q[order[i]];
+        out.drawn[i + 1] = drawn[order[i]];
+        if (!proposals.empty()) proposals[i + 1] = std::move(out.proposals[order[i]]);
     }
+    out.proposals = std::move(proposals);
     joined_ = Tree(std::move(choices));
     out.tree = &joined_;
 }

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/common.h"
+#include "base/other_programs.h"
 #include "kernels/buffer_type.h"
 #include "kernels/ggml_internals.h"
 
@@ -81,6 +82,7 @@ void initialise_backend() {
         remove_amx_kernels();
         kernels::register_buffer_type();
         llama_backend_init();
+        begin_measuring_other_programs();
     });
     const std::lock_guard lock(log_mutex);
     last_log_error.clear();

@@ -111,6 +111,15 @@ bool LlamaModel::is_recurrent() const {
     return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
 }
 
+void LlamaModel::require_states() const {
+    // libllama's graph of these leaves out the output matrix when it is to give states; their logits would be stale.
+    const std::string name = architecture();
+    if (name == "lfm2" || name == "lfm2moe") {
+        throw Error(path() + ": llama.cpp gives the logits or the hidden states of " + name +
+                    " models, not both, so heads cannot draft: use --no-heads");
+    }
+}
+
 std::optional<std::string> LlamaModel::chat_template() const {
     const char* text = llama_model_chat_template(model_, nullptr);
     if (!text) return std::nullopt;

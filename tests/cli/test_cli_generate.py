@@ -23,7 +23,7 @@ from cli_fakes import (
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.decoding.options import parse_logit_bias
+from medusa_cli.decoding.options import AcceptKind, parse_logit_bias
 from medusa_cli.decoding.settings import Settings
 
 REPORTED_KEYS = {
@@ -38,6 +38,7 @@ REPORTED_KEYS = {
     "peak_rss_bytes",
     "tree_nodes",
     "accept",
+    "threads",
     "stop_reason",
     "output_match",
 }
@@ -128,14 +129,40 @@ def test_sampling_options_reach_the_engine(model: str, session: type[FakeSession
         "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 32,
         "logit_bias": {5: float("-inf")}, "seed": 4294967295,
     }  # fmt: skip
-    assert vars(call.accept) == {"kind": "typical", "epsilon": 0.2, "delta": 0.4, "greedy_root": True}
+    assert vars(call.accept) == {
+        "kind": "typical", "epsilon": 0.2, "delta": 0.4, "model_alone": False, "greedy_root": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "epsilon", "delta"),
+    [((), 0.09, 0.3), (("--epsilon", "0.16"), 0.16, 0.4), (("--delta", "0.2"), 0.09, 0.2)],
+)
+def test_typical_as_published_is_one_flag(
+    model: str, session: type[FakeSession], given: tuple[str, ...], epsilon: float, delta: float
+) -> None:
+    session.answers = ["a"]
+    generate(model, "-p", "x", "--accept", "typical", "--as-published", "--temp", "0.7", *given)
+    accept = session.calls[0].accept
+    assert (accept.kind, accept.model_alone, accept.greedy_root) == ("typical", True, True)
+    assert (accept.epsilon, accept.delta) == (pytest.approx(epsilon), pytest.approx(delta))
+
+
+@pytest.mark.parametrize("rule", ["rejection", "nucleus"])
+def test_rules_that_need_a_temperature(model: str, session: type[FakeSession], rule: str) -> None:
+    session.answers = ["a"]
+    assert generate(model, "-p", "x", "--accept", rule, "--temp", "0.7")[0] == 0
+    assert session.calls[0].accept.kind == rule
+    code, _, err = generate(model, "-p", "x", "--accept", rule)
+    assert code == 2
+    assert f"{rule} needs a temperature above 0" in " ".join(err.replace("│", " ").split())
 
 
 def test_the_real_sampler_takes_every_setting() -> None:
     settings = Settings(temperature=0.5, logit_bias={5: float("-inf"), 7: 1.5})
     assert isinstance(settings.sampling(seed=4294967295), native.Sampling)
-    for kind in ("greedy", "exact", "typical"):
-        settings.accept = kind
+    for kind in AcceptKind:
+        settings.accept = kind.value
         assert isinstance(settings.rule(), native.Accept)
 
 
@@ -299,13 +326,6 @@ def test_a_model_without_a_template_names_raw(
 ) -> None:
     monkeypatch.setattr(FakeModel, "chat_template", None)
     assert "--raw" in bad(model, session, "-p", "x")
-
-
-def test_a_recurrent_model_with_heads_names_no_spec(
-    model: str, session: type[FakeSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeModel, "is_recurrent", True)
-    assert "--no-spec" in bad(model, session, "-p", "x", "--heads", str(heads_gguf(tmp_path / "heads.gguf")))
 
 
 def test_missing_demo_heads_name_no_spec(

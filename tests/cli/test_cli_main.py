@@ -20,7 +20,8 @@ COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "d
 SHARED = (
     "-n/--max-tokens --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias -s/--seed --stop "
     "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -dev/--device -ctk/--cache-type-k "
-    "-ctv/--cache-type-v --heads --tree --accept --epsilon --delta --greedy-root --no-spec -sys/--system-prompt"
+    "-ctv/--cache-type-v --heads --tree --accept --epsilon --delta --greedy-root --as-published --no-spec "
+    "-sys/--system-prompt"
 )
 OWN = {
     "chat": "--color-drafts",
@@ -96,13 +97,20 @@ def test_version() -> None:
         ("generate", "m.gguf", "-p", "x", "-ctk", "q9_9"),
         ("generate", "m.gguf", "-p", "x", "--accept", "maybe"),
         ("generate", "m.gguf", "-p", "x", "--accept", "greedy", "--temp", "1"),
+        ("generate", "m.gguf", "-p", "x", "--accept", "rejection"),
+        ("generate", "m.gguf", "-p", "x", "--accept", "rejection", "--temp", "0"),
+        ("chat", "m.gguf", "--accept", "nucleus", "--temp", "0"),
+        ("bench", "m.gguf", "--accept", "rejection", "--temp", "0.7,0"),
         ("generate", "m.gguf", "-p", "x", "--greedy-root"),
+        ("generate", "m.gguf", "-p", "x", "--as-published"),
+        ("generate", "m.gguf", "-p", "x", "--accept", "typical", "--as-published", "--top-p", "0.9"),
+        ("generate", "m.gguf", "-p", "x", "--accept", "nucleus", "--temp", "1", "--min-p", "0.1"),
         ("generate", "m.gguf", "-p", "x", "--epsilon", "0"),
         ("generate", "m.gguf", "-p", "x", "--stop", ""),
         ("generate", "m.gguf", "-p", "x", "--logit-bias", "hello=1"),
         ("generate", "m.gguf", "-p", "x", "-f", "file"),
         ("generate", "m.gguf", "-p", "x", "--raw", "-sys", "y"),
-        ("train", "m.gguf"),
+        ("train",),
         ("split",),
     ],
 )

@@ -191,6 +191,14 @@ def test_set_changes_sampling_for_the_next_answer() -> None:
     assert repl.settings.repeat_penalty == 1.0
 
 
+def test_a_rule_that_the_temperature_rules_out_gives_way_to_the_default() -> None:
+    _, lines, engine, _ = chat(
+        ["/set temp 0.5", "/set accept rejection", "Hi", "/set temp 0", "Hi", "/set accept nucleus"], ["One", "Two"]
+    )
+    assert [used.accept_kind for used in engine.settings] == ["rejection", "greedy"]
+    assert "error nucleus needs a temperature above 0: /set temp 0.7" in lines
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -200,7 +208,7 @@ def test_set_changes_sampling_for_the_next_answer() -> None:
         ("/set top-k 2.5", "top-k takes a whole number, not '2.5'"),
         ("/set temp", "/set temp needs a value"),
         ("/set color blue", "no parameter 'color'"),
-        ("/set accept maybe", "accept takes greedy, exact, typical"),
+        ("/set accept maybe", "accept takes greedy, exact, rejection, typical, nucleus"),
         ("/set accept greedy", "greedy needs temperature 0"),
         ("/save", "/save needs a file name"),
         ("/load nowhere.json", "no such file: nowhere.json"),

@@ -51,7 +51,7 @@ def weigh_cpu(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli.decoding.options import EngineOptions
     from medusa_cli.tuning import report, run
 
-    opened = run.open_model(order["model"], Path(order["heads"]), EngineOptions(threads=1), Console(quiet=True))
+    opened = run.open_model(order["model"], order["heads"], EngineOptions(threads=1), Console(quiet=True))
     prompts = [opened.model.tokenize(f"Once upon a time, {number}") for number in range(4)]
     run.ANSWER_TOKENS = 24  # short answers will do
     speedup = run.cpu_speedup(opened, prompts, 0.0, Console(quiet=True))
