@@ -27,8 +27,17 @@ def system_info() -> dict[str, Any]:
     type: "cpu", "gpu", "igpu" or "accel". Memory in bytes; zeros where a device does not tell.
     """
 
+def load_backend(path: str) -> None:
+    """Adds the devices of a ggml backend that was built as a module. Before the first model is loaded.
+
+    NativeError where it does not load. medusa_cli.native does this for the module that GGML_BACKEND_PATH names.
+    """
+
 def physical_cores() -> int:
-    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means everywhere."""
+    """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most."""
+
+def thread_advice() -> tuple[int, float | None]:
+    """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
 def kernel_info() -> dict[str, Any]:
     """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
@@ -57,12 +66,18 @@ class GgufFile:
     alignment: int
     data_offset: int
     file_size: int
+    """Of all parts together."""
+    part_count: int
+    """Of a split model, given by its first part; else 1."""
     metadata: dict[str, Any]
     """All key-values in file order; arrays are lists."""
     tensors: list[GgufTensor]
 
 def read_gguf(path: str) -> GgufFile:
-    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded."""
+    """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.
+
+    Of a split model the first part is given; the tensors are those of all parts.
+    """
 
 # --- trees ---------------------------------------------------------------------------------------
 
@@ -138,6 +153,14 @@ class AttentionUse:
 def attention_use(model: Model) -> AttentionUse:
     """Of one token, tried out; NativeError when the model cannot decode it."""
 
+def draft_memory(model: Model) -> str:
+    """How the model's memory follows drafts.
+
+    "cells": of one token each, which a tree shares out. Recurrent models have one running state, which follows a chain:
+    "snapshots": it steps back over what is refused; "copies": it is kept before a draft, and what is accepted of one
+    that was refused is decoded again.
+    """
+
 class Model:
     def __init__(
         self,
@@ -167,7 +190,7 @@ class Model:
     n_params: int
     size_bytes: int
     is_recurrent: bool
-    """Recurrent or hybrid: cannot branch."""
+    """Recurrent or hybrid: follows chains of drafts, no trees."""
     chat_template: str | None
     bos_text: str
     eos_text: str
@@ -309,7 +332,8 @@ class Session:
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
     ) -> None:
-        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: physical cores. tree None: root only.
+        """n_ctx 0: min(n_ctx_train, 4096). n_threads 0: as many as there are physical cores, or fewer where other
+        programs need them. tree None: root only.
 
         dynamic: in place of a tree; .tree is then a chain of all heads.
 
@@ -321,6 +345,8 @@ class Session:
     n_ctx: int
     tree: Tree
     """What the heads fill in each step; lookup adds to it."""
+    threads: int
+    """Of the newest forward pass."""
     calibration: list[list[float]] | None
     """[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6, as known by
     now; None without dynamic trees."""
@@ -501,10 +527,12 @@ class testing:
             memory: int = 0,
             dynamic: bool = False,
             recycling: bool = False,
+            snapshots: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
-            dynamic: trees are grown, as deep as `tree`.
+            dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
+            tokens (0: it cannot); it follows chains.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...
@@ -545,6 +573,30 @@ class testing:
         def verify_ms(self, nodes: int, leaves: int) -> float: ...
         def record_level(self, depth: int, ms: float) -> None: ...
         def record_step(self, ms: float, tokens: int) -> None: ...
+        @property
+        def rate(self) -> float:
+            """Tokens per millisecond."""
+
+    class ThreadControl:
+        """With how many threads the next pass runs, told what passes take."""
+
+        too_many_waiting: float
+        def __init__(self, most: int, start: int) -> None: ...
+        @property
+        def threads(self) -> int: ...
+        @property
+        def is_slower(self) -> bool:
+            """Whether there are not more since more were slower; otherwise other programs are the reason."""
+        def patience_ms(self, rows: int) -> float: ...
+        def report(self, threads: int, rows: int, ms: float, waiting: float = 0.0, given_up: bool = False) -> None: ...
+        def set_room(self, cores: float) -> None: ...
+
+    class Prices:
+        """What drafting learns of costs, told of steps as a session tells it."""
+
+        def __init__(self) -> None: ...
+        def report(self, threads: int, nodes: int, ms: float, tokens: int = 1, disturbed: bool = False) -> None: ...
+        def verify_ms(self, nodes: int) -> float: ...
         @property
         def rate(self) -> float:
             """Tokens per millisecond."""

@@ -9,7 +9,20 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli import __version__
-from medusa_cli.commands import bench, chat, convert, doctor, generate, inspect, split, train, tune
+from medusa_cli.commands import (
+    bench,
+    chat,
+    convert,
+    doctor,
+    generate,
+    inspect,
+    list_models,
+    pull,
+    remove,
+    split,
+    train,
+    tune,
+)
 from medusa_cli.commands.registry import add_command
 from medusa_cli.support.errors import report
 
@@ -58,6 +71,9 @@ def _options(
 
 add_command(app, "chat", chat.chat)
 add_command(app, "generate", generate.generate)
+add_command(app, "list", list_models.list_models)
+add_command(app, "pull", pull.pull)
+add_command(app, "rm", remove.remove)
 add_command(app, "inspect", inspect.inspect)
 add_command(app, "convert", convert.convert)
 add_command(app, "split", split.split)

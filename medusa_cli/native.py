@@ -2,15 +2,19 @@
 
 llama_cpp goes first: it loads libllama from its own folder, and our module then finds those libraries already in the
 process. The other way round the process would hold two copies of libllama. The version is checked before anything
-native runs, because the engine relies on struct layouts of exactly that release.
+native runs, because the engine relies on struct layouts of exactly that release. Last comes the backend that the
+environment names, so that whoever imports this module sees its devices.
 """
 
+import os
 from importlib import metadata
 from pathlib import Path
 
 from medusa_cli.support.errors import MedusaError
 
 LLAMA_CPP_PYTHON_PIN = "0.3.36"
+BACKEND_VARIABLE = "GGML_BACKEND_PATH"
+"""ggml's own name for a backend module; ggml itself reads it only where no backend is built in."""
 
 
 def installed_llama_cpp_python() -> str | None:
@@ -52,3 +56,5 @@ if LLAMA_CPP_PYTHON != LLAMA_CPP_PYTHON_PIN:
         f"the native module was built for llama-cpp-python {LLAMA_CPP_PYTHON}, this is {LLAMA_CPP_PYTHON_PIN}: "
         "reinstall medusa-cli"
     )
+if _backend := os.environ.get(BACKEND_VARIABLE):
+    load_backend(_backend)  # noqa: F405

@@ -1,21 +1,20 @@
 """Where heads and bases come from: a path, or a repository of the Hugging Face Hub.
 
-huggingface_hub does the downloading, into its own cache and by its own rules (HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE);
-this module picks the files that are needed and turns its errors into one line each.
+The room `hub` fetches into huggingface_hub's cache; this module picks the files that are needed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
+from medusa_cli.hub.errors import Unreachable
+from medusa_cli.hub.repository import SHA256, Listing, list_files
 from medusa_cli.support.errors import MedusaError
 
 from .checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
@@ -33,8 +32,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
-NETWORK_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
-SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Choice = Callable[[Collection[str], Callable[[str], dict[str, str]], str], list[str]]
 
@@ -74,7 +71,7 @@ def _choose_heads(present: Collection[str], index_of: Callable[[str], dict[str, 
 def _choose_base(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
     model, where = model_files(present, index_of)
     if not model and any(name.endswith(".gguf") for name in present):
-        raise MedusaError(f"{label}: holds GGUF files only: download the one you want and give its path with --base")
+        raise MedusaError(f"{label}: holds GGUF files only: name one with --base {label}:QUANT, Q8_0 for example")
     weights = model or other_files(set(present) - set(head_files(present)), label)
     return _with_side_files(present, weights, where, TOKENIZER_FILES)
 
@@ -93,9 +90,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     match = REFERENCE.fullmatch(reference)
     if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
-    repository = _Repository(match["repo"], match["revision"])
-    with _quiet_without_terminal(console):
-        return repository.fetch(console, choose)
+    return _Repository(match["repo"], match["revision"]).fetch(console, choose)
 
 
 class _Repository:
@@ -108,8 +103,8 @@ class _Repository:
     def fetch(self, console: Console, choose: Choice) -> Found:
         """From the Hub, or from the cache alone where the Hub cannot be asked."""
         try:
-            files = self._list()
-        except _Unreachable as error:
+            listing = self._list()
+        except Unreachable as error:
             copy = self._cached_folder()
             if copy is None:
                 raise MedusaError(
@@ -119,40 +114,32 @@ class _Repository:
             folder, present = copy, [entry.name for entry in copy.iterdir()]
             names = choose(present, lambda index: read_index(copy / index), f"{self.label} (copy in the cache)")
         else:
-            names = choose(files, self._index, self.label)
-            folder = self._download(names, files, console)
+            names = choose(listing.files, lambda index: self._index(listing, index), self.label)
+            folder = self._download(names, listing, console)
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
             raise MedusaError(f"{self.label}: {missing[0]} is not in the cache yet: run again with a network")
         return Found(folder, self._provenance(folder, names))
 
-    def _list(self) -> dict[str, int]:
-        """Files at the top of the repository, with their sizes (0: unknown)."""
-        from huggingface_hub import HfApi
+    def _list(self) -> Listing:
+        """Files at the top of the repository."""
+        found = list_files(self.repo, self.revision)
+        return Listing(found.commit, {name: file for name, file in found.files.items() if "/" not in name})
 
-        with self._explained():
-            info = HfApi().model_info(self.repo, revision=self.revision, files_metadata=True)
-        return {file.rfilename: file.size or 0 for file in info.siblings or () if "/" not in file.rfilename}
+    def _index(self, listing: Listing, name: str) -> dict[str, str]:
+        return read_index(fetch(self.repo, listing.commit, [listing.files[name]], lambda done, total: None)[0])
 
-    def _index(self, name: str) -> dict[str, str]:
-        from huggingface_hub import hf_hub_download
-
-        with self._explained():
-            path = hf_hub_download(self.repo, name, revision=self.revision)
-        return read_index(Path(path))
-
-    def _download(self, names: list[str], files: dict[str, int], console: Console) -> Path:
+    def _download(self, names: list[str], listing: Listing, console: Console) -> Path:
         """The snapshot's folder, with `names` in it; what the cache has is not fetched again."""
-        from huggingface_hub import snapshot_download
-
-        absent = [name for name in names if name not in files]
+        absent = [name for name in names if name not in listing.files]
         if absent:
             raise MedusaError(f"{self.label}: lacks {absent[0]!r} that its index lists")
-        size = sum(files[name] for name in names)
+        files = [listing.files[name] for name in names]
+        size = sum(file.size or 0 for file in files)
         console.print(f"{self.label}: {len(names)} files, {size / 1e6:,.1f} MB", markup=False, highlight=False)
-        with self._explained():
-            patterns = [re.sub(r"([*?[])", r"[\1]", name) for name in names]
-            return Path(snapshot_download(self.repo, revision=self.revision, allow_patterns=patterns))
+        if missing_bytes(self.repo, files) > room(self.repo):
+            raise MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
+        return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
 
     def _cached_folder(self) -> Path | None:
         """The folder of this revision in the cache."""
@@ -170,73 +157,3 @@ class _Repository:
         sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
         known = {"sha256": ", ".join(sums)} if sums else {}
         return {"repo": self.repo, "revision": folder.name, **known}
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Errors of huggingface_hub become a MedusaError, or _Unreachable where a copy may do."""
-        try:
-            yield
-        except MedusaError:
-            raise
-        except Exception as error:
-            raise self._explain(error) from error
-
-    def _explain(self, error: Exception) -> Exception:
-        from huggingface_hub import errors
-
-        chain = list(_chain(error))
-        status = next((found for found in map(_status, chain) if found is not None), None)
-        if isinstance(error, errors.GatedRepoError) or status == 403:
-            return MedusaError(f"{self.label}: access must be granted first: ask for it on its page, then set HF_TOKEN")
-        if isinstance(error, errors.RevisionNotFoundError):
-            return MedusaError(f"{self.repo}: has no revision {self.revision!r}")
-        if status == 401:
-            return MedusaError(f"{self.label}: not on the Hub, or private: check the name, or set HF_TOKEN")
-        if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
-            return MedusaError(f"{self.label}: neither a local path nor a repository on the Hub: check the name")
-        if isinstance(error, errors.HFValidationError):
-            return MedusaError(f"{self.label}: not a valid repository name: check it, or give a local path")
-        if isinstance(error, errors.OfflineModeIsEnabled):
-            return _Unreachable("HF_HUB_OFFLINE is set")
-        if any(isinstance(found, OSError) and found.errno == errno.ENOSPC for found in chain):
-            return MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
-        if status is not None:
-            return _Unreachable(f"the Hub answers with error {status}")
-        if any(type(found).__module__.partition(".")[0] in NETWORK_MODULES for found in chain):
-            return _Unreachable("the Hub cannot be reached")
-        if isinstance(error, OSError):
-            reason = error.strerror or next(iter(str(error).splitlines()), type(error).__name__)
-            return MedusaError(f"{self.label}: download failed ({reason}): run again, what is complete is kept")
-        return error
-
-
-class _Unreachable(MedusaError):
-    """The Hub cannot be asked; the message says why, without the repository's name."""
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from."""
-    current: BaseException | None = error
-    while current is not None:
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def _status(error: BaseException) -> int | None:
-    status: Any = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
-
-
-@contextlib.contextmanager
-def _quiet_without_terminal(console: Console) -> Iterator[None]:
-    """The library's progress bars belong on a terminal only."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if console.is_terminal or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from medusa_cli import __version__
-from medusa_cli.bench import summary
+from medusa_cli.bench import spec_bench, summary
 from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
 from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.spec_bench import Question
 from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
@@ -49,13 +50,14 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "repeat": plan.repeat,
             "temperatures": list(plan.temperatures),
             "seed": plan.seed,
-            "heads": None if plan.draft.heads is None else str(plan.draft.heads),
+            "heads": plan.draft.heads,
             "tree": plan.draft.tree,
             "draft_model": plan.draft_model,
             "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },
         "methods": methods,
+        "spec_bench": _spec_bench(found.outcomes),
         "runs": _runs(found.outcomes),
     }
 
@@ -77,6 +79,22 @@ def _method(plan: Plan, found: Measurements, name: str) -> dict[str, Any]:
 
 def _figures(outcomes: list[Outcome], name: str) -> dict[str, Any]:
     return {"total": summary.summarise(outcomes, name), "categories": summary.by_category(outcomes, name)}
+
+
+def _spec_bench(outcomes: list[Outcome]) -> dict[str, Any]:
+    """By method, where the prompts are Spec-Bench's and plain decoding is there to compare with; else empty."""
+    plain = summary.by_round(outcomes, PLAIN)
+    if not plain or not spec_bench.is_its_file(outcome.category for outcome in outcomes):
+        return {}
+    found: dict[str, list[Question]] = {}
+    for outcome in outcomes:
+        base = plain.get(outcome.round)
+        if base is not None and outcome.method != PLAIN:
+            drafted = outcome.steps - outcome.plain_steps
+            committed = outcome.tokens_per_step * drafted + outcome.plain_steps
+            question = Question(outcome.category, outcome.whole_speed, base.whole_speed, outcome.steps, committed)
+            found.setdefault(outcome.method, []).append(question)
+    return {name: spec_bench.figures(questions) for name, questions in found.items()}
 
 
 def _runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:

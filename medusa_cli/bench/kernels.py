@@ -16,12 +16,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench.client import ISA_VARIABLE, child
 from medusa_cli.support import tables
 from medusa_cli.support.errors import MedusaError
 
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+MEMORY, COMPUTE = "memory", "compute"
+ATTENTION = "attention"
+CELLS = 1024
+"""Of the cache, over which attention is timed: passes behind so many more tokens, less passes behind few."""
+FEW_CELLS = 64
 REPEATS = 3
 """Passes of one question, after one that warms up; the fastest counts."""
 
@@ -31,7 +39,8 @@ class Row:
     """One type and width. ms: medians over the rounds; ratio: ours over ours for one column.
 
     of_bandwidth, of_peak: shares of what the same threads read from memory, and multiply in registers with the kernels'
-    instruction set (None: not known), at best in this run.
+    instruction set (None: not known), at best in this run. of_roof: share of the lower of the two limits, each at the
+    intensity of this width (None where the peak is not known); bound: which one that is.
     """
 
     type: str
@@ -48,6 +57,21 @@ class Row:
     @property
     def speedup(self) -> float:
         return self.stock_ms / self.ms
+
+    @property
+    def intensity(self) -> float:
+        """Operations (a multiply-add is two) for each byte of the weights, or of the cache."""
+        return 2 * self.gmac_per_second / self.gb_per_second
+
+    @property
+    def of_roof(self) -> float | None:
+        return None if self.of_peak is None else max(self.of_bandwidth, self.of_peak)
+
+    @property
+    def bound(self) -> str | None:
+        if self.of_peak is None:
+            return None
+        return MEMORY if self.of_bandwidth >= self.of_peak else COMPUTE
 
 
 class Worker:
@@ -95,7 +119,10 @@ class Worker:
 def measure(
     model: Path, threads: int, widths: Sequence[int], rounds: int, on_round: Callable[[int, int], None]
 ) -> list[Row]:
-    """All types of the model's matrices that our kernels serve; on_round(done, count) after each round."""
+    """All types of the model's matrices that our kernels serve, and attention; on_round(done, count) after each round.
+
+    Attention is left out where the model's is not of one kind, or where the machine is too noisy to tell it.
+    """
     with Worker(model, threads, None) as ours, Worker(model, threads, "off") as stock:
         types = ours.ask(["types"])
         if not types:
@@ -103,6 +130,9 @@ def measure(
                 f"{model.name}: none of its matrices runs on our kernels, `medusa doctor {model}` says why"
             )
         widths = sorted({1, *widths})
+        for worker in (ours, stock):
+            if worker.ask(["attend", max(widths)]):
+                types = [*dict.fromkeys((*types, ATTENTION))]
         times: dict[tuple[str, int], list[tuple[float, float]]] = {(t, n): [] for t in types for n in widths}
         facts: dict[str, tuple[int, int]] = {}
         bandwidth, peak = 0.0, 0.0
@@ -117,10 +147,13 @@ def measure(
     rows = []
     for (type_, n), pairs in times.items():
         ms, stock_ms = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
+        if type_ == ATTENTION and min(ms, stock_ms, *(pair[0] for pair in times[type_, 1])) <= 0:
+            continue
         ratio = statistics.median(pair[0] / single[0] for pair, single in zip(pairs, times[type_, 1], strict=True))
         nbytes, products = facts[type_]
         speeds = nbytes / ms / 1e6, products * n / ms / 1e6
-        of_peak = 1e9 * speeds[1] / peak if peak else None
+        # The peak is that of products of integers, which attention has none of.
+        of_peak = 1e9 * speeds[1] / peak if peak and type_ != ATTENTION else None
         rows.append(Row(type_, nbytes, n, ms, stock_ms, *speeds, ratio, 1e9 * speeds[0] / bandwidth, of_peak))
     return rows
 
@@ -131,10 +164,11 @@ def table(rows: Sequence[Row], model: str) -> tables.Table:
         "size",
         "columns",
         "ms",
+        "op/byte",
         "GB/s",
         "GMAC/s",
-        "of memory",
-        "of peak",
+        "of roof",
+        "bound",
         "x 1 col.",
         "llama.cpp ms",
         "speedup",
@@ -142,15 +176,55 @@ def table(rows: Sequence[Row], model: str) -> tables.Table:
     lines = []
     for row in rows:
         what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")
-        speeds = f"{row.ms:.2f}", f"{row.gb_per_second:.1f}", f"{row.gmac_per_second:.0f}"
-        shares = f"{row.of_bandwidth:.0%}", tables.MISSING if row.of_peak is None else f"{row.of_peak:.0%}"
+        speeds = f"{row.ms:.2f}", f"{row.intensity:.0f}", f"{row.gb_per_second:.1f}", f"{row.gmac_per_second:.0f}"
+        shares = (tables.MISSING if row.of_roof is None else f"{row.of_roof:.0%}"), row.bound or tables.MISSING
         ratios = (f"{value:.2f}" for value in (row.ratio, row.stock_ms, row.speedup))
         lines.append((*what, str(row.columns), *speeds, *shares, *ratios))
-    return tables.Table(f"{model}: all matrices of a type, one after the other", headers, lines)
+    title = f"{model}: all matrices of a type, one after the other; attention over {CELLS} tokens"
+    return tables.Table(title, headers, lines)
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    return json.dumps([asdict(row) | {"speedup": row.speedup} for row in rows], indent=1)
+    names = ("speedup", "intensity", "of_roof", "bound")
+    return json.dumps([asdict(row) | {name: getattr(row, name) for name in names} for row in rows], indent=1)
+
+
+class Attention:
+    """Attention over CELLS tokens, by what passes behind so many more take longer. All layers have to be alike."""
+
+    def __init__(self, model: native.Model, path: str, widest: int, threads: int) -> None:
+        from medusa_cli import native
+        from medusa_cli.decoding import offload
+
+        file = native.read_gguf(path)
+        shape, heads = offload.shape_of(file), file.metadata[f"{model.architecture}.attention.head_count"]
+        cached = file.metadata.get(f"{model.architecture}.attention.head_count_kv", heads)
+        per_cell = sum(shape.keys) + sum(shape.values)
+        self.nbytes, self.products = 2 * CELLS * per_cell, CELLS * per_cell * heads // cached
+        self._timers = [
+            native.VerifyTimer(model, widest, position=cells, n_ctx=room_for(widest), n_threads=threads)
+            for cells in (FEW_CELLS, FEW_CELLS + CELLS)
+        ]
+
+    @staticmethod
+    def is_of_one_kind(model: native.Model, path: str, widest: int) -> bool:
+        from medusa_cli import native
+
+        metadata, name = native.read_gguf(path).metadata, f"{model.architecture}.attention"
+        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
+        windowed = f"{name}.sliding_window" in metadata
+        fits = model.n_ctx_train >= room_for(widest)
+        return plain and f"{name}.head_count" in metadata and fits and not windowed and not model.is_recurrent
+
+    def ms(self, width: int) -> float:
+        """Milliseconds of all layers; noise can make it negative."""
+        few, many = (timer.time(width, passes=REPEATS + 1)[1:] for timer in self._timers)
+        return statistics.median(many) - statistics.median(few)
+
+
+def room_for(widest: int) -> int:
+    """Context of both timers: its size alone changes what a pass costs."""
+    return FEW_CELLS + CELLS + widest
 
 
 def main() -> None:
@@ -158,12 +232,19 @@ def main() -> None:
 
     path, threads = sys.argv[1], int(sys.argv[2])
     model = native.Model(path, n_gpu_layers=0)
+    attention: Attention | None = None
     for line in sys.stdin:
         question, *arguments = json.loads(line)
         if question == "types":
             answer: Any = [one.type for one in model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
         elif question == "limits":
             answer = native.machine_limits(n_threads=threads)
+        elif question == "attend":
+            answer = Attention.is_of_one_kind(model, path, arguments[0])
+            attention = Attention(model, path, arguments[0], threads) if answer else None
+        elif arguments[0] == ATTENTION:
+            assert attention is not None
+            answer = {"nbytes": attention.nbytes, "products": attention.products, "ms": [attention.ms(arguments[1])]}
         else:
             found = native.time_products(model, *arguments, repeats=REPEATS, n_threads=threads)
             answer = {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}

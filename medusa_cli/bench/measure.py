@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +12,9 @@ from medusa_cli.bench.client import Worker
 from medusa_cli.bench.methods import Method
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.decoding.drafting import may_use_heads
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.models.references import ModelRef
 from medusa_cli.prompts.bench_set import Prompt
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
@@ -27,7 +30,8 @@ WARM_UP_TOKENS = 32
 class Plan:
     """What is measured. repeat: how often each prompt comes; seed: of the first repeat, the next ones count up.
 
-    synth_accept: probability that a draft is accepted, in place of the model's say.
+    synth_accept: probability that a draft is accepted, in place of the model's say. ref: the files of `model`, with its
+    heads; None: each worker finds them.
     """
 
     model: str
@@ -42,6 +46,7 @@ class Plan:
     draft_model: str | None = None
     draft_max: int = 0
     synth_accept: float | None = None
+    ref: ModelRef | None = None
 
     @property
     def generations(self) -> int:
@@ -51,7 +56,12 @@ class Plan:
     def spec(self, method: Method) -> Spec:
         """What the worker of `method` loads."""
         draft_model = self.draft_model if method.needs_draft_model else None
-        return Spec(method.driver, self.model, self.engine, method.draft(self.draft), draft_model, self.draft_max)
+        model, draft = self.model, method.draft(self.draft)
+        if self.ref is not None:
+            model = str(self.ref.path)
+            if self.ref.heads is not None and may_use_heads(draft):
+                draft = dataclasses.replace(draft, heads=str(self.ref.heads.path))
+        return Spec(method.driver, model, self.engine, draft, draft_model, self.draft_max)
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
         """(repeat, prompt, order), all prompts before the second repeat of any."""

@@ -68,6 +68,11 @@ class Outcome:
         return self.decode_ms / self.steps if self.steps else 0.0
 
     @property
+    def whole_speed(self) -> float:
+        """Tokens per second with the time for the prompt."""
+        return 1e3 * len(self.tokens) / (self.ttft_ms + self.decode_ms)
+
+    @property
     def ended(self) -> tuple[int, ...]:
         """The tokens, with END behind them when the model ended the text itself."""
         return (*self.tokens, END) if self.stop_reason == "eos" else self.tokens

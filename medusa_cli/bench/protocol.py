@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, EngineOptions
@@ -33,7 +32,6 @@ class Spec:
         engine, draft = dict(found["engine"]), dict(found["draft"])
         for key in ("cache_type_k", "cache_type_v"):
             engine[key] = CacheType(engine[key])
-        draft["heads"] = Path(draft["heads"]) if draft["heads"] else None
         draft["accept"] = AcceptKind(draft["accept"]) if draft["accept"] else None
         return cls(**{**found, "engine": EngineOptions(**engine), "draft": DraftOptions(**draft)})
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.bench import spec_bench
 from medusa_cli.bench.methods import PLAIN, STOCK
 from medusa_cli.decoding.figures import NOTABLE_ERROR, PHASES
 from medusa_cli.support.tables import MISSING, Table, number, print_table
@@ -229,6 +230,9 @@ def show(document: dict[str, Any], out: Console) -> None:
         for name, method in methods.items():
             for line in step_lines(name, method["total"]):
                 out.print(line, markup=False)
+    for table in spec_bench.tables(document["spec_bench"]):
+        out.print()
+        print_table(table, out)
     for line in prediction_lines(document):
         out.print(line, markup=False)
     if busy := busy_line(document):

@@ -1,4 +1,4 @@
-"""`medusa bench MODEL`, `medusa bench kernels MODEL`, `medusa bench compare A B`: options and output."""
+"""`medusa bench MODEL`, `... kernels MODEL`, `... compare A B`, `... ablate MODEL`: options and output."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from medusa_cli.bench.methods import METHODS
+from medusa_cli.commands import bench_ablate
 from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import (
     DRAFT_PANEL,
@@ -16,6 +17,7 @@ from medusa_cli.decoding.options import (
     AcceptKind,
     DraftOptions,
     EngineOptions,
+    HeadsOption,
     ModelArgument,
     ThreadsOption,
     grouped,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from medusa_cli.bench.measure import Measurements, Plan
     from medusa_cli.bench.methods import Method
+    from medusa_cli.models.references import ModelRef
     from medusa_cli.prompts.bench_set import Prompt
 
 DEFAULT_COMMAND = "run"
@@ -82,15 +85,12 @@ def run(
             "-s", "--seed", metavar="N", min=0, max=MAX_SEED, hidden=True, help="Random seed above temperature 0."
         ),
     ] = 0,
-    heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
-    ] = None,
+    heads: HeadsOption = None,
     tree: Annotated[
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|NAME|FILE[:NAME]",
+            metavar="dynamic|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
             help="Draft tree of medusa.",
@@ -116,10 +116,10 @@ def run(
         ),
     ] = None,
     draft_model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--draft-model",
-            metavar="FILE",
+            metavar="MODEL",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
             help="A smaller model of the same vocabulary, for the method draft-model.",
@@ -162,9 +162,10 @@ def run(
         check_writable(path)
     if plot is not None:
         plots.check(plot)
+    chosen, ref, small = _methods(methods, model, heads, draft_model, synth_accept is not None, messages)
     plan = Plan(
         model,
-        _methods(methods, model, heads, draft_model, synth_accept is not None, messages),
+        chosen,
         bench_set,
         max_tokens,
         repeat,
@@ -172,9 +173,10 @@ def run(
         seed,
         engine,
         DraftOptions(heads=heads, tree=tree, accept=accept),
-        None if draft_model is None else str(draft_model),
+        None if small is None else str(small),
         draft_max,
         synth_accept,
+        ref,
     )
     _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
 
@@ -225,12 +227,13 @@ add_command(
     DEFAULT_COMMAND,
     run,
     path="medusa bench",
-    epilog="Two results: `medusa bench compare A.json B.json`.",
+    epilog="Two results: `medusa bench compare A.json B.json`. The papers' tables: `medusa bench ablate MODEL`.",
     hidden=True,
     no_args_is_help=True,
 )
 add_command(app, "compare", compare)
 add_command(app, "kernels", kernels)
+add_command(app, "ablate", bench_ablate.ablate, path="medusa bench ablate")
 
 
 def _widths(text: str) -> list[int]:
@@ -259,32 +262,32 @@ def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
 
 
 def _methods(
-    names: str | None, model: str, heads: Path | None, draft_model: Path | None, synthetic: bool, messages: Console
-) -> list[Method]:
-    """The methods that are asked for, or all that the model allows. The model is fetched where that is needed."""
+    names: str | None, model: str, heads: str | None, draft_model: str | None, synthetic: bool, messages: Console
+) -> tuple[list[Method], ModelRef, Path | None]:
+    """The methods that are asked for, or all that the model allows, and the files of the models, fetched if need be."""
     from medusa_cli.bench import methods
     from medusa_cli.converters.heads.schema import KIND_KEY
-    from medusa_cli.decoding import drafting
+    from medusa_cli.decoding import drafting, runtime
     from medusa_cli.models import gguf_files, references
 
     wanted = None if names is None else methods.parse(names)
-    for path in filter(None, (heads, draft_model)):
-        gguf_files.check_is_file(path)
-    ref = references.resolve(model, messages)
+    small = None if draft_model is None else references.resolve(draft_model, messages).path
+    ref = runtime.resolve(model, DraftOptions(heads=heads), messages)
     holds_heads = KIND_KEY in gguf_files.read_header(ref.path).metadata
     has_heads = drafting.heads_file(DraftOptions(heads=heads), ref, holds_heads) is not None
     wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
     methods.check(wanted, ref.name, has_heads, draft_model is not None, synthetic)
     _check_memory(ref.path, len(wanted), messages)
-    return wanted
+    return wanted, ref, small
 
 
 def _check_memory(model: Path, copies: int, messages: Console) -> None:
     """A remark when the methods, each with a process and a model of its own, will hardly fit into memory."""
+    from medusa_cli.models import gguf_files
     from medusa_cli.support import machine
     from medusa_cli.support.units import size
 
-    needed, (_, available) = copies * model.stat().st_size, machine.memory()
+    needed, (_, available) = copies * gguf_files.read_header(model).file_size, machine.memory()
     if available is not None and needed > available:
         messages.print(
             f"note: {copies} copies of the model need {size(needed)}, {size(available)} of memory are available: "

@@ -19,7 +19,12 @@ def convert(
         str,
         typer.Argument(metavar="HEADS", help="Folder, .safetensors or .pt file, or org/repo[@revision] on the Hub."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The GGUF to write.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", show_default=False, help="The GGUF to write.")
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the heads alone, for all quantizations of the base.")
+    ] = False,
     base: Annotated[
         str | None,
         typer.Option("--base", metavar="BASE", help="Base model: GGUF, folder or org/repo; default: what HEADS names."),
@@ -61,7 +66,9 @@ def convert(
     from medusa_cli.support import console
     from medusa_cli.support.errors import MedusaError
 
-    if output.exists() and not force and not dry_run:
+    if (output is None) != install:
+        raise typer.BadParameter("give either -o FILE or --install", param_hint="--output")
+    if output is not None and output.exists() and not force and not dry_run:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     messages = console.messages()
     conversion = Conversion(
@@ -72,12 +79,13 @@ def convert(
             quant=quant,
             heads_quant=heads_quant,
             blocks_quant=blocks_quant,
-            sidecar=sidecar,
+            sidecar=sidecar or install,
             draft_vocab=draft_vocab,
             calibration=calibration,
             allow_requantize=allow_requantize,
             strict=strict,
             threads=threads,
+            replace=force,
         ),
         messages,
     )
@@ -104,15 +112,19 @@ def _print(found: dict[str, Any], out: Console) -> None:
     if check is not None:
         shares = ", ".join(f"{share:.0%}" for share in check["top1"])
         rows.append(("check", f"equal to the source within {check['deviation']:.1e}; best token right: {shares}"))
-    rows.append(("wrote" if "bytes" in found else "would write", found["output"]))
+    done = "installed" if found["installed"] else "wrote"
     if "bytes" in found:
-        rows[-1] = ("wrote", f"{found['output']} ({size(found['bytes'])})")
+        rows.append((done, f"{found['output']} ({size(found['bytes'])})"))
+    else:
+        rows.append((f"would {'install' if found['installed'] else 'write'}", found["output"] or "the heads"))
     width = max(len(label) for label, _ in rows)
     for label, text in rows:
         out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
         out.print(text, markup=False, soft_wrap=True)
     if "bytes" in found:
-        use = (
-            f"medusa chat BASE.gguf --heads {found['output']}" if found["sidecar"] else f"medusa chat {found['output']}"
-        )
+        use = f"medusa chat {found['output']}"
+        if found["installed"]:
+            use = "medusa chat BASE, with any quantization of it"
+        elif found["sidecar"]:
+            use = f"medusa chat BASE --heads {found['output']}"
         out.print(f"\nRun it: {use}", markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.models.completion import complete_models
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 def doctor(
     model: Annotated[
-        str | None, typer.Argument(help="Also load this GGUF file (or `demo`) and show which kernels it runs on.")
+        str | None,
+        typer.Argument(help="Also load this model and show which kernels it runs on.", autocompletion=complete_models),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -47,6 +49,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
             "CPU",
             f"{found['cpu'] or 'unknown'}, {_known(found['cores_physical'])} cores, {found['cores_logical']} threads",
         ),
+        ("threads", _threads(found["threads"], found["cores_physical"])),
         ("CPU features", " ".join(found["cpu_features"]) or "unknown"),
         *_kernel_rows(found["kernels"]),
         ("memory", f"{_gib(found['memory_total'])}, {_gib(found['memory_available'])} available"),
@@ -74,6 +77,15 @@ def _print(found: dict[str, Any], out: Console) -> None:
         out.print("[green]Everything is in order.[/]")
 
 
+def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
+    """How many an answer would begin with, and why."""
+    if threads is None:
+        return "unknown"
+    others = threads["cores_of_others"]
+    why = "what other programs use is not known here" if others is None else f"other programs use {others:.1f} cores"
+    return f"{threads['now']} of {_known(cores)} without -t: {why}"
+
+
 def _kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Which kernels are selected, the instruction sets they could use here, and the types they serve."""
     if kernels is None:
@@ -96,6 +108,9 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     attention = model["attention"]
     remark = f" ({attention['remark']})" if attention["remark"] else ""
     out.print(f"Attention: {attention['kernels']}{remark}", markup=False, soft_wrap=True)
+    drafts = model["drafts"]
+    remark = f" ({drafts['remark']})" if drafts["remark"] else ""
+    out.print(f"Drafts:    a {drafts['shape']}{remark}", markup=False, soft_wrap=True)
     if not model["weights"]:
         out.print("Which kernels it runs on is not known on this platform.")
         _print_devices(model, out)

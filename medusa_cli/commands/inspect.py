@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.models.completion import complete_models
 from medusa_cli.support.units import count, size
 
 if TYPE_CHECKING:
@@ -16,22 +17,39 @@ MAX_RANKS_SHOWN = 5
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(help="A GGUF file (model, heads, or both in one), or `demo`.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A GGUF file (model, heads, or both in one), org/repo[:QUANT] on the Hub, or `demo`.",
+            autocompletion=complete_models,
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            "--tree", metavar="NAME|FILE[:NAME]", help="Draw this draft tree instead of the one stored with the heads."
+        ),
+    ] = None,
 ) -> None:
     """Show what a GGUF file holds: architecture, quantization, heads, tree, accuracies, sizes."""
     from pathlib import Path
 
+    from medusa_cli.decoding import trees
     from medusa_cli.diagnosis import inspection
-    from medusa_cli.models import demo, gguf_files, references
+    from medusa_cli.models import demo, gguf_files, names, references
+    from medusa_cli.models import heads as beside
     from medusa_cli.support import console
 
-    if file == demo.DEMO:
-        ref = references.resolve(file, console.messages())
-        heads = gguf_files.read_header(ref.heads) if ref.heads is not None and ref.heads.is_file() else None
-        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads)
+    asked = None if tree is None else trees.fixed(tree)
+    path = None if file == demo.DEMO else names.parse(file)
+    if isinstance(path, Path):
+        found = inspection.inspect_file(gguf_files.read_header(path), tree=asked)
     else:
-        found = inspection.inspect_file(gguf_files.read_header(Path(file).expanduser()))
+        messages = console.messages()
+        ref = beside.with_heads(references.resolve(file, messages), None, messages)
+        heads = gguf_files.read_header(ref.heads.path) if ref.heads and ref.heads.path.is_file() else None
+        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads, asked)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:
@@ -115,12 +133,13 @@ def _accuracy_table(accuracy: list[list[float]]) -> Any:
 
 
 def _print_tree(heads: dict[str, Any], out: Console) -> None:
-    from medusa_cli.decoding import trees
+    from medusa_cli.decoding.tree_drawing import draw
 
     out.print()
     shares = ", with the chance that each draft is accepted" if heads["accuracy"] else ""
-    out.print(f"[dim]tree of {len(heads['tree']) + 1} nodes: ranks by depth{shares}[/]")
-    for line in trees.draw(heads["tree"], heads["accuracy"]):
+    name = f"{heads['tree_name']}: " if heads["tree_name"] else ""
+    out.print(f"{name}tree of {len(heads['tree']) + 1} nodes: ranks by depth{shares}", style="dim", markup=False)
+    for line in draw(heads["tree"], heads["accuracy"]):
         out.print(line, markup=False, soft_wrap=True)
     if heads["expected_tokens_per_step"]:
         out.print(f"[dim]expected tokens per step: {heads['expected_tokens_per_step']:.2f}[/]")

@@ -7,15 +7,22 @@ from typing import Annotated
 
 import typer
 
-from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.options import MAX_SEED, ModelArgument
 from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
 
 
 def train(
-    model: Annotated[str, typer.Argument(help="The GGUF model to train heads for, or `demo`.")],
+    model: ModelArgument,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the model with its heads goes.")
-    ],
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            show_default=False,
+            help="Write the model with its heads to FILE; default: install the heads for all its quantizations.",
+        ),
+    ] = None,
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
         Kind,
@@ -80,7 +87,7 @@ def train(
     from medusa_cli.support import console
     from medusa_cli.support.errors import MedusaError
 
-    if output.exists() and not force:
+    if output is not None and output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
     if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
@@ -92,8 +99,8 @@ def train(
     training.run(
         TrainOptions(
             model=ref.path,
-            output=output,
-            sidecar=sidecar,
+            output=output or _place(ref.path, force),
+            sidecar=sidecar or output is None,
             kind=kind,
             objective=objective,
             heads=heads,
@@ -110,3 +117,12 @@ def train(
             console=messages,
         )
     )
+
+
+def _place(model: Path, force: bool) -> Path:
+    """Where heads for this model are installed."""
+    from medusa_cli.models import heads
+    from medusa_cli.models.base_file import read_base
+
+    base = read_base(model)
+    return heads.place_for(base.name, base.fingerprint, replace=force)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medusa_cli.decoding.options import (
-    DRAFT_PANEL,
     DeviceOption,
     EngineOptions,
     GpuLayersOption,
+    HeadsOption,
     ModelArgument,
     ThreadsOption,
 )
+from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +41,15 @@ def tune(
             "--text", metavar="FILE", help='Prompts like yours as JSON lines ({"prompt": ...}); default: made up.'
         ),
     ] = None,
-    heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", rich_help_panel=DRAFT_PANEL, help="Draft heads beside the model."),
-    ] = None,
+    heads: HeadsOption = None,
+    method: Annotated[
+        TreeMethod,
+        typer.Option(
+            "--method",
+            hidden=True,
+            help="How trees are found: the likeliest paths, or node by node in simulated decoding.",
+        ),
+    ] = TreeMethod.accuracies,
     threads: ThreadsOption = 0,
     n_gpu_layers: GpuLayersOption = -1,
     device: DeviceOption = None,
@@ -84,7 +90,7 @@ def tune(
     if text is not None:
         texts.prompts(text)  # what is wrong with it is said before the model is loaded
     options = EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers, device=device)
-    opened = run.open_model(model, heads, options, messages)
+    opened = run.open_model(model, heads, options, messages, method)
     if write:
         run.check_can_write(opened)
     if show:

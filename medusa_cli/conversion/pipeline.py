@@ -41,6 +41,8 @@ from medusa_cli.converters.heads.write import (
     with_draft_vocabulary,
     write_heads_file,
 )
+from medusa_cli.models import heads as installed
+from medusa_cli.models import names, references
 from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
@@ -53,10 +55,11 @@ class ConvertOptions:
 
     quant: file type of the base. heads_quant, blocks_quant: ggml types of lm_heads and residual blocks. draft_vocab:
     keep the lm_head rows of the N tokens that are most frequent in `calibration`. strict: useless heads are an error.
+    output None: heads (a sidecar) are installed for their base, in place of others where `replace` allows it.
     """
 
     heads: str
-    output: Path
+    output: Path | None
     base: str | None = None
     quant: str = "Q4_K_M"
     heads_quant: str = "Q8_0"
@@ -67,6 +70,7 @@ class ConvertOptions:
     allow_requantize: bool = False
     strict: bool = False
     threads: int = 0
+    replace: bool = False
 
     def check(self) -> None:
         """MedusaError for what cannot work, before anything is fetched."""
@@ -75,7 +79,9 @@ class ConvertOptions:
             raise MedusaError("--draft-vocab and --calibration go together: N tokens, and the text that ranks them")
         if self.calibration is not None and not self.calibration.is_file():
             raise MedusaError(f"{self.calibration}: no such text file, give one with --calibration")
-        if self.output.is_dir() or not self.output.absolute().parent.is_dir():
+        if self.output is None:
+            assert self.sidecar  # what is installed is heads alone
+        elif self.output.is_dir() or not self.output.absolute().parent.is_dir():
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
 
 
@@ -114,9 +120,13 @@ class Conversion:
         reference = options.base or source.base_reference
         if reference is None:
             raise MedusaError(f"{options.heads}: its config names no base model, give one with --base")
-        path = Path(reference).expanduser()
-        if path.is_file():
-            return Base(path.name, path, {}, True)
+        named = names.parse(reference)
+        if isinstance(named, Path):
+            if named.is_file():
+                return Base(named.name, named, {}, True)
+        elif named.quant or named.file:
+            fetched = references.resolve(reference, self.console)
+            return Base(fetched.name, fetched.path, {}, True)
         found = hub.resolve_base(reference, self.console)
         return Base(reference, found.path, found.provenance, False, open_checkpoint(found.path))
 
@@ -145,23 +155,24 @@ class Conversion:
                 "quant": self._wanted_quant() or "as it is",
                 "provenance": dict(self.base.provenance),
             },
-            "output": str(options.output),
+            "output": None if options.output is None else str(options.output),
+            "installed": options.output is None,
             "sidecar": options.sidecar,
         }
 
     def run(self) -> dict[str, Any]:
         """Writes the output; the report is the plan with what was found. MedusaError leaves no file behind."""
-        output = self.options.output.absolute()
+        place = installed.new_folder() if self.options.output is None else self.options.output.absolute().parent
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
         try:
-            with tempfile.TemporaryDirectory(prefix=f".{output.name}.", suffix=".part", dir=output.parent) as scratch:
-                report = self._convert(Path(scratch), output)
+            with tempfile.TemporaryDirectory(prefix=".convert.", suffix=".part", dir=place) as scratch:
+                report = self._convert(Path(scratch))
         except OSError as error:
-            raise explain_os_error(error, output) from error
+            raise explain_os_error(error, self.options.output or place) from error
         return report
 
-    def _convert(self, scratch: Path, output: Path) -> dict[str, Any]:
+    def _convert(self, scratch: Path) -> dict[str, Any]:
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
         self._check_base(metadata)
@@ -171,19 +182,31 @@ class Conversion:
         if source.kind == "hydra++":
             source = _with_prefix_keys(source, metadata)
         name = str(metadata.get("general.name") or self.base.name)
+        output = self._output(name, fingerprint(metadata))
         heads_plan = self._heads_plan(name, fingerprint(metadata))
-        heads = scratch / "heads.gguf"
+        heads_file = scratch / "heads.gguf"
         with self._phase("Writing heads", "bytes") as bar:
-            write_heads_file(heads, source, heads_plan, bar.update)
-        finished = heads
+            write_heads_file(heads_file, source, heads_plan, bar.update)
+        finished = heads_file
         if not self.options.sidecar:
             finished = scratch / "joined.gguf"
             with self._phase("Joining", "bytes") as bar:
-                single_file.join(base, heads, finished, bar.update)
+                single_file.join(base, heads_file, finished, bar.update)
         types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
         report = {**self.plan(), **self._self_check(base, finished, source, types)}
         _finish(finished, output)
-        return {**report, "bytes": output.stat().st_size, "seconds": self.seconds}
+        return {
+            **report,
+            "output": str(self.options.output or output),
+            "bytes": output.stat().st_size,
+            "seconds": self.seconds,
+        }
+
+    def _output(self, base_name: str, base_fingerprint: str) -> Path:
+        """Where the result goes. MedusaError where heads are installed that are not to be replaced."""
+        if self.options.output is not None:
+            return self.options.output.absolute()
+        return installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
 
     @contextlib.contextmanager
     def _phase(self, title: str, unit: str) -> Iterator[Bar]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_cli.decoding import devices, trees
+from medusa_cli.decoding import devices, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.options import DraftOptions
-from medusa_cli.decoding.trees import Choices, DynamicStart, NamedTree
+from medusa_cli.decoding.tree_shapes import RandomTree
+from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
 from medusa_cli.models.references import ModelRef
 from medusa_cli.support.errors import MedusaError
 
@@ -55,7 +57,7 @@ class FixedTree:
     """A tree that is the same in each step: `choices`, without those that the heads cannot fill, cut to `max_nodes`."""
 
     choices: Choices
-    max_nodes: int = trees.MAX_NODES
+    max_nodes: int = tree_shapes.MAX_NODES
 
 
 Tree = FixedTree | DynamicStart
@@ -100,12 +102,12 @@ def uses_profile(options: DraftOptions) -> bool:
 
 
 def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path | None:
-    """The file that heads are read from: --heads, else the model file itself, else what came with the reference."""
+    """The file that heads are read from: that asked for, else the model file itself, else what was found for it."""
     if not may_use_heads(options):
         return None
-    if options.heads is not None:
-        return options.heads
-    return ref.path if holds_heads else ref.heads
+    if holds_heads and not (ref.heads and ref.heads.asked):
+        return ref.path
+    return ref.heads.path if ref.heads else None
 
 
 def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
@@ -113,14 +115,12 @@ def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
     path = heads_file(options, model.ref, model.holds_heads)
     if path is None and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
         raise MedusaError(f"--tree needs draft heads, and {model.ref.name} has none: give --heads FILE")
-    if path is not None and model.is_recurrent:
-        raise MedusaError(f"{recurrent(model)} a tree of drafts: run it with --no-spec")
     return path
 
 
 def recurrent(model: ModelFacts) -> str:
-    """The beginning of what is said of a recurrent model: what it cannot check comes next."""
-    return f"{model.ref.name} is a recurrent model ({model.architecture}), which cannot check"
+    """The beginning of what is said of a recurrent model: what cannot be done comes next."""
+    return f"{model.ref.name} is a recurrent model ({model.architecture}), which follows a chain of drafts, no tree"
 
 
 def plan(
@@ -129,7 +129,7 @@ def plan(
     heads: HeadsFacts | None = None,
     tuned: Tuned | None = None,
     *,
-    tree: NamedTree | None = None,
+    tree: AskedTree | None = None,
     seeded: bool = False,
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
@@ -139,14 +139,16 @@ def plan(
     the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
-    lookup = _lookup(options, model, seeded)
-    recycling = _recycling(options, model)
+    lookup = _lookup(options, seeded)
+    recycling = bool(options.recycling) and not options.no_spec
     if path is None:
         return DraftPlan(lookup=lookup, recycling=recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
-    name, chosen = _named(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    if model.is_recurrent and isinstance(chosen, FixedTree):
+        chosen = _chain(chosen, model, asked=tree is not None)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options)
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
@@ -158,28 +160,40 @@ def _is_default(options: DraftOptions) -> bool:
     return options.tree in (None, trees.STATIC)
 
 
-def _lookup(options: DraftOptions, model: ModelFacts, seeded: bool) -> bool:
-    """As asked for, else unless a tree or a seed is given. MedusaError when the model cannot."""
+def _lookup(options: DraftOptions, seeded: bool) -> bool:
+    """As asked for, else unless a tree or a seed is given."""
     if options.no_spec:
         return False
     if options.lookup is not None:
-        if options.lookup and model.is_recurrent:
-            raise MedusaError(f"{recurrent(model)} drafts: leave out --lookup")
         return options.lookup
-    return _is_default(options) and not seeded and not model.is_recurrent
+    return _is_default(options) and not seeded
 
 
-def _recycling(options: DraftOptions, model: ModelFacts) -> bool:
-    """As asked for. MedusaError when the model cannot."""
-    if options.no_spec or not options.recycling:
-        return False
-    if model.is_recurrent:
-        raise MedusaError(f"{recurrent(model)} drafts: leave out --recycling")
-    return True
+def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
+    """The likeliest path of the tree. MedusaError when the person asked for one that branches."""
+    path = [choice for choice in tree.choices if not any(choice)]
+    if asked and len(path) < len(tree.choices):
+        raise MedusaError(f"{recurrent(model)}: leave out --tree, or give one path ([0], [0, 0], ...)")
+    return dataclasses.replace(tree, choices=path)
 
 
-def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
-    """A tree that the person wrote is used as it stands: MedusaError when the heads cannot fill it."""
+def check_context(plan: DraftPlan, context: int) -> None:
+    """MedusaError where a tree that was asked for has more nodes than a context of that size (0: its default) holds."""
+    if isinstance(plan.tree, FixedTree) and 0 < context <= len(plan.tree.choices):
+        raise MedusaError(
+            f"{plan.tree_name} has {len(plan.tree.choices) + 1} nodes, the context holds {context} tokens: "
+            "give a smaller tree or a larger -c"
+        )
+
+
+def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
+    """(name, tree) of one that was asked for; None where it holds no node that the heads can fill.
+
+    What the person wrote is used as it stands: MedusaError when the heads cannot fill it.
+    """
+    if isinstance(tree, RandomTree):
+        widths = tree.widths(heads.head_count, heads.output_rows)
+        return tree_shapes.cartesian_name(widths), FixedTree(tree_shapes.cartesian(widths))
     if not tree.strict:
         return _clipped(tree.name, FixedTree(tree.choices), heads)
     depth = max(map(len, tree.choices), default=0)
@@ -187,7 +201,7 @@ def _named(tree: NamedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
     if depth > heads.head_count:
         raise MedusaError(
             f"{tree.name}: the tree is {depth} deep, the heads draft {heads.head_count} tokens: "
-            f"leave out the choices longer than {heads.head_count}"
+            f"leave out what is deeper than {heads.head_count}"
         )
     if max_rank >= heads.output_rows:
         raise MedusaError(f"{tree.name}: rank {max_rank} is past the heads' {heads.output_rows} tokens")

@@ -22,7 +22,28 @@ STAT_KEYS = (
     "peak_rss_bytes",
     "tree_nodes",
     "accept",
+    "threads",
 )
+
+
+THREAD_REASONS = {
+    "asked": "as asked for",
+    "all": "one for each core",
+    "others": "other programs keep the processor busy",
+    "slower": "more were slower",
+}
+"""Why that many threads ran, by the engine's word for it."""
+
+
+def threads_line(threads: dict[str, Any]) -> str:
+    """With how many threads most steps ran, of how many, and why; "-" where nothing was measured."""
+    steps = threads.get("steps") or {}
+    if not steps or not threads.get("most"):
+        return "-"
+    usual = max(steps, key=lambda count: steps[count])
+    share = 100 * steps[usual] // sum(steps.values())
+    mostly = "" if share == 100 else f" in {share}% of steps"
+    return f"{usual} of {threads['most']}{mostly}: {THREAD_REASONS[threads['reason']]}"
 
 
 def _rate(value: Any, digits: int) -> str:
@@ -72,6 +93,7 @@ def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tup
     rows += [
         ("tree", f"{stats.get('tree_nodes', 1)} nodes, accept {stats.get('accept', '-')}"),
         ("time", "  ".join(f"{phase} {timings.get(phase, 0.0):.0f} ms" for phase in PHASES)),
+        ("threads", threads_line(stats.get("threads") or {})),
         ("first token", f"after {_rate(stats.get('ttft_ms'), 0)} ms"),
         ("seed", str(seed)),
         ("context", f"{used} of {n_ctx} tokens"),

@@ -61,11 +61,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Context:
-    """Tokens of a context and the types of its cache."""
+    """Tokens of a context and the types of its cache.
+
+    sequences: so many of that length, which do not see one another.
+    """
 
     tokens: int
     type_k: str = "f16"
     type_v: str = "f16"
+    sequences: int = 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def needed(shape: Shape, context: Context, count: int) -> int:
     first = max(len(shape.layers) - (count - 1), 0)
     cells = -(-max(context.tokens, 1) // CELL_STEP) * CELL_STEP
     bits = [
-        cells * (keys * CACHE_BITS[context.type_k] + values * CACHE_BITS[context.type_v])
+        cells * context.sequences * (keys * CACHE_BITS[context.type_k] + values * CACHE_BITS[context.type_v])
         for keys, values in zip(shape.keys[first:], shape.values[first:], strict=True)
     ]
     return shape.output + shape.heads + sum(shape.layers[first:]) + int(sum(bits) / 8) + _computed(shape, cells)

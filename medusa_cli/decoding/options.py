@@ -13,10 +13,11 @@ import re
 import typing
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from medusa_cli.models.completion import complete_models
 
 ENGINE_PANEL = "Model and engine"
 SAMPLING_PANEL = "Sampling"
@@ -25,11 +26,12 @@ MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
 """Of answers in a chat; those of `medusa generate` are greedy."""
 
-ModelArgument = Annotated[str, typer.Argument(help="A GGUF file, or `demo` (fetched once, then cached).")]
+MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
+ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)]
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: physical cores."
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: as cores are free."
     ),
 ]
 GpuLayersOption = Annotated[
@@ -53,6 +55,17 @@ DeviceOption = Annotated[
         rich_help_panel=ENGINE_PANEL,
         hidden=True,
         help="Devices for the layers, as `medusa doctor` names them; none: the CPU alone. Default: all GPUs.",
+    ),
+]
+
+
+HeadsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--heads",
+        metavar="HEADS",
+        rich_help_panel=DRAFT_PANEL,
+        help="Draft heads beside the model: a GGUF file, or org/repo on the Hub. Default: those found for it.",
     ),
 ]
 
@@ -115,23 +128,16 @@ class EngineOptions:
 class DraftOptions:
     """What drafts, in which tree, and how drafts are accepted."""
 
-    heads: Annotated[
-        Path | None,
-        typer.Option(
-            "--heads",
-            metavar="FILE",
-            rich_help_panel=DRAFT_PANEL,
-            help="Draft heads beside the model (a sidecar GGUF).",
-        ),
-    ] = None
+    heads: HeadsOption = None
     tree: Annotated[
         str | None,
         typer.Option(
             "--tree",
-            metavar="dynamic|static|NAME|FILE[:NAME]",
+            metavar="dynamic|static|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft tree: grown in each step, the best fixed one, a built-in one, or JSON file of choices.",
+            help="Draft tree: grown in each step, the best fixed one, a built-in one, cartesian:3,2,2, random:64, or a "
+            "JSON file of choices.",
         ),
     ] = None
     no_heads: Annotated[

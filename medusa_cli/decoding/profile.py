@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from medusa_cli import native
 
-FORMAT = 4
+FORMAT = 5
 STOCK = "llama.cpp"
 """What kernels are called that are not ours."""
 SAMPLE_BYTES = 1 << 20
@@ -123,6 +123,19 @@ def load(key: Key) -> dict[str, Any] | None:
         tuned_of(found)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path) from error
+    return found
+
+
+def pairs() -> set[tuple[str, str]]:
+    """The (model, heads) that were tuned with this release on this machine, by content_hash()."""
+    found = set()
+    for path in folder().glob("*.json"):
+        try:
+            key = json.loads(path.read_text(encoding="utf-8"))["key"]
+            if (key["medusa"], key["cpu"]) == (__version__, machine.cpu_name()):
+                found.add((str(key["base_content"]), str(key["heads"])))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
     return found
 
 

@@ -13,7 +13,7 @@ from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, Model
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message
-from medusa_cli.models import gguf_files, references
+from medusa_cli.models import heads, references
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def open_engine(
     # Everything cheap is checked before the model is loaded.
     named = drafting.named_tree(draft)
     tree = None if named is None else trees.resolve(named)
-    if draft.heads and drafting.may_use_heads(draft):
-        gguf_files.check_is_file(draft.heads)
-    ref = references.resolve(reference, console)
+    ref = resolve(reference, draft, console)
 
     def load(layers: int) -> Engine:
         return _open(ref, options, draft, layers, tree, console, seeded)
@@ -98,31 +96,42 @@ def open_engine(
     return within_memory(ref, options, draft, console, load)
 
 
+def resolve(reference: str, draft: DraftOptions, console: Console) -> references.ModelRef:
+    """The model's files, with the heads that the options mean or that are found for it."""
+    if not drafting.may_use_heads(draft):
+        return references.resolve(reference, console)
+    if draft.heads is not None:
+        heads.check(draft.heads)
+    return heads.with_heads(references.resolve(reference, console), draft.heads, console)
+
+
 def _open(
     ref: references.ModelRef,
     options: EngineOptions,
     draft: DraftOptions,
     layers: int,
-    tree: drafting.NamedTree | None,
+    tree: trees.AskedTree | None,
     console: Console,
     seeded: bool,
 ) -> Engine:
     """The engine with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
     model = load_model(ref.path, layers, console, options.device)
     facts = model_facts(ref, model)
-    heads = heads_facts = tuned = None
+    loaded = heads_facts = tuned = None
     if (path := drafting.heads_to_load(draft, facts)) is not None:
-        heads = load_heads(model, path, ref, console)
-        heads_facts = HeadsFacts(heads.head_count, heads.output_rows, heads.tree)
+        loaded = load_heads(model, path, ref, console)
+        heads_facts = HeadsFacts(loaded.head_count, loaded.output_rows, loaded.tree)
         if drafting.uses_profile(draft):
             from medusa_cli.decoding import profile
 
             tuned = profile.tuned(model, path, options, console)
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
+    if tree is not None:
+        drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-    session = open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
-    return Engine(ref.name, model, heads, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
+    session = plan_session(model, loaded, plan, options)
+    return Engine(ref.name, model, loaded, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx))
 
 
 def within_memory(
@@ -178,17 +187,24 @@ def _sizes(
     file = native.read_gguf(str(ref.path))
     path = drafting.heads_file(draft, ref, schema.VERSION_KEY in file.metadata)
     tensors = native.read_gguf(str(path)).tensors if path is not None and path.is_file() else []
-    heads = [tensor for tensor in tensors if schema.is_of_heads(tensor.name)]
+    of_heads = [tensor for tensor in tensors if schema.is_of_heads(tensor.name)]
     most = engine_default("n_ctx")
     trained = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length") or most
     tokens = options.ctx_size or min(trained, most)
     context = offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
-    return offload.shape_of(file, heads), context
+    return offload.shape_of(file, of_heads), context
 
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:
     """What a plan is made from."""
     return ModelFacts(ref, model.architecture, model.is_recurrent, devices.kind_of(model.backend), model.has_heads)
+
+
+def plan_session(
+    model: native.Model, heads: native.Heads | None, plan: DraftPlan, options: EngineOptions
+) -> native.Session:
+    """A session that drafts as the plan says."""
+    return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling)
 
 
 def open_session(
@@ -248,15 +264,15 @@ def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | No
 
 def load_heads(model: native.Model, path: Path, ref: references.ModelRef, console: Console) -> native.Heads:
     """Loads heads for `model`. Shapes or a vocabulary of another base are an error, another name of it is a remark."""
-    if path == ref.heads and not path.is_file():
+    if ref.heads and ref.heads.origin is references.Origin.shipped and not ref.heads.path.is_file():
         raise MedusaError(f"the heads of {ref.name} are missing ({path}): reinstall medusa-cli, or use --no-spec")
     from medusa_cli import native
     from medusa_cli.converters.gguf.fingerprint import fingerprint
     from medusa_cli.converters.heads.schema import BASE_FINGERPRINT_KEY, BASE_NAME_KEY
 
-    heads = native.Heads(model, str(path))
+    loaded = native.Heads(model, str(path))
     if path.samefile(model.path):
-        return heads
+        return loaded
     wanted, base = native.read_gguf(str(path)).metadata, native.read_gguf(model.path).metadata
     made_for, found = wanted.get(BASE_FINGERPRINT_KEY), fingerprint(base)
     if made_for is not None and made_for != found:
@@ -264,4 +280,4 @@ def load_heads(model: native.Model, path: Path, ref: references.ModelRef, consol
     names = wanted.get(BASE_NAME_KEY), base.get("general.name")
     if all(names) and names[0] != names[1]:
         console.print(f"note: the heads were made for {names[0]}, this model is {names[1]}", markup=False)
-    return heads
+    return loaded

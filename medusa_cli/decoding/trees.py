@@ -1,4 +1,4 @@
-"""Draft trees by name or file, and how they are drawn. A tree is a list of choices, each a path of ranks."""
+"""Draft trees by name, rule or file. A tree is a list of choices, each a path of ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from medusa_cli.decoding import tree_shapes
+from medusa_cli.decoding.tree_shapes import Choices, RandomTree
 from medusa_cli.support.errors import MedusaError
 
-Choices = list[list[int]]
 BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
-MAX_NODES = 256
-"""Most nodes that the engine takes, root included."""
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
 DYNAMIC = "dynamic"
@@ -44,6 +43,10 @@ class NamedTree:
     strict: bool = False
 
 
+AskedTree = NamedTree | RandomTree
+"""What a --tree argument names."""
+
+
 @functools.cache
 def built_in() -> dict[str, Choices]:
     """The trees shipped with medusa, by name."""
@@ -56,13 +59,19 @@ def named(name: str) -> NamedTree:
         return NamedTree(name, built_in()[name])
     except KeyError:
         names = ", ".join(sorted([*built_in(), DYNAMIC, STATIC]))
-        raise MedusaError(f"no tree named {name!r}: there are {names}, or give a JSON file") from None
+        raise MedusaError(
+            f"no tree named {name!r}: there are {names}, {tree_shapes.SPELLING}, or give a JSON file"
+        ) from None
 
 
-def resolve(argument: str) -> NamedTree:
-    """A `--tree` argument but DYNAMIC and STATIC: a built-in NAME, a FILE, or FILE:NAME. MedusaError for any other."""
+def resolve(argument: str) -> AskedTree:
+    """A `--tree` argument but DYNAMIC and STATIC: a NAME, a rule, a FILE, or FILE:NAME. MedusaError for any other."""
     if argument in built_in():
         return named(argument)
+    if argument.startswith(f"{tree_shapes.CARTESIAN}:"):
+        return NamedTree(argument, tree_shapes.parse_cartesian(argument), strict=True)
+    if argument.startswith(f"{tree_shapes.RANDOM}:"):
+        return tree_shapes.parse_random(argument)
     path, name = Path(argument), ""
     if not path.exists() and ":" in argument:
         before, _, after = argument.rpartition(":")
@@ -74,6 +83,13 @@ def resolve(argument: str) -> NamedTree:
             raise MedusaError(f"no such tree file: {argument}")
         return named(argument)
     return _from_file(path, name)
+
+
+def fixed(argument: str) -> AskedTree:
+    """resolve() where DYNAMIC and STATIC are no answer. MedusaError for those, too."""
+    if argument in (DYNAMIC, STATIC):
+        raise MedusaError(f"{argument} is no tree but a way to choose one: give a name, {tree_shapes.SPELLING}, a file")
+    return resolve(argument)
 
 
 def _from_file(path: Path, name: str) -> NamedTree:
@@ -131,39 +147,3 @@ def probabilities(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list
             product = product * accuracy[depth][rank] if known and product is not None else None
         result.append(product)
     return result
-
-
-def draw(choices: Choices, accuracy: Sequence[Sequence[float]] = ()) -> list[str]:
-    """The tree on its side: one line a leaf, one column a depth, each node its rank and, if known, P(accepted)."""
-    chance = {tuple(choice): p for choice, p in zip(choices, probabilities(choices, accuracy), strict=True)}
-    children: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-    for choice in chance:
-        children.setdefault(choice[:-1], []).append(choice)
-
-    def label(node: tuple[int, ...]) -> str:
-        if not node:
-            return "root"
-        p = chance[node]
-        return f"{node[-1]}" if p is None else f"{node[-1]} {100 * p:.0f}%" if p >= 0.01 else f"{node[-1]} <1%"
-
-    widths: dict[int, int] = {0: 4}
-    for node in chance:
-        widths[len(node)] = max(widths.get(len(node), 0), len(label(node)))
-
-    def lines(node: tuple[int, ...]) -> list[str]:
-        below = sorted(children.get(node, []))
-        if not below:
-            return [label(node)]
-        width = widths[len(node)]
-        result = []
-        for index, child in enumerate(below):
-            last = index == len(below) - 1
-            joint = ("─" if last else "┬") if index == 0 else ("└" if last else "├")
-            for row, text in enumerate(lines(child)):
-                first = index == 0 and row == 0
-                start = label(node).ljust(width) if first else " " * width
-                link = joint if row == 0 else " " if last else "│"
-                result.append(f"{start} {link}{'─' if row == 0 else ' '} {text}")
-        return result
-
-    return lines(())

@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli.converters.gguf.file_types import FILE_TYPES
 from medusa_cli.converters.heads import schema
-from medusa_cli.decoding import trees
+from medusa_cli.decoding import drafting, trees
+from medusa_cli.decoding.trees import AskedTree
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
     from medusa_cli import native
 
+MOST_RANKS = 1 << 16
+"""Of heads over the whole vocabulary, whose size a file of heads alone does not tell."""
 
-def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) -> dict[str, Any]:
+
+def inspect_file(
+    gguf: native.GgufFile, heads: native.GgufFile | None = None, tree: AskedTree | None = None
+) -> dict[str, Any]:
     """The report on one file, JSON-ready. heads: a sidecar that belongs to it (the demo), reported as its heads.
+
+    tree: reported in place of the one that is stored with the heads; MedusaError where they cannot fill it.
 
     "content" is "model", "single file" (model with heads) or "heads" (sidecar). Keys that do not apply are None.
     """
@@ -25,6 +33,8 @@ def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) ->
     sidecar = metadata.get("general.architecture") == schema.ARCHITECTURE
     content = "heads" if sidecar else "single file" if own_heads else "model"
     head_source = heads if heads is not None else gguf if own_heads or sidecar else None
+    if tree is not None and head_source is None:
+        raise MedusaError(f"--tree needs draft heads, and {gguf.path} has none: give a file with heads")
     return {
         "path": gguf.path,
         "file_size": gguf.file_size,
@@ -39,7 +49,7 @@ def inspect_file(gguf: native.GgufFile, heads: native.GgufFile | None = None) ->
         "layers": _of_architecture(metadata, "block_count"),
         "vocabulary": _vocabulary(gguf.path, metadata),
         "chat_template": None if sidecar else bool(metadata.get("tokenizer.chat_template")),
-        "heads": None if head_source is None else _heads(head_source),
+        "heads": None if head_source is None else _heads(head_source, tree),
     }
 
 
@@ -88,7 +98,7 @@ def _quantization(tensors: list[native.GgufTensor], metadata: dict[str, Any]) ->
     }
 
 
-def _heads(gguf: native.GgufFile) -> dict[str, Any]:
+def _heads(gguf: native.GgufFile, asked: AskedTree | None) -> dict[str, Any]:
     """The heads' part of the report. MedusaError for a layout of another version or damaged keys."""
     metadata = gguf.metadata
     version = metadata.get(schema.VERSION_KEY)
@@ -96,6 +106,9 @@ def _heads(gguf: native.GgufFile) -> dict[str, Any]:
         raise MedusaError(f"{gguf.path}: heads of layout version {version!r}, this medusa knows {schema.VERSION}")
     tensors = _head_tensors(gguf)
     choices, accuracy = _tree(gguf.path, metadata), _accuracy(gguf.path, metadata)
+    name = None
+    if asked is not None:
+        name, choices = _asked(asked, metadata)
     shares = _array(gguf.path, metadata, schema.SELF_CHECK_KEY, float)
     return {
         "path": gguf.path,
@@ -113,9 +126,22 @@ def _heads(gguf: native.GgufFile) -> dict[str, Any]:
         "base_source": _under(metadata, schema.BASE_SOURCE_KEYS),
         "check_top1": [None if math.isnan(share) else share for share in shares],
         "accuracy": accuracy,
+        "tree_name": name,
         "tree": choices,
         "expected_tokens_per_step": _expected(choices, accuracy),
     }
+
+
+def _asked(tree: AskedTree, metadata: dict[str, Any]) -> tuple[str, trees.Choices]:
+    """The tree as a session would have it: one by name without what the heads cannot fill."""
+    from medusa_cli import native
+
+    heads = metadata.get(schema.HEAD_COUNT_KEY, 0)
+    rows = metadata.get(schema.DRAFT_VOCAB_SIZE_KEY) or MOST_RANKS
+    name, found = drafting.filled(tree, drafting.HeadsFacts(heads, rows, []))
+    if not isinstance(found, drafting.FixedTree):
+        return name, []
+    return name, [list(choice) for choice in native.Tree(found.choices).clipped(heads, rows).choices]
 
 
 def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:

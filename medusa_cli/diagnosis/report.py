@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import shutil
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
 TREE_NODES = 16
 """Of the tree that transfers are told for."""
+MEASURING_SECONDS = 0.25
+"""That the engine takes to see what other programs use."""
 KERNELS_OFF = "off"
 """What MEDUSA_ISA says to keep llama.cpp's kernels."""
 
@@ -59,6 +62,7 @@ def _engine(problems: list[str]) -> dict[str, Any]:
         return {
             "libllama": native.libllama_version(),
             "cores_physical": native.physical_cores(),
+            "threads": _threads(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
             "kernels": _kernels(native.kernel_info(), problems),
@@ -66,7 +70,25 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     except Exception as error:  # whatever is broken, the rest of the report is wanted
         reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
         problems.append(reason)
-        return {"libllama": None, "cores_physical": None, "devices": [], "cpu_features": [], "kernels": None}
+        return {
+            "libllama": None,
+            "cores_physical": None,
+            "threads": None,
+            "devices": [],
+            "cpu_features": [],
+            "kernels": None,
+        }
+
+
+def _threads() -> dict[str, Any]:
+    """{"now", "cores_of_others"}: how many threads an answer would begin with, and what other programs use."""
+    from medusa_cli import native
+
+    now, others = native.thread_advice()
+    if others is None:  # too early to tell, or it is never told
+        time.sleep(MEASURING_SECONDS)
+        now, others = native.thread_advice()
+    return {"now": now, "cores_of_others": others}
 
 
 def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
@@ -80,7 +102,8 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
-    "attention": {"kernels", "remark"}, "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
+    "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
+    "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
     "to_host": {"nodes", "logits", "states", "heads", "total"} or None}; no weights and nothing to run on where the
     platform does not tell. to_host: bytes of a step, None where all runs on the CPU. It is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
@@ -107,6 +130,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         "description": model.description,
         "weights": weights,
         "attention": attention,
+        "drafts": _DRAFTS[native.draft_memory(model)],
         "layers": model.n_layer,
         "runs_on": [
             {
@@ -142,6 +166,17 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, int]:
     rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
     return {"nodes": tree.size, **dataclasses.asdict(found), "total": found.total}
+
+
+_DRAFTS: dict[str, dict[str, str | None]] = {
+    "cells": {"shape": "tree", "remark": None},
+    "snapshots": {"shape": "chain", "remark": "a recurrent state, which steps back over what is refused"},
+    "copies": {
+        "shape": "chain",
+        "remark": "a recurrent state: behind a refused draft, what was accepted of it is decoded again",
+    },
+}
+"""By native.draft_memory()."""
 
 
 def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.gguf.header import TensorInfo, read_header
 from medusa_cli.converters.heads.schema import is_of_heads
+from medusa_cli.models import quantizations
 from medusa_cli.support.errors import MedusaError
 
 EMBEDDING_NAME = "token_embd.weight"
@@ -35,12 +37,15 @@ class BaseModel:
     output: TensorInfo
     embedding: TensorInfo | None
     """Token embeddings; None where the file has none of this shape."""
-    data_at: int
-    """Where tensor data begins in the file, bytes."""
+    places: Mapping[str, tuple[Path, int]]
+    """For embedding and output by name: their file, and where tensor data begins in it, bytes."""
+    parts: int = 1
+    """Files of a split model, `path` being the first."""
 
 
 def read_base(path: Path) -> BaseModel:
     """MedusaError for files that are no language model, carry heads already or have no usable output matrix."""
+    paths = [path.with_name(name) for name in quantizations.parts_of(path.name)] or [path]
     header, size = read_header(path)
     if any(is_of_heads(entry.key) for entry in header.kv):
         raise MedusaError(f"{path}: carries heads already, take it apart with `medusa split` and train its base")
@@ -49,7 +54,12 @@ def read_base(path: Path) -> BaseModel:
         print_ = fingerprint(metadata)
     except MedusaError as error:
         raise MedusaError(f"{path}: {error}") from None
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors: dict[str, TensorInfo] = {}
+    places: dict[str, tuple[Path, int]] = {}
+    for part in paths:
+        found, _ = read_header(part)
+        tensors |= {tensor.name: tensor for tensor in found.tensors}
+        places |= {tensor.name: (part, found.data_offset) for tensor in found.tensors}
     architecture = str(metadata["general.architecture"])
     n_embd = int(metadata[f"{architecture}.embedding_length"])
     output = next((tensors[name] for name in OUTPUT_NAMES if name in tensors), None)
@@ -70,7 +80,8 @@ def read_base(path: Path) -> BaseModel:
         n_vocab=output.shape[1],
         output=output,
         embedding=embedding if embedding is not None and embedding.shape == output.shape else None,
-        data_at=header.data_offset,
+        places={name: places[name] for name in OUTPUT_NAMES if name in places},
+        parts=len(paths),
     )
 
 
@@ -94,7 +105,8 @@ def matrix_rows(base: BaseModel, matrix: TensorInfo, rows: NDArray[np.integer]) 
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < base.n_vocab:
         raise MedusaError(f"{base.path}: {matrix.name} has {base.n_vocab} rows, fewer than the tokens in use")
     shape = (base.n_vocab, matrix.nbytes // base.n_vocab)
-    data = np.memmap(base.path, np.uint8, "r", base.data_at + matrix.offset, shape)
+    path, data_at = base.places[matrix.name]
+    data = np.memmap(path, np.uint8, "r", data_at + matrix.offset, shape)
     try:
         values = dequantize(np.ascontiguousarray(data[rows]), GGMLQuantizationType(matrix.type))
     except NotImplementedError as error:

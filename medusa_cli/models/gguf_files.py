@@ -29,7 +29,7 @@ def check_is_file(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError as error:
-        raise MedusaError(f"no such file: {path}: give a GGUF file, or `demo`") from error
+        raise MedusaError(f"no such file: {path}: give a GGUF file, org/repo on the Hub, or `demo`") from error
     except OSError as error:
         raise MedusaError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     if magic != b"GGUF":

@@ -1,12 +1,13 @@
-"""Model references: a path to a GGUF file, or `demo`, which is fetched once and kept in the cache."""
+"""Model references: a path to a GGUF file, a name on the Hub, or `demo`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.models import demo
+from medusa_cli.models import demo, names
 from medusa_cli.models.gguf_files import read_header
 from medusa_cli.support.errors import MedusaError
 
@@ -17,24 +18,56 @@ if TYPE_CHECKING:
 HEADS_ARCHITECTURE = "medusa"
 
 
+class Origin(Enum):
+    """Where the heads of a model come from."""
+
+    given = "given"
+    shipped = "shipped"
+    repository = "repository"
+    installed = "installed"
+
+
+@dataclass(frozen=True)
+class HeadsRef:
+    """A file of draft heads. asked: the person named them, so they come before those that the model's file holds."""
+
+    path: Path
+    origin: Origin
+    asked: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the file is the person's to change."""
+        return self.origin in (Origin.given, Origin.installed)
+
+
 @dataclass(frozen=True)
 class ModelRef:
-    """A model that is there to be loaded. heads: the draft heads that come with the reference, if any."""
+    """A model that is there to be loaded. heads: the draft heads for it, besides those in its own file."""
 
     name: str
     path: Path
-    heads: Path | None = None
+    heads: HeadsRef | None = None
 
 
 def resolve(reference: str, console: Console) -> ModelRef:
-    """The files behind a reference. `demo` is fetched when it is not cached yet (progress on `console`).
+    """The files behind a reference, with the heads that come with them. What is not here yet is fetched.
 
-    MedusaError: no such file, a directory, not a GGUF, damaged, or heads where a model is needed.
+    MedusaError: no such file, a directory, not a GGUF, damaged, heads where a model is needed; see remote.fetch_model()
+    for names on the Hub.
     """
     if reference == demo.DEMO:
-        return ModelRef(demo.DEMO, demo.demo_base(console), demo.DEMO_HEADS)
-    path = Path(reference).expanduser()
-    header = read_header(path)
+        return ModelRef(demo.DEMO, demo.demo_base(console), HeadsRef(demo.DEMO_HEADS, Origin.shipped))
+    found = names.parse(reference)
+    if isinstance(found, Path):
+        ref = ModelRef(found.name, found)
+    else:
+        from medusa_cli.models import remote
+
+        fetched = remote.fetch_model(found, console)
+        heads = HeadsRef(fetched.heads[0], Origin.repository) if fetched.heads else None
+        ref = ModelRef(str(fetched.name), fetched.path, heads)
+    header = read_header(ref.path)
     if header.metadata.get("general.architecture") == HEADS_ARCHITECTURE:
-        raise MedusaError(f"{path} holds draft heads, not a model: give the model, and --heads {path}")
-    return ModelRef(path.name, path)
+        raise MedusaError(f"{ref.path} holds draft heads, not a model: give the model, and --heads {reference}")
+    return ref

@@ -65,7 +65,8 @@ def report(error: BaseException) -> int:
 
 
 def print_error(message: str) -> None:
-    """Prints `error: message` on stderr as one line."""
+    """Prints `error: message` on stderr as one line, without what a terminal would not show as it stands."""
+    message = "".join(character if character.isprintable() else "?" for character in message)
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     label = "\x1b[1;31merror:\x1b[0m" if red else "error:"
     print(f"{label} {message}", file=sys.stderr, flush=True)

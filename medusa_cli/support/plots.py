@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 FORMATS = (".svg", ".png", ".pdf")
 
 
-def check(path: Path) -> None:
-    """MedusaError when no picture could be written to `path`, before anything is measured."""
+def check(path: Path, option: str = "--plot") -> None:
+    """MedusaError when no picture could be written to `path`, before anything is measured. option: what asks for it."""
     if path.suffix.lower() not in FORMATS:
         raise MedusaError(f"{path}: a plot is {', '.join(FORMATS)}: give a name with one of these endings")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise MedusaError("--plot needs matplotlib: run `pip install 'medusa-cli[plot]'`") from error
+        raise MedusaError(f"{option} needs matplotlib: run `pip install 'medusa-cli[plot]'`") from error
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -15,11 +15,12 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """Texts; the first column is aligned left, the others right."""
+    """Texts; the first column is aligned left, the others right. folds: the first one, where a terminal is narrow."""
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
+    folds: bool = False
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -37,7 +38,10 @@ def print_table(table: Table, out: Console) -> None:
         pad_edge=False, padding=(0, 2, 0, 0), show_edge=False,
     )  # fmt: skip
     for at, header in enumerate(table.headers):
-        made.add_column(header, justify="right" if at else "left", no_wrap=True)
+        folds = table.folds and not at
+        made.add_column(
+            header, justify="right" if at else "left", no_wrap=not folds, overflow="fold" if folds else "ellipsis"
+        )
     for row in table.rows:
         made.add_row(*row)
     out.print(made)

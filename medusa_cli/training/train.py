@@ -29,6 +29,10 @@ def run(options: TrainOptions) -> TrainResult:
     options.check()
     require_torch()
     base = read_base(options.model)
+    if base.parts > 1 and not options.sidecar:
+        raise MedusaError(
+            f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or say --sidecar"
+        )
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
     remove_leftovers(folder, options.output)
@@ -48,9 +52,12 @@ def _run_phases(
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
     from .phases import collect, finish, fitting, planning, prepare
+    from .phases.room import check_room
     from .phases.setup import Setup
 
     corpus = Corpus(folder / "text", base.n_embd)
+    if corpus.state.get("complete") != options.asked_amount():
+        check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
     text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))

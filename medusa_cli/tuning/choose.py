@@ -13,6 +13,7 @@ from medusa_cli.decoding import tree_search
 from medusa_cli.decoding.devices import Tile
 from medusa_cli.decoding.drafting import FixedTree
 from medusa_cli.decoding.trees import DYNAMIC
+from medusa_cli.tuning.methods import TreeMethod
 
 PLAIN, TREE, CHAIN = "plain", "tree", "chain"
 """Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""
@@ -87,18 +88,31 @@ def halves(texts: Sequence[NDArray[np.integer]]) -> tuple[list[NDArray[np.intege
     return usable[0::2], usable[1::2]
 
 
-def fixed_trees(
-    accuracy: NDArray[np.floating], held_out: Sequence[NDArray[np.integer]], sizes: Sequence[int]
-) -> list[Candidate]:
-    """The likeliest tree of each of `sizes` (root included) above 1, and the chains, without costs; sorted by size.
+def trees_by_size(
+    method: TreeMethod,
+    accuracy: NDArray[np.floating],
+    built_on: Sequence[NDArray[np.integer]],
+    sizes: Sequence[int],
+) -> dict[int, list[tree_search.Choice]]:
+    """The tree of each size (root included) by `method`. A size that cannot be filled has a smaller tree."""
+    if method is TreeMethod.accuracies:
+        return {size: tree_search.greedy_tree(accuracy, size) for size in sizes}
+    grown = tree_search.grow_by_simulation(built_on, max(sizes))
+    return {size: sorted(grown[: size - 1], key=lambda choice: (len(choice), choice)) for size in sizes}
 
-    Sizes that the accuracies cannot fill are left out.
+
+def fixed_trees(
+    trees: Mapping[int, Sequence[tree_search.Choice]], heads: int, held_out: Sequence[NDArray[np.integer]]
+) -> list[Candidate]:
+    """The tree of each size above 1, and the chains of up to `heads` drafts, without costs; sorted by size.
+
+    Trees smaller than their size are left out.
     """
     found: dict[tuple[tree_search.Choice, ...], Candidate] = {}
-    chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, len(accuracy) + 1)]
-    for size in sizes:
+    chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, heads + 1)]
+    for size, tree in sorted(trees.items()):
         for choices in (
-            tree_search.greedy_tree(accuracy, size),
+            tree,
             *(chain for chain in chains if len(chain) + 1 == size),
         ):
             if size > 1 and len(choices) + 1 == size:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding import trees
 from medusa_cli.decoding.figures import NOTABLE_ERROR
+from medusa_cli.decoding.tree_drawing import draw
+from medusa_cli.decoding.trees import Choices
 from medusa_cli.support.tables import MISSING, Table, number, print_table
 from medusa_cli.tuning import choose
+from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+METHODS = {
+    TreeMethod.accuracies.value: "the accuracies of the heads",
+    TreeMethod.simulate.value: "simulated decoding",
+}
 BAR_CELLS = 24
 PLAIN = 1
 NOTABLE_GAIN = 1.05
@@ -27,12 +33,26 @@ def show(profile: dict[str, Any], out: Console) -> None:
         out.print(
             f"tree of {len(profile['tree']) + 1} nodes: ranks by depth, with the chance that each draft is accepted"
         )
-        for line in trees.draw(profile["tree"], profile["accuracy"]):
-            out.print(line, markup=False, soft_wrap=True)
+        print_tree(profile["tree"], profile, out)
+    for row in others(profile):
+        out.print(f"also tried, {row['name']}:")
+        print_tree(row["tree"], profile, out)
     if profile["costs"]:
         print_table(table(profile), out)
     for line in remarks(profile):
         out.print(line, markup=False, soft_wrap=True)
+
+
+def print_tree(tree: Choices, profile: dict[str, Any], out: Console) -> None:
+    """The drawing."""
+    for line in draw(tree, profile["accuracy"]):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def others(profile: dict[str, Any]) -> list[dict[str, Any]]:
+    """What real decoding was tried with, but the chosen tree."""
+    tried = {row["name"] for row in profile["measured"]}
+    return [row for row in profile["predicted"] if row["name"] in tried and row["tree"] != profile["tree"]]
 
 
 def heading(profile: dict[str, Any]) -> list[str]:
@@ -45,6 +65,7 @@ def heading(profile: dict[str, Any]) -> list[str]:
         f"{model['name']} ({model['description']}) on {where}, {key['threads'] or '?'} threads, "
         f"kernels: {key['kernels']}",
         f"{texts['positions']} positions in {texts['count']} answers (prompts: {texts['prompts']}), "
+        f"trees by {METHODS[profile['method']]}, "
         f"{profile['created']}, {profile['seconds']:.0f} s",
     ]
 

@@ -19,6 +19,7 @@ from medusa_cli.decoding.trees import DYNAMIC, DynamicStart
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, costs, decode, texts
+from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +33,8 @@ MIN_LEARNED = 4
 ANSWER_TOKENS = 96
 """Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
 so that the prediction can be held against real decoding."""
+MOST_SIMULATED = 100
+"""Nodes of the largest tree that simulated decoding grows, as in the Hydra paper."""
 SMALL_BYTES = 512 << 20
 """Of a model whose passes may be too short for launches on a device to pay: the CPU is weighed, too."""
 
@@ -46,13 +49,21 @@ class Opened:
     options: EngineOptions
     key: profile.Key
     heads_path: Path
-    shipped: bool
-    """Whether the heads came with medusa, so that they are not the user's to change."""
+    writable: bool
+    """Whether the heads' file is the person's to change."""
+    method: TreeMethod = TreeMethod.accuracies
+    """How trees are found."""
 
     @property
     def rules(self) -> TreeRules:
         """Of the device that the model runs on."""
         return devices.RULES[devices.kind_of(self.model.backend)]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the trees that are weighed, ascending, root included."""
+        more = (MOST_SIMULATED,) if self.method is TreeMethod.simulate else ()
+        return (*self.rules.sizes, *more)
 
     @property
     def n_ctx(self) -> int:
@@ -66,13 +77,15 @@ class Opened:
         return runtime.open_session(self.model, self.heads, tree, options)
 
 
-def open_model(reference: str, heads: Path | None, options: EngineOptions, console: Console) -> Opened:
+def open_model(
+    reference: str,
+    heads: str | None,
+    options: EngineOptions,
+    console: Console,
+    method: TreeMethod = TreeMethod.accuracies,
+) -> Opened:
     """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
-    from medusa_cli.models import gguf_files, references
-
-    if heads is not None:
-        gguf_files.check_is_file(heads)
-    ref = references.resolve(reference, console)
+    ref = runtime.resolve(reference, DraftOptions(heads=heads), console)
 
     def load(layers: int) -> native.Model:
         return runtime.load_model(ref.path, layers, console, options.device)
@@ -86,19 +99,20 @@ def open_model(reference: str, heads: Path | None, options: EngineOptions, conso
             "`medusa train` or `medusa convert`"
         )
     if model.is_recurrent:
-        raise MedusaError(f"{drafting.recurrent(facts)} a tree of drafts")
+        raise MedusaError(f"{drafting.recurrent(facts)}: there is none to tune")
     loaded = runtime.load_heads(model, heads_path, ref, console)
     key = profile.key(model, heads_path, options)
-    return Opened(ref.name, model, loaded, options, key, heads_path, heads_path == ref.heads)
+    writable = ref.heads.is_own if ref.heads else True
+    return Opened(ref.name, model, loaded, options, key, heads_path, writable, method)
 
 
 def check_can_write(opened: Opened) -> None:
     """MedusaError when write() could not."""
     from medusa_cli.support.files import check_writable
 
-    if opened.shipped:
+    if not opened.writable:
         raise MedusaError(
-            f"--write would change {opened.heads_path}, which came with medusa: copy it and give the copy to --heads"
+            f"--write would change {opened.heads_path}, which was fetched: copy it and give the copy to --heads"
         )
     check_writable(opened.heads_path)
 
@@ -128,7 +142,8 @@ def tune(
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
     accuracy = tree_search.accuracy_table(built_on)
-    candidates = choose.fixed_trees(accuracy, held_out, opened.rules.sizes)
+    trees = choose.trees_by_size(opened.method, accuracy, built_on, opened.sizes)
+    candidates = choose.fixed_trees(trees, len(accuracy), held_out)
     curves, factors, start = [], choose.Calibration(), DynamicStart()
     decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
@@ -151,6 +166,7 @@ def tune(
         "tree": [list(choice) for choice in verdict.candidate.choices] if verdict.candidate else [],
         "dynamic": verdict.dynamic,
         "reason": verdict.reason,
+        "method": opened.method.value,
         "accuracy": accuracy.tolist(),
         "texts": {"prompts": "made up" if file is None else str(file), "count": len(ranked),
                   "positions": sum(map(len, ranked))},
@@ -168,6 +184,7 @@ def _predicted(candidate: choose.Candidate) -> dict[str, Any]:
     return {
         "name": candidate.name,
         "nodes": candidate.nodes,
+        "tree": candidate.tree.choices,
         "tokens_per_step": candidate.tokens_per_step,
         "costs": list(candidate.costs),
         "speedups": candidate.speedups,
@@ -191,7 +208,7 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
 
     asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
     found = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
-    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.rules.sizes[-1]
+    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.sizes[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(
@@ -221,7 +238,7 @@ def _rank(opened: Opened, prompts: Sequence[list[int]], deadline: float, console
 
 def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list[int]:
     """The positions that the model was trained for."""
-    longest = opened.model.n_ctx_train - opened.rules.sizes[-1]
+    longest = opened.model.n_ctx_train - opened.sizes[-1]
     fitting = [position for position in positions if opened.model.n_ctx_train <= 0 or position <= longest]
     if not fitting:
         raise MedusaError(f"--ctx: the model was trained on {opened.model.n_ctx_train} tokens: give at most {longest}")
@@ -241,7 +258,7 @@ def _hopeless(opened: Opened, candidates: Sequence[choose.Candidate]) -> float:
 def _curves(
     opened: Opened, positions: Sequence[int], most: float, deadline: float, console: Console
 ) -> list[choose.CostCurve]:
-    curves, sizes = [], opened.rules.sizes
+    curves, sizes = [], opened.sizes
     begin = time.monotonic()
     with progress.phase(console, "Cost", "passes") as bar:
         done, total = 0, len(positions) * len(sizes) * costs.ROUNDS

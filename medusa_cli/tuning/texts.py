@@ -19,6 +19,7 @@ from medusa_cli.tuning.decode import TEMPERATURES
 if TYPE_CHECKING:
     from medusa_cli import native
 
+Ranks = NDArray[np.integer]
 PROMPTS = 64
 MIN_PROMPTS = 4
 """Half of the answers make the trees, half score them, and some prompts are kept back for real decoding."""

@@ -1,5 +1,6 @@
 #include "base/gguf_file.h"
 
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -39,33 +40,76 @@ void seek_file(std::FILE* file, uint64_t offset, const std::string& path) {
     if (failed) throw Error("cannot seek in " + path);
 }
 
-GgufFile::GgufFile(const std::string& path) : path_(path), file_(open_file(path)) {
-    file_size_ = std::filesystem::file_size(std::filesystem::path(std::u8string(path.begin(), path.end())));
-    char magic[4] = {};
-    if (std::fread(magic, 1, 4, file_.get()) != 4 || std::memcmp(magic, GGUF_MAGIC, 4) != 0) {
-        throw Error(path + " is not a GGUF file: give a model in GGUF format");
-    }
-    std::rewind(file_.get());
-    header_.reset(gguf_init_from_file_ptr(file_.get(), {/*no_alloc=*/true, /*ctx=*/nullptr}));
-    if (!header_) throw Error(path + " has a damaged or truncated GGUF header: fetch it again");
+GgufFile::GgufFile(const std::string& path) : path_(path) {
+    header_ = add_part(path);
     for (int64_t i = 0; i < gguf_get_n_kv(header_.get()); ++i)
         check_text("metadata key", gguf_get_key(header_.get(), i));
-    const uint64_t data_offset = gguf_get_data_offset(header_.get());
-    for (int64_t i = 0; i < gguf_get_n_tensors(header_.get()); ++i) {
+    add_other_parts();
+}
+
+GgufFile::Header GgufFile::add_part(const std::string& path) {
+    File file = open_file(path);
+    const uint64_t file_size =
+        std::filesystem::file_size(std::filesystem::path(std::u8string(path.begin(), path.end())));
+    char magic[4] = {};
+    if (std::fread(magic, 1, 4, file.get()) != 4 || std::memcmp(magic, GGUF_MAGIC, 4) != 0) {
+        throw Error(path + " is not a GGUF file: give a model in GGUF format");
+    }
+    std::rewind(file.get());
+    Header header(gguf_init_from_file_ptr(file.get(), {/*no_alloc=*/true, /*ctx=*/nullptr}));
+    if (!header) throw Error(path + " has a damaged or truncated GGUF header: fetch it again");
+    const uint64_t data_offset = gguf_get_data_offset(header.get());
+    for (int64_t i = 0; i < gguf_get_n_tensors(header.get()); ++i) {
         TensorInfo info{};
-        info.name = gguf_get_tensor_name(header_.get(), i);
+        info.name = gguf_get_tensor_name(header.get(), i);
         check_text("tensor name", info.name);
-        info.type = gguf_get_tensor_type(header_.get(), i);
-        std::memcpy(info.ne, gguf_get_tensor_ne(header_.get(), i), sizeof(info.ne));
+        info.type = gguf_get_tensor_type(header.get(), i);
+        std::memcpy(info.ne, gguf_get_tensor_ne(header.get(), i), sizeof(info.ne));
         info.n_dims = dimensions(info.ne);
-        info.offset = data_offset + gguf_get_tensor_offset(header_.get(), i);
-        info.size = gguf_get_tensor_size(header_.get(), i);
-        if (info.offset < data_offset || info.offset > file_size_ || info.size > file_size_ - info.offset) {
+        info.offset = data_offset + gguf_get_tensor_offset(header.get(), i);
+        info.size = gguf_get_tensor_size(header.get(), i);
+        info.part = files_.size();
+        if (info.offset < data_offset || info.offset > file_size || info.size > file_size - info.offset) {
             throw Error(path + " is truncated: tensor " + info.name + " ends beyond the file's " +
-                        std::to_string(file_size_) + " bytes: fetch it again");
+                        std::to_string(file_size) + " bytes: fetch it again");
         }
         tensors_.push_back(std::move(info));
     }
+    files_.push_back(std::move(file));
+    file_size_ += file_size;
+    return header;
+}
+
+void GgufFile::add_other_parts() {
+    const int count = split_key("split.count");
+    if (count < 2) return;
+    const auto ending = [&](int part) {
+        char text[32];
+        std::snprintf(text, sizeof(text), "-%05d-of-%05d.gguf", part, count);
+        return std::string(text);
+    };
+    const std::string first = ending(1);
+    if (split_key("split.no") != 0) {
+        throw Error(path_ + " is part " + std::to_string(split_key("split.no") + 1) + " of a split model: give the " +
+                    "first, whose name ends in " + first);
+    }
+    if (!path_.ends_with(first)) {
+        throw Error(path_ + " is the first of " + std::to_string(count) + " parts: its name must end in " + first);
+    }
+    const std::string stem = path_.substr(0, path_.size() - first.size());
+    for (int part = 2; part <= count; ++part) {
+        const std::string path = stem + ending(part);
+        if (std::error_code ignored;
+            !std::filesystem::exists(std::filesystem::path(std::u8string(path.begin(), path.end())), ignored)) {
+            throw Error(path + " is missing: a split model needs all its parts in one folder");
+        }
+        add_part(path);
+    }
+}
+
+uint16_t GgufFile::split_key(const char* key) const {
+    const int64_t id = find_key(key, GGUF_TYPE_UINT16);
+    return id < 0 ? 0 : gguf_get_val_u16(header_.get(), id);
 }
 
 void GgufFile::check_text(const std::string& what, std::string_view text) const {
@@ -139,9 +183,9 @@ std::vector<int32_t> GgufFile::get_i32_array(const char* key) const {
 
 void GgufFile::read(const TensorInfo& tensor, uint64_t begin, uint64_t size, void* out) const {
     if (begin > tensor.size || size > tensor.size - begin) throw Error(path_ + ": read beyond tensor " + tensor.name);
-    seek_file(file_.get(), tensor.offset + begin, path_);
-    if (std::fread(out, 1, size, file_.get()) != size)
-        throw Error("cannot read tensor " + tensor.name + " of " + path_);
+    std::FILE* file = files_.at(tensor.part).get();
+    seek_file(file, tensor.offset + begin, path_);
+    if (std::fread(out, 1, size, file) != size) throw Error("cannot read tensor " + tensor.name + " of " + path_);
 }
 
 }  // namespace medusa

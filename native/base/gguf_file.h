@@ -37,16 +37,19 @@ struct TensorInfo {
     int n_dims;
     uint64_t offset;  // absolute, in the file
     uint64_t size;    // bytes
+    size_t part;      // of a split model, from 0: which file
 };
 
+// A file, or all parts of a split model (NAME-00001-of-00005.gguf, ...), whose first part has the metadata.
 class GgufFile {
   public:
-    // Throws Error for a missing file, a directory, something else than GGUF, keys or tensor names that are not UTF-8,
-    // or tensors outside the file.
+    // Throws Error for a missing file or part, a later part of a split model, a directory, something else than GGUF,
+    // keys or tensor names that are not UTF-8, or tensors outside the file.
     explicit GgufFile(const std::string& path);
 
     const std::string& path() const { return path_; }
-    uint64_t file_size() const { return file_size_; }
+    uint64_t file_size() const { return file_size_; }  // of all parts together
+    size_t part_count() const { return files_.size(); }
     const gguf_context* header() const { return header_.get(); }
     const std::vector<TensorInfo>& tensors() const { return tensors_; }
     const TensorInfo* find(const std::string& name) const;
@@ -69,14 +72,20 @@ class GgufFile {
     struct HeaderFree {
         void operator()(gguf_context* context) const { gguf_free(context); }
     };
+    using Header = std::unique_ptr<gguf_context, HeaderFree>;
+    // Opens one part and adds its tensors.
+    Header add_part(const std::string& path);
+    // The other parts of a split model, if this is one.
+    void add_other_parts();
+    uint16_t split_key(const char* key) const;
     // Throws Error when `text`, which is the file's `what`, is not UTF-8.
     void check_text(const std::string& what, std::string_view text) const;
     int64_t find_key(const char* key, gguf_type type) const;
 
     std::string path_;
     uint64_t file_size_ = 0;
-    File file_;
-    std::unique_ptr<gguf_context, HeaderFree> header_;
+    std::vector<File> files_;
+    Header header_;
     std::vector<TensorInfo> tensors_;
 };
 

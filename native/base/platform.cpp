@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <set>
 #include <string>
 #include <thread>
 
 #if defined(__linux__)
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -47,6 +49,39 @@ int physical_cores() {
     return logical;
 #else
     return std::max(1, logical / 2);
+#endif
+}
+
+double process_cpu_ms() {
+#if defined(_WIN32)
+    FILETIME created, ended, kernel, user;
+    if (!GetProcessTimes(GetCurrentProcess(), &created, &ended, &kernel, &user)) return 0;
+    const auto ms = [](const FILETIME& t) {
+        constexpr double per_ms = 10000;  // in units of 100 ns
+        return static_cast<double>((uint64_t{t.dwHighDateTime} << 32) | t.dwLowDateTime) / per_ms;
+    };
+    return ms(kernel) + ms(user);
+#else
+    timespec t{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
+#endif
+}
+
+double machine_cpu_ms() {
+#if defined(__linux__)
+    static const int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
+    char text[256];
+    const ssize_t size = file < 0 ? -1 : pread(file, text, sizeof(text) - 1, 0);
+    if (size <= 0) return -1;
+    text[size] = 0;
+    unsigned long long user = 0, nice = 0, system = 0;
+    if (std::sscanf(text, "cpu %llu %llu %llu", &user, &nice, &system) != 3) return -1;
+    const bool among_nice = getpriority(PRIO_PROCESS, 0) > 0;
+    const auto ticks = static_cast<double>(user + system + (among_nice ? nice : 0));
+    return ticks * 1e3 / static_cast<double>(sysconf(_SC_CLK_TCK));
+#else
+    return -1;
 #endif
 }
 

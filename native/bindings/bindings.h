@@ -13,6 +13,8 @@
 
 #include <string_view>
 
+#include "llama/pass_threads.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -35,13 +37,14 @@ void bind_testing(nb::module_& m);
 void bind_testing_dynamic_tree(nb::module_& m);
 void bind_testing_rejection(nb::module_& m);
 void bind_testing_device(nb::module_& m);
+void bind_testing_threads(nb::module_& m);
 
 // Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.
 inline nb::object text(std::string_view bytes) {
     return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
-// 0 or less: all physical cores.
-int resolve_threads(int threads);
+// 0 or less: all physical cores, fewer where other programs need them.
+Threads resolve_threads(int threads);
 
 }  // namespace medusa

@@ -118,12 +118,18 @@ void bind_files(nb::module_& m) {
         .def_prop_ro("alignment", [](const GgufFile& f) { return gguf_get_alignment(f.header()); })
         .def_prop_ro("data_offset", [](const GgufFile& f) { return gguf_get_data_offset(f.header()); })
         .def_prop_ro("file_size", &GgufFile::file_size)
+        .def_prop_ro("part_count", &GgufFile::part_count)
         .def_prop_ro("metadata", &metadata)
         .def_prop_ro("tensors", &GgufFile::tensors, nb::rv_policy::copy);
     m.def("read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a);
     m.def("libllama_version", &libllama_version);
     m.def("system_info", &system_info);
+    m.def("load_backend", &load_backend, "path"_a);
     m.def("physical_cores", &physical_cores);
+    m.def("thread_advice", [] {
+        const ThreadAdvice advice = advise_threads(physical_cores());
+        return std::pair(advice.threads, advice.others);
+    });
 }
 
 }  // namespace medusa

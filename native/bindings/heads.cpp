@@ -37,6 +37,10 @@ void check_step(const Heads& heads, const States& states, std::span<const Token>
     }
 }
 
+int free_threads() {
+    return advise_threads(physical_cores()).threads;
+}
+
 // What a session tells a source of levels, or a drafter of them, before a draft: the states and the root.
 template <typename Source>
 DraftInput committed(Source& source, const States& states, const Token& root, const Tree& shape) {
@@ -54,7 +58,7 @@ void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<
     if (!heads->metadata().reads_path()) path.resize(static_cast<size_t>(count));
     if (path.empty()) throw Error("these heads read the path: give the tokens from the root on");
     const int depth = std::min(count, static_cast<int>(path.size()));
-    const auto levels = make_levels(std::move(heads), depth, physical_cores());
+    const auto levels = make_levels(std::move(heads), depth, &free_threads);
     const Tree root_only;
     levels->begin(committed(*levels, states, path.front(), root_only));
     for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));
@@ -86,7 +90,7 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
     if (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows()) {
         throw Error("this tree is deeper or wider than the heads can fill");
     }
-    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), physical_cores()), heads->output_rows());
+    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), &free_threads), heads->output_rows());
     Draft out;
     out.set_root(root);
     drafter.draft(committed(drafter, states, root, tree), out);
@@ -97,7 +101,8 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
 class PrefixLayerBinding {
   public:
     explicit PrefixLayerBinding(std::shared_ptr<Heads> heads)
-        : heads_(std::move(heads)), backend_(start_backend(*heads_, physical_cores())) {
+        : heads_(std::move(heads)), backend_(start_backend(*heads_)) {
+        set_threads(backend_.get(), free_threads());
         if (heads_->metadata().kind != HeadsKind::hydra_plus) throw Error("only hydra++ heads have a prefix layer");
         layer_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
     }

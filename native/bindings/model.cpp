@@ -37,8 +37,8 @@ std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers
 
 }  // namespace
 
-int resolve_threads(int threads) {
-    return threads > 0 ? threads : physical_cores();
+Threads resolve_threads(int threads) {
+    return {threads > 0 ? threads : physical_cores(), threads <= 0};
 }
 
 void bind_model(nb::module_& m) {

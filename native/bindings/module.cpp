@@ -23,6 +23,7 @@ NB_MODULE(_native, m) {
     medusa::bind_testing_dynamic_tree(testing);
     medusa::bind_testing_rejection(testing);
     medusa::bind_testing_device(testing);
+    medusa::bind_testing_threads(testing);
     medusa::bind_kernels(testing);
     medusa::bind_prefix_layer(testing);
 }

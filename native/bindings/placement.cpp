@@ -23,6 +23,7 @@ void bind_placement(nb::module_& m) {
         .def_ro("left", &kernels::AttentionUse::left)
         .def_ro("reason", &kernels::AttentionUse::reason);
     m.def("attention_use", &attention_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("draft_memory", &draft_memory_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("kernel_info", [] {
         const kernels::Status& status = kernels::status();
         nb::list supported;

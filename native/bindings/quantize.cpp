@@ -11,7 +11,7 @@ using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 
 void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
                         bool allow_requantize, bool pure, const nb::object& on_tensor) {
-    const QuantizeParams params{file_type, resolve_threads(n_threads), allow_requantize, pure};
+    const QuantizeParams params{file_type, resolve_threads(n_threads).most, allow_requantize, pure};
     std::exception_ptr failure;
     OnQuantized progress;
     if (!on_tensor.is_none()) {

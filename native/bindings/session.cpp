@@ -28,6 +28,23 @@ const char* accept_name(AcceptKind kind) {
         ->second;
 }
 
+// With how many threads the steps ran; the reason is that of the number that most of them ran with.
+nb::dict thread_statistics(const Counters& c) {
+    nb::dict steps;
+    int64_t most_steps = 0;
+    const char* reason = "";
+    for (const auto& [threads, ran] : c.by_threads) {
+        steps[nb::str(std::to_string(threads).c_str())] = ran.steps;
+        if (ran.steps >= most_steps) most_steps = ran.steps, reason = ran.reason;
+    }
+    nb::dict out;
+    out["most"] = c.most_threads;
+    out["steps"] = steps;
+    out["reason"] = reason;
+    out["repeated_steps"] = c.repeated;
+    return out;
+}
+
 nb::dict statistics(const Generation& g) {
     const Counters& c = g.counters;
     const double decode_ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
@@ -56,6 +73,7 @@ nb::dict statistics(const Generation& g) {
     out["peak_rss_bytes"] = peak_rss_bytes();
     out["tree_nodes"] = c.tree_nodes;
     out["accept"] = accept_name(g.accept);
+    out["threads"] = thread_statistics(c);
     return out;
 }
 
@@ -222,6 +240,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                          if (const Generation* last = self.session().last()) return *last;
                          return std::nullopt;
                      })
+        .def_prop_ro("threads", [](SessionBinding& self) { return self.session().target().thread_use().threads; })
         .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.session().cached_tokens(); });
 }
 

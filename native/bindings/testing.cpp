@@ -35,24 +35,27 @@ class ScriptedPolicy final : public StepPolicy {
 class FakeSession : public SessionBinding {
   public:
     FakeSession(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed, float sharpness,
-                bool lookup, int memory, bool dynamic, bool recycling)
-        : SessionBinding(
-              make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory, dynamic, recycling)) {}
+                bool lookup, int memory, bool dynamic, bool recycling, std::optional<int> snapshots)
+        : SessionBinding(make(tree, vocab_size, context_size, acceptance, seed, sharpness, lookup, memory, dynamic,
+                              recycling, snapshots)) {}
 
     FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
 
   private:
     static ComposedSession make(const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
-                                float sharpness, bool lookup, int memory, bool dynamic, bool recycling) {
+                                float sharpness, bool lookup, int memory, bool dynamic, bool recycling,
+                                std::optional<int> snapshots) {
         DraftingPlan plan;
         plan.tree = tree;
         if (dynamic) plan.dynamic.emplace();
         plan.ranks = vocab_size;
         plan.lookup = lookup;
         plan.recycling = recycling;
+        plan.chains_only = snapshots.has_value();
         plan.learns_cost = false;  // so that runs repeat
         const auto make_target = [&](const TreeBounds& bounds) {
-            return std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory);
+            return std::make_unique<FakeTarget>(vocab_size, context_size, seed, sharpness, bounds.leaves, memory,
+                                                snapshots);
         };
         const auto make_levels = [&](Target& target) {
             const FakeGuesses guesses(static_cast<FakeTarget&>(target), acceptance, seed + 1);
@@ -89,9 +92,10 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
 
 void bind_testing(nb::module_& m) {
     nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
-        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int, bool, bool>(), "tree"_a, nb::kw_only(),
-             "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0, "sharpness"_a = 8.0f,
-             "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false)
+        .def(nb::init<const Tree&, int, int, double, uint64_t, float, bool, int, bool, bool, std::optional<int>>(),
+             "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
+             "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
+             "snapshots"_a = nb::none())
         .def(
             "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
             "tokens"_a)

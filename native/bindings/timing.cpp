@@ -38,7 +38,7 @@ nb::tuple machine_limits(int n_threads, int rounds) {
     double bandwidth = 0, peak = 0;
     {
         const nb::gil_scoped_release released;
-        lab::Team team(resolve_threads(n_threads));
+        lab::Team team(resolve_threads(n_threads).most);
         const lab::Memory memory(memory_bytes);
         std::memset(memory.data, 1, memory.size);
         bandwidth = lab::bandwidth(team, memory, rounds);
@@ -68,7 +68,7 @@ void bind_timing(nb::module_& m) {
     m.def(
         "time_products",
         [](const LlamaModel& model, const std::string& type, int columns, int repeats, int n_threads) {
-            return time_products(model, type, columns, repeats, resolve_threads(n_threads));
+            return time_products(model, type, columns, repeats, resolve_threads(n_threads).most);
         },
         "model"_a, "type"_a, "columns"_a, nb::kw_only(), "repeats"_a = 3, "n_threads"_a = 0,
         nb::call_guard<nb::gil_scoped_release>());

@@ -11,14 +11,25 @@
 namespace medusa {
 namespace {
 
+// Nodes of a draft for a recurrent model, root included: one tile of the kernels' columns. Each is a copy of the state.
+constexpr int longest_chain = 8;
+
 DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
     DynamicTreeParams params;
     params.ranks = std::min(params.ranks, plan.ranks);
+    if (plan.chains_only) {
+        params.ranks = params.width = 1;
+        params.max_nodes = longest_chain;
+    }
     params.proposal_ranks = std::min(params.proposal_ranks, plan.ranks);
     return params;
 }
 
 TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
+    if (plan.chains_only) {
+        const bool drafts = plan.has_heads() || plan.lookup || plan.recycling;
+        return {1, drafts ? std::max(longest_chain, plan.tree.size()) : 1};
+    }
     const TreeBounds fixed{plan.tree.leaf_count(), plan.tree.size()};
     const TreeBounds bounds = plan.dynamic || plan.recycling ? DynamicTreeDrafter::bounds(dynamic_params(plan)) : fixed;
     return plan.lookup ? LookupDrafter::bounds(bounds, lookup) : bounds;
@@ -28,7 +39,11 @@ TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
 
 ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,
                                 std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain) {
-    const LookupParams lookup;
+    LookupParams lookup;
+    if (plan.chains_only) {
+        lookup.chains_only = true;
+        lookup.max_nodes = longest_chain - 1;
+    }
     auto target = make_target(bounds_of(plan, lookup));
     const DynamicTreeStart start = plan.dynamic.value_or(DynamicTreeStart());
     auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost);

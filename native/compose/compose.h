@@ -17,6 +17,7 @@ struct DraftingPlan {
     std::optional<DynamicTreeStart> dynamic;  // trees of each step's own in its place, as deep as `tree`
     int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
     bool lookup = false;
+    bool chains_only = false;  // the model follows one path of drafts: a recurrent state
     bool recycling = false;   // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
     bool learns_cost = true;  // false: costs hold throughout, so that runs repeat
 

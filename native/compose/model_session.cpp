@@ -18,8 +18,8 @@ Tree chain_of(int depth) {
 
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
     if (tree.size() > 1 && !heads) throw Error("a tree needs heads to fill it: give --heads or --no-spec");
-    if ((tree.size() > 1 || params.lookup || params.recycling) && model.is_recurrent()) {
-        throw Error(model.path() + " is a recurrent model, whose state cannot follow drafts: use --no-spec");
+    if (tree.leaf_count() > 1 && model.is_recurrent()) {
+        throw Error(model.path() + " is a recurrent model, which follows a chain of drafts, no tree: leave out --tree");
     }
     if (heads && (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows())) {
         throw Error("the tree is " + std::to_string(tree.depth()) + " deep, there are " +
@@ -43,6 +43,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     plan.dynamic = params.dynamic;
     plan.lookup = params.lookup;
     plan.recycling = params.recycling;
+    plan.chains_only = model->is_recurrent();
     plan.ranks = heads ? heads->output_rows() : model->vocab_size();
     check(*model, heads.get(), plan.tree, params);
     if (params.recycling && plan.has_heads() && !params.dynamic) {
@@ -56,12 +57,13 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
-    const auto make_target = [&](TreeBounds bounds) {
-        const bool all_states = plan.has_heads() && heads->metadata().reads_all_states();
-        if (all_states) bounds.nodes = std::max(bounds.nodes, LlamaTarget::state_rows);
+    if (plan.has_heads() && heads->metadata().reads_all_states()) context.max_outputs = LlamaTarget::state_rows;
+    const auto make_target = [&](const TreeBounds& bounds) {
         return std::make_unique<LlamaTarget>(model, context, bounds, plan.has_heads());
     };
-    const auto levels = [&](Target&) { return make_levels(heads, plan.tree.depth(), params.threads); };
+    const auto levels = [&](Target& target) {
+        return make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+    };
     const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,
                                                           std::span<const Token> prompt) {
         return make_chain(sampling, vocab_size, prompt);

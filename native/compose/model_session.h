@@ -14,7 +14,7 @@ struct ModelSessionParams {
     static constexpr int default_context = 4096;
 
     int context_size = 0;  // 0: the model's own, at most default_context
-    int threads = 1;
+    Threads threads;
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     Tree tree;                                // the root alone: the heads draft nothing

@@ -217,9 +217,11 @@ void Session::step(Run& run) {
     counters.commit_ms += watch.lap();
 
     const Tree& tree = *draft_.tree;
+    const ThreadUse use = target_->thread_use();
     policy_->report({speculative, tree.size(), tree.leaf_count(), static_cast<int>(accepted.path.size()), draft_ms,
-                     verify_ms, since_begin.elapsed_ms()});
+                     verify_ms, since_begin.elapsed_ms(), use.threads, use.repeated});
     counters.count_step(tree, accepted.path, speculative);
+    counters.count_threads(use);
     run.hidden_row = accepted.path.back();
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
@@ -239,6 +241,14 @@ void Counters::count_step(const Tree& tree, const std::vector<int>& path, bool s
     const size_t depth = tree.depth();
     if (accepted_at_depth.size() < depth) accepted_at_depth.resize(depth, 0);
     for (size_t at = 0; at + 1 < path.size(); ++at) ++accepted_at_depth[at];
+}
+
+void Counters::count_threads(const ThreadUse& use) {
+    Threaded& same = by_threads[use.threads];
+    ++same.steps;
+    same.reason = use.reason;
+    most_threads = use.most;
+    if (use.repeated) ++repeated;
 }
 
 void Session::emit(Run& run, std::span<const Token> tokens) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,11 +47,19 @@ struct Counters {
     int64_t committed = 0;                   // by the other steps, before any clipping at a stop
     std::vector<int64_t> accepted_at_depth;  // [d]: steps that accepted a node of depth d + 1
     int tree_nodes = 0;                      // with root, maximum over steps
+    struct Threaded {
+        int64_t steps = 0;
+        const char* reason = "";  // of the newest of them (ThreadUse)
+    };
+    std::map<int, Threaded> by_threads;
+    int most_threads = 0;
+    int64_t repeated = 0;  // steps that were given up once, since other programs ran in their place
     double draft_ms = 0, verify_ms = 0, accept_ms = 0, commit_ms = 0, other_ms = 0;
     double prompt_ms = 0, first_token_ms = 0;
 
     // A step that verified a draft with this tree and accepted the nodes of `path`.
     void count_step(const Tree& tree, const std::vector<int>& path, bool speculative);
+    void count_threads(const ThreadUse& use);
 };
 
 struct Generation {

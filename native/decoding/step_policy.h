@@ -9,7 +9,9 @@ struct StepReport {
     int nodes = 1, leaves = 1;  // of the tree it verified, root included
     int tokens = 1;             // what it committed, at least the root
     double draft_ms = 0, verify_ms = 0;
-    double step_ms = 0;  // all of it, up to the commit
+    double step_ms = 0;      // all of it, up to the commit
+    int threads = 0;         // that verified it; 0: not known
+    bool disturbed = false;  // other programs kept its threads from running: its times say nothing
 };
 
 // Asked before each step whether to draft, told after it what the step cost. Knows no clock.

@@ -18,6 +18,14 @@ using StopPoll = std::function<bool()>;
 // The hidden state of a committed token.
 using OnState = std::function<void(int position, std::span<const float> state)>;
 
+// How the newest decode ran on the processor.
+struct ThreadUse {
+    int threads = 0;          // 0: not known
+    int most = 0;             // that it might have taken
+    bool repeated = false;    // a first try was given up, since its threads did not run
+    const char* reason = "";  // for the number: "asked", "all", "others" (programs), "slower" (more of them were)
+};
+
 // A language model with a KV cache, batch 1. Rows are the outputs of the newest decode: row i belongs to node i of a
 // tree; a prefill leaves one row, its last token.
 class Target {
@@ -47,6 +55,8 @@ class Target {
     virtual std::span<const float> logits(int row) = 0;
     // State after the final norm; only when hidden states were asked for at construction.
     virtual std::span<const float> hidden(int row) = 0;
+
+    virtual ThreadUse thread_use() const { return {}; }
 };
 
 // Token ids to text.

@@ -15,7 +15,7 @@ void TreeCache::forget() {
     std::fill(in_step_.begin(), in_step_.end(), 0);
 }
 
-void TreeCache::prepare(const Tree& tree) {
+void TreeCache::prepare(const Tree& tree, std::span<const Token>) {
     for (int leaf = 1; leaf < tree.leaf_count(); ++leaf) {
         if (in_step_[leaf] == position()) continue;
         ops_.copy(0, leaf, in_step_[leaf], position());

@@ -19,22 +19,30 @@ constexpr double rate_prior_steps = 4;  // plain steps that the rate starts from
 DraftCost::DraftCost(std::vector<std::pair<int, double>> curve, bool learns)
     : curve_(std::move(curve)),
       learns_(learns),
-      line_(first_node_cost),
-      correction_(std::size(dynamic_sizes), 1.0),
-      rebuild_(learns ? first_rebuild : 0) {
+      now_(&learned_
+                .emplace(threads_, Learned{StepCost(first_node_cost), std::vector(std::size(dynamic_sizes), 1.0),
+                                           learns ? first_rebuild : 0})
+                .first->second) {
     std::sort(curve_.begin(), curve_.end());
-    if (!learns) unit_ms_ = 1;
+    if (!learns) now_->unit_ms = 1;
+}
+
+void DraftCost::runs_with(int threads) {
+    if (!learns_ || threads == threads_) return;
+    threads_ = threads;
+    now_ = &learned_.try_emplace(threads, Learned{StepCost(first_node_cost), now_->correction, now_->rebuild})
+                .first->second;
 }
 
 // The smallest of the sizes that holds so many nodes.
 size_t DraftCost::slot(int nodes) const {
     const auto at = std::lower_bound(std::begin(dynamic_sizes), std::end(dynamic_sizes), nodes);
-    return std::min<size_t>(at - std::begin(dynamic_sizes), correction_.size() - 1);
+    return std::min<size_t>(at - std::begin(dynamic_sizes), now_->correction.size() - 1);
 }
 
 // Between measured sizes on the line through them, beyond them with the slope of the last two.
 double DraftCost::base(int nodes) const {
-    if (curve_.size() < 2) return 1 + line_.per_node() * (nodes - 1);
+    if (curve_.size() < 2) return 1 + now_->line.per_node() * (nodes - 1);
     auto after = std::lower_bound(curve_.begin(), curve_.end(), std::pair(nodes, 0.0));
     after = std::clamp(after, curve_.begin() + 1, curve_.end() - 1);
     const auto [n0, y0] = *(after - 1);
@@ -44,54 +52,56 @@ double DraftCost::base(int nodes) const {
 
 void DraftCost::record(const TreeSize& size, double ms) {
     if (!learns_ || !(ms > 0)) return;
-    const bool rebuilt = size != last_;
-    last_ = size;
-    line_.record(size.nodes, ms);
-    double& correction = correction_[slot(size.nodes)];
+    Learned& l = *now_;
+    const bool rebuilt = size != l.last;
+    l.last = size;
+    l.line.record(size.nodes, ms);
+    double& correction = l.correction[slot(size.nodes)];
     const double same = base(size.nodes) * correction;
-    if (unit_ms_ == 0) unit_ms_ = ms / (same + rebuild_);
-    const double off = std::log(ms / (unit_ms_ * (same + (rebuilt ? rebuild_ : 0))));
-    unit_ms_ *= std::exp(unit_weight * std::clamp(off, -std::log(disturbed), std::log(disturbed)));
+    if (l.unit_ms == 0) l.unit_ms = ms / (same + l.rebuild);
+    const double off = std::log(ms / (l.unit_ms * (same + (rebuilt ? l.rebuild : 0))));
+    l.unit_ms *= std::exp(unit_weight * std::clamp(off, -std::log(disturbed), std::log(disturbed)));
     if (std::abs(off) > std::log(disturbed)) return;
     if (rebuilt) {
-        rebuild_ = std::max(rebuild_ + rebuild_weight * (ms / unit_ms_ - same - rebuild_), 0.0);
+        l.rebuild = std::max(l.rebuild + rebuild_weight * (ms / l.unit_ms - same - l.rebuild), 0.0);
     } else {
         correction *= std::exp(correction_weight * off);
     }
 }
 
 double DraftCost::verify_ms(const TreeSize& size) const {
-    const double steps = base(size.nodes) * correction_[slot(size.nodes)];
-    return (unit_ms_ > 0 ? unit_ms_ : 1) * (steps + (size != last_ ? rebuild_ : 0));
+    const double steps = base(size.nodes) * now_->correction[slot(size.nodes)];
+    return unit() * (steps + (size != now_->last ? now_->rebuild : 0));
 }
 
 double DraftCost::node_ms() const {
     const int most = curve_.size() < 2 ? *std::prev(std::end(dynamic_sizes)) : curve_.back().first;
-    return (unit_ms_ > 0 ? unit_ms_ : 1) * std::max(base(most) - base(1), 1e-3) / (most - 1);
+    return unit() * std::max(base(most) - base(1), 1e-3) / (most - 1);
 }
 
 void DraftCost::record_level(int depth, double ms) {
     if (!learns_) return;
     const auto level = static_cast<size_t>(depth - 1);
-    if (level_ms_.size() <= level) level_ms_.resize(level + 1, ms);
-    level_ms_[level] += level_weight * (std::min(ms, disturbed_level * level_ms_[level]) - level_ms_[level]);
+    if (now_->level_ms.size() <= level) now_->level_ms.resize(level + 1, ms);
+    now_->level_ms[level] +=
+        level_weight * (std::min(ms, disturbed_level * now_->level_ms[level]) - now_->level_ms[level]);
 }
 
 double DraftCost::level_ms(int depth) const {
     const auto level = static_cast<size_t>(depth - 1);
-    return unit_ms_ > 0 && level < level_ms_.size() ? level_ms_[level] : 0;
+    return now_->unit_ms > 0 && level < now_->level_ms.size() ? now_->level_ms[level] : 0;
 }
 
 void DraftCost::record_step(double ms, int tokens) {
     if (!learns_) return;
-    newest_step_ms_ = ms;
-    tokens_ = keep * tokens_ + tokens;
-    ms_ = keep * ms_ + ms;
+    now_->newest_step_ms = ms;
+    now_->tokens = keep * now_->tokens + tokens;
+    now_->ms = keep * now_->ms + ms;
 }
 
 double DraftCost::rate() const {
-    const double plain_ms = (unit_ms_ > 0 ? unit_ms_ : 1) * base(1) * correction_[0];
-    const double rate = (tokens_ + rate_prior_steps) / (ms_ + rate_prior_steps * plain_ms);
+    const double plain_ms = unit() * base(1) * now_->correction[0];
+    const double rate = (now_->tokens + rate_prior_steps) / (now_->ms + rate_prior_steps * plain_ms);
     return std::max(rate, 1 / plain_ms);
 }
 

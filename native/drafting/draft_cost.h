@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -19,11 +20,19 @@ struct TreeSize {
 };
 
 // Milliseconds of a verify step, from the steps that were run. Starts from `curve` (plain steps by number of nodes), or
-// without one from a line whose slope is learned; each size learns by how much it is off.
+// without one from a line whose slope is learned; each size learns by how much it is off. What was learned holds for
+// the number of threads that ran the steps; each number learns for itself.
 class DraftCost {
   public:
+    DraftCost(const DraftCost&) = delete;
+    DraftCost& operator=(const DraftCost&) = delete;
     // learns: false keeps to the start throughout, with a millisecond a plain step.
     DraftCost(std::vector<std::pair<int, double>> curve, bool learns);
+
+    // So many threads run the steps from here on. A number that is new knows of the one before only what sizes cost
+    // beside each other.
+    void runs_with(int threads);
+    int threads() const { return threads_; }
 
     // A step with such a tree took `ms` to verify.
     void record(const TreeSize& size, double ms);
@@ -32,8 +41,8 @@ class DraftCost {
     double node_ms() const;
     // The line through all steps: one more node, in steps of the root alone (above 0), and such a step in milliseconds
     // (0: none was timed).
-    double node_steps() const { return line_.per_node(); }
-    double root_ms() const { return line_.root_ms(); }
+    double node_steps() const { return now_->line.per_node(); }
+    double root_ms() const { return now_->line.root_ms(); }
     bool learns() const { return learns_; }
 
     // Filling level `depth` of a tree took `ms`.
@@ -43,25 +52,31 @@ class DraftCost {
 
     // A whole step took `ms` and brought `tokens`.
     void record_step(double ms, int tokens);
-    double newest_step_ms() const { return newest_step_ms_; }
+    double newest_step_ms() const { return now_->newest_step_ms; }
     // Tokens per millisecond that the newest steps brought, and at least what plain decoding would: what a node's
     // probability has to be worth, if all steps together are to bring the most tokens per time.
     double rate() const;
 
   private:
+    struct Learned {
+        StepCost line;
+        std::vector<double> correction;  // by slot
+        double rebuild;                  // plain steps that a new graph takes
+        double unit_ms = 0;              // of a plain step; 0: no step was timed
+        TreeSize last{0, 0};
+        std::vector<double> level_ms{};  // by depth, from 1
+        double tokens = 0, ms = 0;       // of the newest steps, old ones fading
+        double newest_step_ms = 0;
+    };
+    double unit() const { return now_->unit_ms > 0 ? now_->unit_ms : 1; }
     double base(int nodes) const;  // plain steps, before correction
     size_t slot(int nodes) const;
 
     std::vector<std::pair<int, double>> curve_;
     bool learns_;
-    StepCost line_;
-    double unit_ms_ = 0;              // of a plain step; 0: no step was timed
-    std::vector<double> correction_;  // by slot
-    double rebuild_;                  // plain steps that a new graph takes
-    TreeSize last_{0, 0};
-    std::vector<double> level_ms_;  // by depth, from 1
-    double tokens_ = 0, ms_ = 0;    // of the newest steps, old ones fading
-    double newest_step_ms_ = 0;
+    int threads_ = 0;
+    std::map<int, Learned> learned_;  // by threads
+    Learned* now_;
 };
 
 }  // namespace medusa

@@ -40,6 +40,8 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
 // The newest step brought so many tokens.
 void LookupDrafter::learn_rate(size_t tokens) {
     if (!inner_only_) return;
+    if (rate_threads_ != cost_->threads()) inner_tokens_ = inner_step_ms_ = 0;
+    rate_threads_ = cost_->threads();
     inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
     inner_step_ms_ = keep_rate * inner_step_ms_ + cost_->newest_step_ms();
 }
@@ -77,25 +79,55 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     learn_rate(came.size());
     for (const Token token : came) append(token, true);
     out.set_root(input.context.back());
-    // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one.
+    // One path has nothing beside it.
+    const auto planned = [&](int inner_size) {
+        return plan_chain(params_.chains_only ? 1 : inner_size, input.room).length;
+    };
+    // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one,
+    // and where one path is all there is, it takes the place of the inner drafter's.
     int length = 0;
-    if (input.drawing) {
-        length = plan_chain(std::max(inner_size_, inner_ ? input.shape.size() : 1), input.room).length;
-    }
+    if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
     if (inner_) {
         DraftInput asked = input;
-        asked.plain = input.plain || chain_beats_inner(input.room);
-        asked.room -= length;
+        const bool instead = params_.chains_only && length > 0;
+        asked.plain = input.plain || instead || chain_beats_inner(input.room);
+        asked.room = instead ? 1 : input.room - length;
         inner_->draft(asked, out);
     }
     inner_size_ = out.tree->size();
     inner_only_ = inner_size_ > 1;
-    if (!input.drawing) length = plan_chain(inner_size_, input.room).length;
+    if (!input.drawing) length = planned(inner_size_);
     index_.continuation(length, chain_);
     if (!chain_.empty()) {
-        graft(out);
+        params_.chains_only ? join_chain(out) : graft(out);
         inner_only_ = false;
     }
+}
+
+// One path of the two: as far as they agree, then whichever promises more tokens.
+void LookupDrafter::join_chain(Draft& out) {
+    const auto inner = static_cast<size_t>(out.tree->size()) - 1;
+    size_t shared = 0;
+    while (shared < std::min(inner, chain_.size()) && out.tokens[shared + 1] == chain_[shared]) ++shared;
+    const auto probability = [&](size_t i) {
+        return accuracy_.probability(index_.match().length + static_cast<int>(i));
+    };
+    double ours = 0, reached = 1;
+    for (size_t i = shared; i < chain_.size(); ++i) ours += reached *= probability(i);
+    double theirs = 0;
+    reached = 1;
+    for (size_t i = shared; i < inner; ++i) theirs += reached *= out.q[i + 1];
+    if (theirs >= ours) return;
+    out.tokens.resize(shared + 1);
+    out.q.resize(shared + 1);
+    out.drawn.assign(shared + 1, false);
+    out.proposals.clear();
+    for (size_t i = shared; i < chain_.size(); ++i) {
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(static_cast<float>(probability(i)));
+        out.drawn.push_back(false);
+    }
+    out.tree = &chains_[chain_.size()];
 }
 
 // Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.

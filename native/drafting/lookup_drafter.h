@@ -13,7 +13,8 @@ namespace medusa {
 struct LookupParams {
     int min_length = 2;
     int max_length = 8;
-    int max_nodes = 15;  // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool chains_only = false;  // the whole draft is one path, of at most max_nodes
+    int max_nodes = 15;        // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
@@ -52,6 +53,7 @@ class LookupDrafter final : public Drafter {
     bool chain_beats_inner(int room) const;
     void learn_rate(size_t tokens);
     void graft(Draft& out);
+    void join_chain(Draft& out);
 
     std::unique_ptr<Drafter> inner_;
     LookupParams params_;
@@ -61,6 +63,7 @@ class LookupDrafter final : public Drafter {
     int inner_size_ = 1;                           // of the newest draft, root included
     bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
     double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
+    int rate_threads_ = 0;                         // that ran them
     std::vector<Token> chain_;
     std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
     Tree joined_;

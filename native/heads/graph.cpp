@@ -14,15 +14,18 @@ Error unsupported(const ggml_tensor* node, ggml_backend_t backend) {
 
 }  // namespace
 
-ggml_backend_ptr start_backend(const Heads& heads, int threads) {
+ggml_backend_ptr start_backend(const Heads& heads) {
     ggml_backend_ptr backend(ggml_backend_dev_init(heads.device(), nullptr));
     if (!backend) throw Error(std::string("cannot start the device ") + ggml_backend_dev_name(heads.device()));
-    const auto registry = ggml_backend_dev_backend_reg(heads.device());
-    if (const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
-            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
-        set_threads(backend.get(), threads);
-    }
     return backend;
+}
+
+void set_threads(ggml_backend_t backend, int threads) {
+    const auto registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    if (const auto set = reinterpret_cast<ggml_backend_set_n_threads_t>(
+            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
+        set(backend, threads);
+    }
 }
 
 HeadsGraph::HeadsGraph(ggml_backend_t backend, size_t most_tensors) : backend_(backend) {

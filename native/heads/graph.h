@@ -10,7 +10,9 @@
 namespace medusa {
 
 // A backend of the heads' device; on the CPU it computes in llama.cpp's own threads. Throws Error.
-ggml_backend_ptr start_backend(const Heads& heads, int threads);
+ggml_backend_ptr start_backend(const Heads& heads);
+// Of its computations from here on; nothing to a device.
+void set_threads(ggml_backend_t backend, int threads);
 
 // One ggml graph with its memory: made, filled through context(), closed with finish(), then computed any number of
 // times.

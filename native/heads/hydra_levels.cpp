@@ -4,9 +4,8 @@
 
 namespace medusa {
 
-HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, int threads)
-    : HeadsLevels(std::move(heads), depth),
-      backend_(start_backend(*heads_, threads)),
+HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+    : HeadsLevels(std::move(heads), depth, std::move(threads)),
       embeddings_(heads_->model(), heads_->metadata().embedding_scale) {
     if (heads_->metadata().kind == HeadsKind::hydra_plus) {
         prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
@@ -51,7 +50,7 @@ std::unique_ptr<HydraLevels::Level> HydraLevels::build(int depth, size_t nodes) 
     return level;
 }
 
-void HydraLevels::begin(const DraftInput& input) {
+void HydraLevels::begin_step(const DraftInput& input) {
     const auto state = prefix_ ? prefix_->newest() : input.hidden;
     hidden_.assign(state.begin(), state.end());
 }

@@ -17,15 +17,15 @@ namespace medusa {
 // Graphs are kept by depth and number of nodes.
 class HydraLevels final : public HeadsLevels {
   public:
-    HydraLevels(std::shared_ptr<Heads> heads, int depth, int threads);
+    HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
     DrafterNeeds needs() const override;
     void committed(int position, std::span<const float> state) override;
     void rolled_back(int position) override;
-    void begin(const DraftInput& input) override;
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
 
   private:
+    void begin_step(const DraftInput& input) override;
     struct Level {
         HeadsGraph graph;
         ggml_tensor* input;  // [h * (depth + 1), nodes]
@@ -33,7 +33,6 @@ class HydraLevels final : public HeadsLevels {
     Level& level_for(int depth, size_t nodes);
     std::unique_ptr<Level> build(int depth, size_t nodes);
 
-    ggml_backend_ptr backend_;
     TokenEmbeddings embeddings_;
     std::unique_ptr<PrefixLayer> prefix_;  // of Hydra++
     std::vector<float> hidden_;

@@ -16,6 +16,11 @@ void top_rows(std::span<const float> p, int ranks, std::vector<int>& rows) {
     }
 }
 
+void HeadsLevels::begin(const DraftInput& input) {
+    set_threads(backend_.get(), threads_());
+    begin_step(input);
+}
+
 void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     const auto width = static_cast<size_t>(heads_->output_rows());
     const auto p = probabilities(depth, paths);
@@ -32,9 +37,10 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
     }
 }
 
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, int threads) {
-    if (heads->metadata().reads_path()) return std::make_unique<HydraLevels>(std::move(heads), depth, threads);
-    return std::make_unique<MedusaLevels>(std::move(heads), depth, threads);
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads) {
+    if (heads->metadata().reads_path())
+        return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
+    return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads));
 }
 
 }  // namespace medusa

@@ -1,19 +1,25 @@
 // Levels of a tree from the probabilities that draft heads give.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "drafting/level_source.h"
+#include "heads/graph.h"
 #include "heads/weights.h"
 
 namespace medusa {
+
+// With how many threads the newest pass of the model ran: heads follow it.
+using ThreadCount = std::function<int()>;
 
 class HeadsLevels : public LevelSource {
   public:
     DrafterNeeds needs() const override { return {.hidden = true}; }
     int depth() const override { return depth_; }
+    void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
 
     // Of head depth - 1, [n][output_rows] below each of the paths [n][depth] of the begun step, or one row that holds
@@ -22,12 +28,17 @@ class HeadsLevels : public LevelSource {
 
   protected:
     // The first `depth` heads.
-    HeadsLevels(std::shared_ptr<Heads> heads, int depth) : heads_(std::move(heads)), depth_(depth) {}
+    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+        : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {}
+
+    virtual void begin_step(const DraftInput& input) = 0;
 
     const std::shared_ptr<Heads> heads_;
     const int depth_;
+    const ggml_backend_ptr backend_;
 
   private:
+    ThreadCount threads_;
     std::vector<int> rows_;
 };
 
@@ -35,6 +46,6 @@ class HeadsLevels : public LevelSource {
 void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
 
 // What the kind of the heads calls for.
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, int threads);
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
 }  // namespace medusa

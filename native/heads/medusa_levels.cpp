@@ -2,9 +2,8 @@
 
 namespace medusa {
 
-MedusaLevels::MedusaLevels(std::shared_ptr<Heads> heads, int depth, int threads)
-    : HeadsLevels(std::move(heads), depth),
-      backend_(start_backend(*heads_, threads)),
+MedusaLevels::MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+    : HeadsLevels(std::move(heads), depth, std::move(threads)),
       graph_(backend_.get(), 16 + static_cast<size_t>(depth) * (8 + 4 * static_cast<size_t>(heads_->block_count()))),
       input_(graph_.new_input(heads_->model().embedding_size(), 1)) {
     graph_.finish(ggml_soft_max(graph_.context(), logits(blocks())));
@@ -49,7 +48,7 @@ ggml_tensor* MedusaLevels::logits(const std::vector<ggml_tensor*>& x) {
     return joined(parts);
 }
 
-void MedusaLevels::begin(const DraftInput& input) {
+void MedusaLevels::begin_step(const DraftInput& input) {
     HeadsGraph::set(input_, input.hidden);
     output_ = graph_.compute();
 }

@@ -14,17 +14,16 @@ namespace medusa {
 // heads where they share it.
 class MedusaLevels final : public HeadsLevels {
   public:
-    MedusaLevels(std::shared_ptr<Heads> heads, int depth, int threads);
+    MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
-    void begin(const DraftInput& input) override;
     // The same candidates below every node: one row.
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
 
   private:
+    void begin_step(const DraftInput& input) override;
     std::vector<ggml_tensor*> blocks();
     ggml_tensor* logits(const std::vector<ggml_tensor*>& x);
 
-    ggml_backend_ptr backend_;
     HeadsGraph graph_;
     ggml_tensor* input_;
     std::span<const float> output_;  // [depth][output_rows]

@@ -43,6 +43,7 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
       file_(path),
       metadata_(read_heads_metadata(file_, model_->vocab_size())),
       device_(model_->output_device()) {
+    model_->require_states();
     const size_t tensors = 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
                            std::size(prefix_tensors);
     context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));

@@ -161,18 +161,18 @@ class MulMatId final : public ggml::cpu::tensor_traits {
 
 MulMatId mul_mat_id;
 
-thread_local AttentionUse attention_use;
+thread_local AttentionUse planned_attention;
 
 // ggml's fused attention, wherever its operands lie: the processor's own operators are offered to every buffer type.
 class FlashAttention final : public ggml::cpu::tensor_traits {
   public:
     bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
         if (const char* reason = refusal(op)) {
-            ++attention_use.left;
-            attention_use.reason = reason;
+            ++planned_attention.left;
+            planned_attention.reason = reason;
             return false;
         }
-        ++attention_use.served;
+        ++planned_attention.served;
         size = scratch(op) * static_cast<size_t>(n_threads) + 64;
         return true;
     }
@@ -367,8 +367,12 @@ bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t 
            attention_fits(key_size, value_size, attention_lanes);
 }
 
+const AttentionUse& attention_use() {
+    return planned_attention;
+}
+
 AttentionUse take_attention_use() {
-    return std::exchange(attention_use, {});
+    return std::exchange(planned_attention, {});
 }
 
 bool register_buffer_type() {
@@ -392,6 +396,11 @@ bool serves(ggml_type, int64_t, int64_t) {
 
 bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
     return false;
+}
+
+const AttentionUse& attention_use() {
+    static const AttentionUse none;
+    return none;
 }
 
 AttentionUse take_attention_use() {

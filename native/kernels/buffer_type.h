@@ -37,7 +37,8 @@ struct AttentionUse {
     int left = 0;        // to llama.cpp
     std::string reason;  // why the last of them was
 };
-// Since the last call on this thread.
+// Since attention_use() was taken the last time on this thread, or since it began.
+const AttentionUse& attention_use();
 AttentionUse take_attention_use();
 
 // Whether attention over a cache of these types and head sizes runs on the kernels.

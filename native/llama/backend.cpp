@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/common.h"
+#include "base/other_programs.h"
 #include "kernels/buffer_type.h"
 #include "kernels/ggml_internals.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 // libllama explains failures in its log only; the newest error line becomes part of our message.
 std::mutex log_mutex;
-std::string last_log_error, last_allocation_error;
+std::string last_log_error, last_allocation_error, last_device_error;
 thread_local std::function<void(const char*)> log_reader;
 
 void on_log(ggml_log_level level, const char* text, void*) {
@@ -29,13 +30,17 @@ void on_log(ggml_log_level level, const char* text, void*) {
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
     // libllama says it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".
     if (last_log_error.find("allocat") != std::string::npos) last_allocation_error = last_log_error;
+    // "CUDA error: out of memory"; the lines behind it say where in ggml.
+    if (last_log_error.find(" error: ") != std::string::npos) last_device_error = last_log_error;
 }
 
 // ggml asserts on some damaged files, and CUDA on every failure of a device. One line instead of a stack trace; the
 // process ends either way.
 void on_abort(const char* message) {
-    std::fprintf(stderr, "medusa: ggml stopped (%s): the model file is damaged or not supported, or a device failed\n",
-                 message);
+    const std::string device = last_device_error;  // unlocked: whoever holds the lock may not come to release it
+    const char* cause =
+        device.empty() ? "the model file is damaged or not supported, or a device failed" : device.c_str();
+    std::fprintf(stderr, "medusa: ggml stopped (%s): %s\n", message, cause);
     std::_Exit(1);
 }
 
@@ -77,10 +82,19 @@ void initialise_backend() {
         remove_amx_kernels();
         kernels::register_buffer_type();
         llama_backend_init();
+        begin_measuring_other_programs();
     });
     const std::lock_guard lock(log_mutex);
     last_log_error.clear();
     last_allocation_error.clear();
+    last_device_error.clear();
+}
+
+void load_backend(const std::string& path) {
+    initialise_backend();
+    if (ggml_backend_load(path.c_str())) return;
+    throw Error("the backend " + path + " does not load" + log_reason() +
+                ": build it from the sources of the installed llama-cpp-python, and see that its libraries are found");
 }
 
 std::string libllama_version() {

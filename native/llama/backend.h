@@ -13,6 +13,10 @@ std::string libllama_version();
 // Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
 void initialise_backend();
 
+// Adds the devices of a ggml backend that was built as a module, from the sources of the libllama that is loaded.
+// Before the first model is loaded, which settles the devices. Error where it cannot be loaded.
+void load_backend(const std::string& path);
+
 // The newest error in libllama's log since the last initialise_backend(), as " (what it said)"; empty when there is
 // none.
 std::string log_reason();

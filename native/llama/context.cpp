@@ -10,6 +10,8 @@
 namespace medusa {
 namespace {
 
+constexpr int cancelled = 2;  // llama_decode()'s word for it
+
 // Keys and values of one head.
 struct HeadSizes {
     int key, value;
@@ -32,6 +34,18 @@ bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& param
     return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU &&
            !ggml_is_quantized(params.type_v) && size.key % 128 != 0 && kernels::buffer_type() &&
            kernels::has_avx512fp16() && !kernels::serves_attention(params.type_k, params.type_v, size.key, size.value);
+}
+
+// Whether passes with different numbers of threads give the same bits, and can be repeated.
+bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
+    const HeadSizes size = head_sizes(model);
+    return kernels::serves_attention(params.type_k, params.type_v, size.key, size.value) && !model.is_recurrent();
+}
+
+// On a device the processor's threads have little to do.
+Threads threads_for(const LlamaModel& model, Threads wanted) {
+    wanted.adapt &= ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    return wanted;
 }
 
 // Some backends (Vulkan) throw when their device is lost.
@@ -74,15 +88,17 @@ struct LlamaContext::Batch {
 };
 
 LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params)
-    : model_(std::move(model)), batch_(std::make_unique<Batch>()) {
+    : model_(std::move(model)), threads_(threads_for(*model_, params.threads)), batch_(std::make_unique<Batch>()) {
     initialise_backend();
+    if (!threads_are_free(*model_, params)) threads_.keep_within_answers();
     auto p = llama_context_default_params();
     p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
     p.n_batch = p.n_ubatch = 512;
     p.n_seq_max = params.max_sequences;
+    p.n_rs_seq = params.snapshots;
     // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
     p.n_outputs_max = std::max(params.max_outputs, params.max_sequences);
-    p.n_threads = p.n_threads_batch = params.threads;
+    p.n_threads = p.n_threads_batch = params.threads.most;
     p.type_k = params.type_k;
     p.type_v = params.type_v;
     p.kv_unified = params.unified;
@@ -90,7 +106,8 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
     p.abort_callback = [](void* data) {
-        return static_cast<LlamaContext*>(data)->stop_ && static_cast<LlamaContext*>(data)->stop_();
+        auto* self = static_cast<LlamaContext*>(data);
+        return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
     context_ = llama_init_from_model(model_->handle(), p);
@@ -110,6 +127,9 @@ LlamaContext::~LlamaContext() {
 int LlamaContext::size() const {
     return static_cast<int>(llama_n_ctx(context_));
 }
+int LlamaContext::snapshots() const {
+    return static_cast<int>(llama_n_rs_seq(context_));
+}
 int LlamaContext::batch_size() const {
     return static_cast<int>(llama_n_batch(context_));
 }
@@ -117,13 +137,34 @@ void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);
 }
 
+int LlamaContext::try_decode(std::span<const BatchRow> rows) {
+    const int threads = threads_.begin(static_cast<int>(rows.size()));
+    llama_set_n_threads(context_, threads, threads);
+    const int attention_left = kernels::attention_use().left;
+    const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
+    // llama.cpp's own attention may share out a row's cells among the threads.
+    if (kernels::attention_use().left != attention_left) threads_.keep_within_answers();
+    return status;
+}
+
+// What a pass that was given up has left in the cache.
+void LlamaContext::take_back(std::span<const BatchRow> rows) {
+    for (const BatchRow& row : rows) {
+        for (const int sequence : row.sequences) remove(sequence, row.position, -1);
+    }
+}
+
 DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll& stop) {
     stop_ = stop;
-    const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
+    int status = try_decode(rows);
+    while (threads_.end(status == cancelled)) {
+        take_back(rows);
+        status = try_decode(rows);
+    }
     stop_ = nullptr;
     if (status == 0) return DecodeStatus::ok;
     if (status == 1) return DecodeStatus::context_full;
-    if (status == 2) return DecodeStatus::cancelled;
+    if (status == cancelled) return DecodeStatus::cancelled;
     throw Error("llama_decode failed with status " + std::to_string(status) + log_reason() +
                 ": lower --ctx-size or -ngl, or use --device none");
 }

@@ -4,9 +4,10 @@
 #include <memory>
 #include <span>
 
+#include "decoding/sequence_memory.h"
 #include "decoding/target.h"
-#include "decoding/tree_cache.h"
 #include "llama/model.h"
+#include "llama/pass_threads.h"
 
 struct llama_context;
 
@@ -16,7 +17,8 @@ struct ContextParams {
     int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
-    int threads = 1;
+    int snapshots = 0;    // newest tokens that a recurrent state can be stepped back by, where the model can
+    Threads threads;
     bool unified = true;  // sequences share cells
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
@@ -39,10 +41,17 @@ class LlamaContext final : public CacheOps {
 
     const LlamaModel& model() const { return *model_; }
     int size() const;
+    // As in ContextParams; 0: the model cannot step back.
+    int snapshots() const;
     // Most rows one decode() takes.
     int batch_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
+    // Where bits depend on the number of threads, that is chosen here alone.
+    void begin_answer() { threads_.begin_answer(); }
+    // For whoever compares the times of passes: their number changes only where threads are kept from running.
+    void hold_threads() { threads_.hold(); }
+    ThreadUse thread_use() const { return threads_.use(); }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
@@ -55,7 +64,11 @@ class LlamaContext final : public CacheOps {
     void clear();
 
   private:
+    int try_decode(std::span<const BatchRow> rows);
+    void take_back(std::span<const BatchRow> rows);
+
     std::shared_ptr<LlamaModel> model_;
+    PassThreads threads_;
     llama_context* context_ = nullptr;
     struct Batch;
     std::unique_ptr<Batch> batch_;

@@ -50,6 +50,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         gpu_ = chosen.front();
     } else {
         gpu_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        if (!gpu_) gpu_ = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
     }
     params.progress_callback_user_data = const_cast<LoadProgress*>(&progress);
     if (progress) {
@@ -108,6 +109,15 @@ uint64_t LlamaModel::size_bytes() const {
 }
 bool LlamaModel::is_recurrent() const {
     return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
+}
+
+void LlamaModel::require_states() const {
+    // libllama's graph of these leaves out the output matrix when it is to give states; their logits would be stale.
+    const std::string name = architecture();
+    if (name == "lfm2" || name == "lfm2moe") {
+        throw Error(path() + ": llama.cpp gives the logits or the hidden states of " + name +
+                    " models, not both, so heads cannot draft: use --no-heads");
+    }
 }
 
 std::optional<std::string> LlamaModel::chat_template() const {

@@ -2,47 +2,80 @@
 
 #include <algorithm>
 
+#include "decoding/chain_memory.h"
+#include "decoding/tree_cache.h"
+
 namespace medusa {
 namespace {
 
 const std::vector<int> first_sequence{0};
 
+// Accepted tokens that wait to be decoded again (SequenceMemory::pending) are decoded by themselves when there are
+// more: behind them a draft would cost another tile of the kernels' eight columns.
+constexpr int most_pending = 8;
+
 ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
     params.max_sequences = bounds.leaves;
-    params.max_outputs = bounds.nodes;
+    params.max_outputs = std::max(params.max_outputs, bounds.nodes);
     return params;
+}
+
+// A context for chains: one that can step back by a whole draft, else one with a second sequence for a copy.
+std::unique_ptr<LlamaContext> chain_context(const std::shared_ptr<LlamaModel>& model, ContextParams params,
+                                            const TreeBounds& bounds) {
+    params = sized_for(params, bounds);
+    params.snapshots = bounds.nodes - 1;
+    auto context = std::make_unique<LlamaContext>(model, params);
+    if (bounds.nodes == 1 || context->snapshots() > 0) return context;
+    context.reset();
+    params.snapshots = 0;
+    params.max_sequences = 2;
+    params.max_outputs += most_pending;
+    return std::make_unique<LlamaContext>(model, params);
 }
 
 }  // namespace
 
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
-    : context_(std::move(model), sized_for(params, bounds)),
-      cache_(context_, bounds.leaves),
-      most_outputs_(sized_for(params, bounds).max_outputs),
-      hidden_(hidden) {}
+    : most_outputs_(sized_for(params, bounds).max_outputs), hidden_(hidden) {
+    if (model->is_recurrent()) {
+        context_ = chain_context(model, params, bounds);
+        memory_ = std::make_unique<ChainMemory>(*context_, context_->snapshots());
+    } else {
+        context_ = std::make_unique<LlamaContext>(std::move(model), sized_for(params, bounds));
+        memory_ = std::make_unique<TreeCache>(*context_, bounds.leaves);
+    }
+}
 
 int LlamaTarget::truncate(int count) {
-    if (!cache_.truncate(count)) forget();
-    return cache_.position();
+    if (!memory_->truncate(count)) forget();
+    return memory_->position();
 }
 
 void LlamaTarget::discard() {
-    if (!cache_.rollback()) forget();
+    if (!memory_->rollback()) forget();
 }
 
 void LlamaTarget::forget() {
-    context_.clear();
-    cache_.forget();
+    context_->clear();
+    memory_->forget();
+}
+
+void LlamaTarget::begin_rows() {
+    rows_.clear();
+    const auto pending = memory_->pending();
+    first_row_ = static_cast<int>(pending.size());
+    for (int i = 0; i < first_row_; ++i)
+        rows_.push_back({pending[i], position() - first_row_ + i, first_sequence, false});
 }
 
 DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, const StopPoll& stop) {
-    rows_.clear();
-    for (const Token token : tokens) {
-        rows_.push_back({token, position() + static_cast<int>(rows_.size()), first_sequence, output});
-    }
-    const DecodeStatus status = context_.decode(rows_, stop);
+    begin_rows();
+    const auto count = static_cast<int>(tokens.size());
+    for (int i = 0; i < count; ++i) rows_.push_back({tokens[i], position() + i, first_sequence, output});
+    const DecodeStatus status = context_->decode(rows_, stop);
     if (status == DecodeStatus::ok) {
-        cache_.appended(static_cast<int>(tokens.size()));
+        memory_->appended(count);
     } else {
         discard();
     }
@@ -57,53 +90,57 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
         const auto chunk = tokens.first(std::min<size_t>(tokens.size(), most_outputs_));
         const int first = position();
         if (const DecodeStatus status = append(chunk, true, stop); status != DecodeStatus::ok) return status;
-        for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, context_.hidden(i));
+        for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, hidden(i));
         tokens = tokens.subspan(chunk.size());
     }
     return DecodeStatus::ok;
 }
 
 DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) {
+    context_->begin_answer();
     // All but the last token without outputs: hidden states would make each of them pay for the output matrix.
     auto rest = tokens.first(tokens.size() - 1);
     DecodeStatus status = DecodeStatus::ok;
     if (on_state) {
-        context_.set_hidden(true);
+        context_->set_hidden(true);
         status = append_with_states(rest, stop, on_state);
         rest = {};
     }
-    if (hidden_ && !rest.empty()) context_.set_hidden(false);
+    if (hidden_ && !rest.empty()) context_->set_hidden(false);
     while (!rest.empty() && status == DecodeStatus::ok) {
         if (stop && stop()) {
             status = DecodeStatus::cancelled;
             break;
         }
-        const auto chunk = rest.first(std::min<size_t>(rest.size(), context_.batch_size()));
+        const auto chunk = rest.first(std::min<size_t>(rest.size(), context_->batch_size()));
         status = append(chunk, false, stop);
         rest = rest.subspan(chunk.size());
     }
-    if (hidden_) context_.set_hidden(true);
+    if (hidden_) context_->set_hidden(true);
     if (status == DecodeStatus::ok) status = append(tokens.last(1), true, stop);
-    context_.synchronize();
-    if (status == DecodeStatus::ok && on_state) on_state(position() - 1, context_.hidden(0));
+    context_->synchronize();
+    if (status == DecodeStatus::ok && on_state) on_state(position() - 1, hidden(0));
     return status;
 }
 
 DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {
-    cache_.prepare(tree);
-    rows_.clear();
+    if (memory_->pending().size() > most_pending) {
+        if (const DecodeStatus status = append({}, false, stop); status != DecodeStatus::ok) return status;
+    }
+    memory_->prepare(tree, tokens);
+    begin_rows();
     for (int node = 0; node < tree.size(); ++node) {
         rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
     }
-    const DecodeStatus status = context_.decode(rows_, stop);
+    const DecodeStatus status = context_->decode(rows_, stop);
     // Whoever times a verification must see the device's work, not its launch.
-    context_.synchronize();
+    context_->synchronize();
     if (status != DecodeStatus::ok) discard();
     return status;
 }
 
 void LlamaTarget::commit(const Tree& tree, const std::vector<int>& path) {
-    cache_.commit(tree, path);
+    memory_->commit(tree, path);
 }
 
 }  // namespace medusa

@@ -179,6 +179,7 @@ class Collector {
 void collect(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
              const std::vector<float>& temperatures, const CollectParams& params, const OnContinuation& on_done,
              const OnCollected& on_progress, const OnPartial& on_partial) {
+    model->require_states();
     if (prompts.size() != temperatures.size()) throw Error("collect: one temperature per prompt is needed");
     if (params.parallel < 1 || params.parallel > Tree::max_size || params.max_tokens < 1) {
         throw Error("collect: parallel must be within 1..256 and max_tokens positive");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llama/model.h"
+#include "llama/pass_threads.h"
 
 namespace medusa {
 
@@ -15,7 +16,7 @@ struct CollectParams {
     int max_tokens = 256;  // per continuation
     int parallel = 32;
     uint64_t seed = 0;
-    int threads = 1;
+    Threads threads;
     bool hidden = true;
 };
 

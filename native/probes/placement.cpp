@@ -9,6 +9,7 @@ namespace medusa {
 namespace {
 
 constexpr const char* embedding_name = "token_embd.weight";
+constexpr const char* layer_embedding_name = "per_layer_token_embd.weight";  // Gemma 3n and 4: one for each layer
 
 const char* buffer_name(const ggml_tensor* tensor) {
     return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
@@ -37,6 +38,8 @@ Role role_of(const std::string& name, const ggml_tensor* tensor, bool looked_up)
         const bool readable = tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);
         return looked_up && readable ? Role::embedding : Role::matrix;
     }
+    if (name == layer_embedding_name) return Role::embedding;
+    if (name.find("conv") != std::string::npos) return Role::other;  // short convolutions of recurrent layers
     if (!name.ends_with(".weight") || ggml_n_dims(tensor) < 2) return Role::other;
     return ggml_n_dims(tensor) == 2 ? Role::matrix : Role::experts;
 }
@@ -99,6 +102,13 @@ kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model) {
     kernels::take_attention_use();
     if (context.decode({&row, 1}, nullptr) != DecodeStatus::ok) throw Error("one token could not be decoded");
     return kernels::take_attention_use();
+}
+
+const char* draft_memory_of(std::shared_ptr<LlamaModel> model) {
+    if (!model->is_recurrent()) return "cells";
+    ContextParams params;
+    params.snapshots = 1;
+    return LlamaContext(std::move(model), params).snapshots() > 0 ? "snapshots" : "copies";
 }
 
 std::vector<Placement> placement_of(const LlamaModel& model) {

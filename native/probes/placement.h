@@ -46,6 +46,10 @@ std::vector<DeviceUse> devices_of(const LlamaModel& model);
 // Whose fused attention a forward pass over one token runs on the CPU, tried out.
 kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
 
+// How the model's memory follows drafts: "cells" of one token each, which a tree shares out; one running state, which
+// follows a chain and can be stepped back ("snapshots") or has to be kept before a draft ("copies").
+const char* draft_memory_of(std::shared_ptr<LlamaModel> model);
+
 // The matrices of a type that are multiplied with and lie in main memory.
 std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type);
 

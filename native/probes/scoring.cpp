@@ -19,7 +19,7 @@ double cost(std::span<const float> logits, Token token) {
 
 }  // namespace
 
-Scores score(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int width, int threads) {
+Scores score(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int width, Threads threads) {
     const int count = static_cast<int>(tokens.size()), vocabulary = model->vocab_size();
     if (count < 1) throw Error("score: there are no tokens");
     for (const Token token : tokens) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llama/model.h"
+#include "llama/pass_threads.h"
 
 namespace medusa {
 
@@ -15,6 +16,6 @@ struct Scores {
 };
 
 // Decodes `tokens` from an empty cache, `width` at a time (the last pass takes what is left).
-Scores score(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int width, int threads);
+Scores score(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int width, Threads threads);
 
 }  // namespace medusa

@@ -26,7 +26,7 @@ void check_path(const Tree& tree, const std::vector<int>& path) {
 
 TeacherForced teacher_forced(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int prompt_length,
                              std::span<const std::vector<int>> parents, std::span<const std::vector<int>> paths,
-                             int threads) {
+                             Threads threads) {
     check(prompt_length >= 1 && prompt_length <= static_cast<int>(tokens.size()), "prompt_length is not in 1..tokens");
     check(parents.size() == paths.size(), "one tree for each path");
     std::vector<Tree> trees;

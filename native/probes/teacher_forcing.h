@@ -8,6 +8,7 @@
 
 #include "decoding/tree.h"
 #include "llama/model.h"
+#include "llama/pass_threads.h"
 
 namespace medusa {
 
@@ -22,6 +23,6 @@ struct TeacherForced {
 // generation it repeats its batch widths and cache layout, but neither its drafts nor its acceptance.
 TeacherForced teacher_forced(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int prompt_length,
                              std::span<const std::vector<int>> parents, std::span<const std::vector<int>> paths,
-                             int threads);
+                             Threads threads);
 
 }  // namespace medusa

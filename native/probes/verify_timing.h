@@ -11,7 +11,7 @@ namespace medusa {
 struct TimingParams {
     int position = 64;  // tokens in the cache
     int repeats = 5;
-    int threads = 1;
+    Threads threads;
 };
 
 // Forward passes of several widths behind the same `position` tokens, which are decoded once.
@@ -20,8 +20,8 @@ class VerifyTimer {
     // widest: at most Tree::max_size. context_size 0: as small as it can be (the cache's size may change what a pass
     // costs, so give that of the sessions). hidden: the passes give hidden states, too, as those of a drafting session
     // do.
-    VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, int threads, bool hidden,
-                const StopPoll& stop);
+    VerifyTimer(std::shared_ptr<LlamaModel> model, int widest, int position, int context_size, Threads threads,
+                bool hidden, const StopPoll& stop);
     // Milliseconds of each of `passes` passes in a row over a root and width - 1 leaves.
     std::vector<double> time(int width, int passes);
 

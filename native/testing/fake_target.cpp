@@ -5,7 +5,9 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "decoding/chain_memory.h"
 #include "decoding/sampler.h"
+#include "decoding/tree_cache.h"
 
 namespace medusa::testing {
 namespace {
@@ -18,16 +20,33 @@ uint64_t hash_tokens(const std::vector<Token>& tokens, uint64_t seed) {
 
 }  // namespace
 
-FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory)
+FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory,
+                       std::optional<int> snapshots)
     : vocab_size_(vocab_size),
       context_size_(context_size),
       seed_(seed),
       sharpness_(sharpness),
       memory_(memory),
-      cache_(*this, max_sequences) {}
+      snapshots_(snapshots) {
+    CacheOps& ops = *this;
+    if (snapshots) {
+        sequences_ = std::make_unique<ChainMemory>(ops, *snapshots);
+    } else {
+        sequences_ = std::make_unique<TreeCache>(ops, max_sequences);
+    }
+}
+
+// Of a recurrent state.
+bool FakeTarget::can_remove(int sequence, int from) const {
+    if (from == 0) return true;
+    const int removed = static_cast<int>(this->sequence(sequence).size()) - from;
+    return removed <= 0 || (sequence == 0 && removed <= *snapshots_ && removed < newest_);
+}
 
 bool FakeTarget::remove(int sequence, int from, int to) {
     ++cache_calls_;
+    if (snapshots_ && (sequence < 0 || !can_remove(sequence, from))) return false;
+    newest_ = 0;
     for (Cell& cell : cells_) {
         if (cell.position < from || (to >= 0 && cell.position >= to)) continue;
         if (sequence < 0) {
@@ -49,8 +68,23 @@ void FakeTarget::copy(int source, int target, int from, int to) {
 }
 
 int FakeTarget::truncate(int count) {
-    cache_.truncate(count);
-    return cache_.position();
+    if (!sequences_->truncate(count)) forget();
+    return sequences_->position();
+}
+
+void FakeTarget::discard() {
+    if (!sequences_->rollback()) forget();
+}
+
+void FakeTarget::forget() {
+    cells_.clear();
+    sequences_->forget();
+}
+
+void FakeTarget::add_pending() {
+    const auto pending = sequences_->pending();
+    const int first = position() - static_cast<int>(pending.size());
+    for (size_t i = 0; i < pending.size(); ++i) cells_.push_back({first + static_cast<int>(i), pending[i], {0}});
 }
 
 std::vector<Token> FakeTarget::sequence(int id) const {
@@ -79,17 +113,18 @@ std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) co
 
 DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState&) {
     if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
-    for (const Token token : tokens) {
-        cells_.push_back({position(), token, {0}});
-        cache_.appended(1);
-    }
+    add_pending();
+    for (size_t i = 0; i < tokens.size(); ++i) cells_.push_back({position() + static_cast<int>(i), tokens[i], {0}});
+    sequences_->appended(static_cast<int>(tokens.size()));
     rows_.assign(1, logits_after(sequence(0)));
     return DecodeStatus::ok;
 }
 
 DecodeStatus FakeTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {
     if (static_cast<int>(cells_.size()) + tree.size() > context_size_) return DecodeStatus::context_full;
-    cache_.prepare(tree);
+    sequences_->prepare(tree, tokens);
+    add_pending();
+    newest_ = tree.size();
     for (int node = 0; node < tree.size(); ++node) {
         std::set<Token> siblings;
         for (const int child : tree.children(node)) {

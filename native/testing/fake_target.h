@@ -1,31 +1,35 @@
 // A deterministic model without weights, for testing the algorithm exactly (docs/design.md, Lossless: tiers 1 and 2).
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
+#include "decoding/sequence_memory.h"
 #include "decoding/target.h"
-#include "decoding/tree_cache.h"
 #include "drafting/level_source.h"
 
 namespace medusa::testing {
 
 // Logits are a hash of the whole path of tokens (memory 0) or of its last `memory` tokens (text that comes to repeat
 // itself). With the whole path any mistake in masks, positions or commits changes them. The cache
-// is a list of cells with sequence sets, as in llama.cpp, edited only through TreeCache; reads check that each
-// sequence is one unbroken path.
+// is a list of cells with sequence sets, as in llama.cpp, edited only through CacheOps; reads check that each
+// sequence is one unbroken path. With `snapshots` it is the memory of a recurrent model: a sequence goes as a whole, or
+// once by at most so many tokens of the newest decode.
 class FakeTarget final : public Target, private CacheOps {
   public:
-    FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory);
+    FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory,
+               std::optional<int> snapshots = std::nullopt);
 
     int vocab_size() const override { return vocab_size_; }
     int context_size() const override { return context_size_; }
-    int position() const override { return cache_.position(); }
+    int position() const override { return sequences_->position(); }
     int truncate(int count) override;
     DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) override;
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
-    void commit(const Tree& tree, const std::vector<int>& path) override { cache_.commit(tree, path); }
-    void discard() override { cache_.rollback(); }
+    void commit(const Tree& tree, const std::vector<int>& path) override { sequences_->commit(tree, path); }
+    void discard() override;
     std::span<const float> logits(int row) override { return rows_.at(row); }
     std::span<const float> hidden(int row) override { return {}; }
 
@@ -44,15 +48,20 @@ class FakeTarget final : public Target, private CacheOps {
     };
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
+    bool can_remove(int sequence, int from) const;
+    void forget();
+    void add_pending();
 
     int vocab_size_, context_size_;
     uint64_t seed_;
     float sharpness_;
     int memory_;
+    std::optional<int> snapshots_;
     std::vector<Cell> cells_;
+    int newest_ = 0;  // tokens of the newest decode that can still be stepped back
     std::vector<std::vector<float>> rows_;
     int64_t cache_calls_ = 0;
-    TreeCache cache_;
+    std::unique_ptr<SequenceMemory> sequences_;
 };
 
 // Knows the target. With probability `acceptance` (per path, by hash) the likeliest tokens after a path come in order;

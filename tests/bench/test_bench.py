@@ -308,7 +308,7 @@ def test_methods_take_turns_on_each_prompt(worker: type[FakeWorker]) -> None:
 def test_each_method_gets_its_own_options(worker: type[FakeWorker]) -> None:
     from medusa_cli.decoding.options import AcceptKind, DraftOptions
 
-    run(plan(draft=DraftOptions(heads=Path("h.gguf"), tree="chain_4", accept=AcceptKind.typical)))
+    run(plan(draft=DraftOptions(heads="h.gguf", tree="chain_4", accept=AcceptKind.typical)))
     assert [spec.draft.no_spec for spec in worker.specs] == [True, True, False]
     assert [spec.draft.tree for spec in worker.specs] == [None, None, "chain_4"]
     for spec in worker.specs:

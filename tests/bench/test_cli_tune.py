@@ -24,10 +24,16 @@ CALIBRATION = {"plain_factor": 1.0, "plain_rest_ms": 0.0, "draft_factor": 1.1, "
 START = {"calibration": [[0.1] * 24, [0.2] * 24], "costs": [[1, 1.0], [4, 1.5]]}
 
 
-def predicted(name: str, nodes: int, tokens: float, cost: float, speed: float) -> dict[str, Any]:
+def predicted(name: str, tree: list[list[int]], tokens: float, cost: float, speed: float) -> dict[str, Any]:
     return {
-        "name": name, "nodes": nodes, "tokens_per_step": tokens, "costs": [cost], "speedups": [speed], "speedup": speed
-    }  # fmt: skip
+        "name": name,
+        "nodes": len(tree) + 1,
+        "tree": tree,
+        "tokens_per_step": tokens,
+        "costs": [cost],
+        "speedups": [speed],
+        "speedup": speed,
+    }
 
 
 def measured(name: str, nodes: int | None, tokens: float, speed: float) -> dict[str, Any]:
@@ -49,12 +55,16 @@ def made_up(key: dict[str, Any], tree: list[list[int]], *, dynamic: bool = False
         "dynamic": dynamic,
         "dynamic_start": START,
         "reason": "drafting pays: a good reason",
+        "method": "accuracies",
         "accuracy": [[0.5, 0.2], [0.4, 0.1]],
         "texts": {"prompts": "made up", "count": 9, "positions": 900},
         "costs": [{"position": 93, "verify_ms": {"1": 4.0, "2": 5.0, "4": 6.0, "8": 20.0}}],
         "calibration": CALIBRATION,
         "cpu_speedup": None,
-        "predicted": [predicted("chain of 2", 2, 1.5, 1.25, 1.2), predicted("tree of 4", 4, 1.9, 1.5, 1.27)],
+        "predicted": [
+            predicted("chain of 2", [[0]], 1.5, 1.25, 1.2),
+            predicted("tree of 4", [[0], [1], [0, 0]], 1.9, 1.5, 1.27),
+        ],
         "measured": [measured("plain", None, 1.0, 1.0), measured("tree of 4", 4, 1.6, 1.05)],
     }
 
@@ -114,7 +124,7 @@ def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any])
     from medusa_cli.decoding.settings import Settings
 
     profile.save(made_up(key_of(model), []))
-    engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=model[1]), Console(quiet=True))
+    engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=str(model[1])), Console(quiet=True))
     assert (engine.plan.tree_name, engine.tree_nodes) == ("", 1)
     assert first_screen(engine, Settings(0.0))[1].startswith("heads draft nothing: plain decoding was measured to be")
 
@@ -157,7 +167,7 @@ def test_the_cpu_is_not_weighed_on_a_cpu_nor_for_a_large_model(
     from rich.console import Console
 
     monkeypatch.setattr(cli_fakes.FakeModel, "backend", backend)
-    opened = run.open_model(str(model[0]), model[1], EngineOptions(), Console(quiet=True))
+    opened = run.open_model(str(model[0]), str(model[1]), EngineOptions(), Console(quiet=True))
     monkeypatch.setattr(opened.model, "size_bytes", size_bytes)
     assert run.cpu_speedup(opened, [[1]] * 4, 0.0, Console(quiet=True)) is None
 
@@ -221,6 +231,7 @@ def test_show_draws_the_stored_profile(model: tuple[Path, Path, Any], tmp_path: 
     assert code == 0
     assert "chosen: tree of 4 nodes\ndrafting pays: a good reason\n" in out
     assert "root ┬─ 0 50% ── 0 20%" in out
+    assert "also tried, tree of 4:\nroot ┬─ 0 50% ── 0 20%\n     └─ 1 20%\n" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("4 *"))
     assert row[2:8] == ["6.00", "1.50", "1.90", "1.27", "1.05", "███████"]
     assert "real decoding, relative to plain: plain 1.00, tree of 4 1.05\n" in out
@@ -255,13 +266,34 @@ def test_what_was_measured_is_written_into_the_heads(
     assert choices_used(model) == [[0], [2], [0, 0]]
 
 
+def test_the_way_to_find_trees_is_chosen(model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    base, heads, _ = model
+    opened = []
+
+    def measured_with(one: run.Opened, *rest: Any) -> dict[str, Any]:
+        opened.append(one)
+        return {**made_up(one.key, TREE), "method": one.method.value}
+
+    monkeypatch.setattr(run, "tune", measured_with)
+    code, out, error = invoke("tune", str(base), "--heads", str(heads), "--method", "simulate")
+    assert code == 0, error
+    assert "trees by simulated decoding" in out
+    assert invoke("tune", str(base), "--heads", str(heads))[0] == 0
+    assert [(one.method.value, one.sizes[-1]) for one in opened] == [("simulate", 100), ("accuracies", 64)]
+    assert invoke("tune", str(base), "--heads", str(heads), "--method", "guess")[0] == 2
+
+
 def test_heads_that_came_with_medusa_are_not_written_to(
     model: tuple[Path, Path, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from medusa_cli.models import references
 
     base, heads, _ = model
-    monkeypatch.setattr(references, "resolve", lambda *_: references.ModelRef("demo", base, heads))
+    monkeypatch.setattr(
+        references,
+        "resolve",
+        lambda *_: references.ModelRef("demo", base, references.HeadsRef(heads, references.Origin.shipped)),
+    )
     before = heads.read_bytes()
     code, _, error = invoke("tune", "demo", "--write")
     assert (code, error.count("\n")) == (1, 1)

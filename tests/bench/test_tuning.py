@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from medusa_cli import native
 from medusa_cli.decoding import devices, tree_search
 from medusa_cli.decoding.devices import DeviceKind, Tile
 from medusa_cli.tuning import choose, costs, decode, texts
 from medusa_cli.tuning.choose import Calibration, Candidate, CostCurve
+from medusa_cli.tuning.methods import TreeMethod
 
 FOREVER = float("inf")
 SIZES = devices.RULES[DeviceKind.cpu].sizes
@@ -25,10 +28,15 @@ def ranks(seed: int, right: float = 0.5, positions: int = 400, heads: int = 3) -
     return np.where(drawn < right, 0, np.where(drawn < right + (1 - right) / 2, 1, tree_search.RANKS))
 
 
+def fixed_trees(table: np.ndarray, held_out: list[np.ndarray]) -> list[Candidate]:
+    """The likeliest trees by accuracies."""
+    return choose.fixed_trees(choose.trees_by_size(TreeMethod.accuracies, table, [], SIZES), len(table), held_out)
+
+
 def candidates_for(cost: Any, positions: Sequence[int] = (512,)) -> list[Candidate]:
     """All trees, where a pass over n tokens at p takes cost(n, p) ms."""
     table = tree_search.accuracy_table([ranks(0)])
-    found = choose.fixed_trees(table, [ranks(1)], SIZES)
+    found = fixed_trees(table, [ranks(1)])
     curves = [CostCurve(p, {n: cost(n, p) for n in SIZES}) for p in positions]
     return choose.priced(found, curves, Calibration())
 
@@ -124,7 +132,7 @@ def test_between_the_sizes_that_metal_is_measured_at_its_tile_decides() -> None:
 
 def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
     table = tree_search.accuracy_table([ranks(0, right=0.9)])
-    good, bad = (choose.fixed_trees(table, [ranks(1, right=right)], SIZES)[0].tokens_per_step for right in (0.9, 0.2))
+    good, bad = (fixed_trees(table, [ranks(1, right=right)])[0].tokens_per_step for right in (0.9, 0.2))
     assert good == pytest.approx(1.9, abs=0.08)
     assert bad == pytest.approx(1.2, abs=0.08)
     made, held = choose.halves(
@@ -135,7 +143,7 @@ def test_trees_are_scored_on_text_that_did_not_make_them() -> None:
 
 
 def test_priced_leaves_out_sizes_that_were_not_measured() -> None:
-    trees = choose.fixed_trees(tree_search.accuracy_table([ranks(0)]), [ranks(1)], SIZES)
+    trees = fixed_trees(tree_search.accuracy_table([ranks(0)]), [ranks(1)])
     curves = [CostCurve(1, {1: 2.0, 2: 3.0, 3: 4.0}), CostCurve(2, {1: 4.0, 2: 4.0})]
     calibration = Calibration(plain_factor=2.0, plain_rest_ms=1.0, draft_factor=3.0, draft_rest_ms=1.0)
     (found,) = choose.priced(trees, curves, calibration)
@@ -239,3 +247,62 @@ def test_decoding_ends_at_the_deadline_but_not_before_a_few_prompts() -> None:
     sessions = {"plain": FakeSession(10.0, []), "x": FakeSession(12.0, [])}
     found = decode.in_turn(sessions, [[20]] * 9, 96, -FOREVER)
     assert len(found["x"].ratios) == decode.MIN_PROMPTS
+
+
+# --- trees by simulated decoding -------------------------------------------------------------------
+
+
+def naive_growth(texts: list[np.ndarray], nodes: int) -> list[tuple[int, ...]]:
+    """The same, word by word: every possible next node is tried by walking all texts."""
+    chosen: list[tuple[int, ...]] = []
+    while len(chosen) < nodes - 1:
+        found = {}
+        for parent in [(), *chosen]:
+            for rank in range(tree_search.RANKS if len(parent) < texts[0].shape[1] else 0):
+                choice = (*parent, rank)
+                often = sum(int((text[:, : len(choice)] == choice).all(axis=1).sum()) for text in texts)
+                if choice not in chosen and often:
+                    steps, _ = walked(texts, [*chosen, choice])
+                    found[choice] = (steps, -often, len(choice), choice)
+        if not found:
+            break
+        chosen.append(min(found, key=lambda choice: found[choice]))
+    return chosen
+
+
+def walked(texts: list[np.ndarray], choices: list[tuple[int, ...]]) -> tuple[int, int]:
+    """Steps and positions."""
+    steps = 0
+    for text in texts:
+        at = 0
+        while at < len(text):
+            right = [len(c) for c in choices if tuple(text[at, : len(c)]) == c]
+            at += 1 + max(right, default=0)
+            steps += 1
+    return steps, sum(map(len, texts))
+
+
+@given(seed=st.integers(0, 10_000), heads=st.integers(1, 3), nodes=st.integers(2, 6))
+@settings(max_examples=25, deadline=None)
+def test_simulated_growth_is_what_its_definition_says(seed: int, heads: int, nodes: int) -> None:
+    rng = np.random.default_rng(seed)
+    texts = [rng.choice([0, 0, 1, 2, tree_search.RANKS], size=(length, heads)) for length in rng.integers(1, 30, 3)]
+    grown = tree_search.grow_by_simulation(texts, nodes)
+    assert grown == naive_growth(texts, nodes)
+    native.Tree([list(choice) for choice in grown])
+
+
+def test_simulated_trees_bring_the_more_the_larger_they_are() -> None:
+    built_on, held_out = [ranks(seed) for seed in range(4)], [ranks(9)]
+    table = tree_search.accuracy_table(built_on)
+    trees = choose.trees_by_size(TreeMethod.simulate, table, built_on, (1, 2, 4, 8, 100))
+    assert {size: len(tree) + 1 for size, tree in trees.items()} == {1: 1, 2: 2, 4: 4, 8: 8, 100: 15}
+    tokens = [tree_search.simulate(built_on, tree)[0] for tree in trees.values()]
+    assert tokens == sorted(tokens)
+    # Positions are drawn alike, so that both ways find trees that are as good.
+    ours = tree_search.simulate(held_out, tree_search.greedy_tree(table, 8))[0]
+    assert tree_search.simulate(held_out, trees[8])[0] == pytest.approx(ours, rel=0.03)
+
+
+def test_nothing_that_is_ever_right_is_an_empty_tree() -> None:
+    assert tree_search.grow_by_simulation([np.full((5, 2), tree_search.RANKS)], 8) == []

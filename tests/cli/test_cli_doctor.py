@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cli_fakes import base_gguf
-from fixtures import tiny_base
+from fixtures import tiny_base, tiny_recurrent
 from medusa_cli.converters.gguf.quantize import quantize
 from rich.console import Console
 from typer.testing import CliRunner
@@ -94,6 +94,14 @@ def run_doctor(folder: Path, isa: str, *arguments: str) -> tuple[int, dict[str, 
     return result.returncode, found
 
 
+def test_how_drafts_are_followed(tmp_path: Path) -> None:
+    _, found = run_doctor(tmp_path, "off", str(tiny_base(tmp_path / "base.gguf")))
+    assert found["model"]["drafts"] == {"shape": "tree", "remark": None}
+    _, found = run_doctor(tmp_path, "off", str(tiny_recurrent(tmp_path / "mamba.gguf")))
+    assert found["model"]["drafts"]["shape"] == "chain"
+    assert "decoded again" in found["model"]["drafts"]["remark"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
 def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
     quantize(tiny_base(tmp_path / "base.gguf"), tmp_path / "model.gguf", "Q4_0")
@@ -131,7 +139,8 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     table = out[out.index("base.gguf: ") :]
     assert table.splitlines()[1].startswith("Attention: ")
-    assert "weights" in table.splitlines()[2]
+    assert table.splitlines()[2] == "Drafts:    a tree"
+    assert "weights" in table.splitlines()[3]
     assert len([line for line in table.splitlines() if line.startswith("matrix") and " f32 " in line]) == 1
     code, out, err = invoke("doctor", str(tmp_path / "nowhere.gguf"))
     assert (code, out) == (1, "")
@@ -161,6 +170,7 @@ def test_why_a_weight_is_not_on_the_kernels(
     info: dict[str, Any] = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
+    monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
     monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
     [row] = report.diagnose_model("m", Console())["weights"]
     assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
@@ -188,6 +198,7 @@ def test_whose_attention_runs_and_why_not_ours(
     info: dict[str, Any] = {"selected": selected, "reason": "because", "types": [], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
+    monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
     model = SimpleNamespace(description="fake", n_layer=2, gpu=False, devices=[], placement=[])
     monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
     assert report.diagnose_model("m", Console())["attention"] == {"kernels": kernels, "remark": remark}

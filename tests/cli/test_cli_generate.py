@@ -38,6 +38,7 @@ REPORTED_KEYS = {
     "peak_rss_bytes",
     "tree_nodes",
     "accept",
+    "threads",
     "stop_reason",
     "output_match",
 }
@@ -325,13 +326,6 @@ def test_a_model_without_a_template_names_raw(
 ) -> None:
     monkeypatch.setattr(FakeModel, "chat_template", None)
     assert "--raw" in bad(model, session, "-p", "x")
-
-
-def test_a_recurrent_model_with_heads_names_no_spec(
-    model: str, session: type[FakeSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeModel, "is_recurrent", True)
-    assert "--no-spec" in bad(model, session, "-p", "x", "--heads", str(heads_gguf(tmp_path / "heads.gguf")))
 
 
 def test_missing_demo_heads_name_no_spec(

@@ -78,6 +78,44 @@ def test_a_single_file_shows_both(single: Path) -> None:
     assert found["heads"]["tree"] == [[0], [0, 0], [1]]
 
 
+def test_any_tree_is_drawn_with_the_accuracies_of_the_heads(tmp_path: Path) -> None:
+    path = str(heads_gguf(tmp_path / "heads.gguf"))
+    code, out, _ = invoke("inspect", path, "--tree", "cartesian:2,2")
+    assert code == 0
+    for text in ("cartesian:2,2: tree of 7 nodes", "root ┬─ 0 50% ── 0..1 19%", "└─ 1 25% ── 0..1 9%", "2.03"):
+        assert text in out
+    # A published tree loses what two heads cannot fill, a random one is drawn for them.
+    code, out, _ = invoke("inspect", path, "--tree", "chain_4", "--json")
+    heads = json.loads(out)["heads"]
+    assert (heads["tree_name"], heads["tree"]) == ("chain_4", [[0], [0, 0]])
+    code, out, _ = invoke("inspect", path, "--tree", "random:12", "--json")
+    heads = json.loads(out)["heads"]
+    assert heads["tree_name"].startswith("cartesian:")
+    assert 6 < len(heads["tree"]) + 1 <= 12
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ("cartesian:2,2,2", "the tree is 3 deep, the heads draft 2 tokens"),
+        ("cartesian:nonsense", "say how many tokens of each head"),
+        ("dynamic", "is no tree but a way to choose one"),
+        ("nosuch", "no tree named 'nosuch'"),
+    ],
+)
+def test_a_tree_that_cannot_be_drawn_is_one_line(tmp_path: Path, tree: str, message: str) -> None:
+    code, out, err = invoke("inspect", str(heads_gguf(tmp_path / "heads.gguf")), "--tree", tree)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert err.startswith("error: ")
+
+
+def test_a_tree_without_heads_is_one_line(tmp_path: Path) -> None:
+    path = base_gguf(tmp_path / "tiny.gguf")
+    code, _, err = invoke("inspect", str(path), "--tree", "cpu_4")
+    assert (code, err) == (1, f"error: --tree needs draft heads, and {path} has none: give a file with heads\n")
+
+
 def test_the_demo_is_its_base_with_the_shipped_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, heads = base_gguf(tmp_path / "base.gguf"), heads_gguf(tmp_path / "heads.gguf")
     monkeypatch.setattr(demo, "demo_base", lambda console: base)

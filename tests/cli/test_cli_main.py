@@ -110,7 +110,7 @@ def test_version() -> None:
         ("generate", "m.gguf", "-p", "x", "--logit-bias", "hello=1"),
         ("generate", "m.gguf", "-p", "x", "-f", "file"),
         ("generate", "m.gguf", "-p", "x", "--raw", "-sys", "y"),
-        ("train", "m.gguf"),
+        ("train",),
         ("split",),
     ],
 )

@@ -33,7 +33,7 @@ def test_names_and_files(tmp_path: Path) -> None:
     both = write(tmp_path / "both.json", {"a": [[0]], "b": [[0], [0, 2]]})
     assert trees.resolve(f"{both}:b") == trees.NamedTree(f"{both}:b", [[0], [0, 2]], strict=True)
     one = write(tmp_path / "one.json", {"only": [[0]]})
-    assert trees.resolve(str(one)).choices == [[0]]
+    assert trees.resolve(f"{one}") == trees.NamedTree(f"{one}:only", [[0]], strict=True)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +74,38 @@ def test_bad_references_say_what_there_is(tmp_path: Path) -> None:
         trees.resolve(f"{bare}:x")
 
 
-def test_a_tree_is_drawn_with_a_line_for_each_leaf() -> None:
-    drawn = trees.draw([[0], [0, 0], [0, 1], [0, 1, 0], [1], [2], [2, 3]])
-    assert drawn == [
-        "root ┬─ 0 ┬─ 0",
-        "     │    └─ 1 ── 0",
-        "     ├─ 1",
-        "     └─ 2 ── 3",
-    ]
-    assert trees.draw([]) == ["root"]
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("cartesian:", "cartesian:: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:3,,2", "cartesian:3,,2: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:3,0", "cartesian:3,0: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:-1", "cartesian:-1: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:6,6,6", "cartesian:6,6,6 has 259 nodes, at most 256 are possible: give smaller numbers"),
+        ("cartesian:256", "cartesian:256 has 257 nodes, at most 256 are possible: give smaller numbers"),
+        ("random:1", "random:1: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
+        ("random:257", "random:257: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
+        ("random:x", "random:x: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
+        (
+            "random:8:-1",
+            "random:8:-1: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1",
+        ),
+    ],
+)
+def test_bad_rules_are_one_line(argument: str, message: str) -> None:
+    with pytest.raises(MedusaError) as caught:
+        trees.resolve(argument)
+    assert str(caught.value) == message
 
 
-def test_known_accuracies_are_drawn_as_the_chance_of_the_whole_path() -> None:
-    drawn = trees.draw([[0], [0, 0], [1], [1, 1]], [[0.5, 0.25], [0.5, 0.001]])
-    assert drawn == ["root ┬─ 0 50% ── 0 25%", "     └─ 1 25% ── 1 <1%"]
-    assert trees.draw([[0], [0, 0]], [[0.5]]) == ["root ── 0 50% ── 0"]
+def test_rules_make_trees() -> None:
+    assert trees.resolve("cartesian:2,1") == trees.NamedTree("cartesian:2,1", [[0], [1], [0, 0], [1, 0]], strict=True)
+    assert trees.resolve("random:64") == trees.RandomTree("random:64", 64, 0)
+    assert trees.resolve("random:64:7") == trees.RandomTree("random:64:7", 64, 7)
+
+
+@pytest.mark.parametrize("argument", ["dynamic", "static"])
+def test_where_one_tree_is_wanted_a_way_to_choose_one_is_not_taken(argument: str) -> None:
+    with pytest.raises(MedusaError, match=f"^{argument} is no tree but a way to choose one"):
+        trees.fixed(argument)
+    assert trees.fixed("cpu_4") == trees.named("cpu_4")

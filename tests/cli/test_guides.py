@@ -49,3 +49,13 @@ def test_the_guide_of_bench_names_the_options_of_kernels() -> None:
     named = set(re.findall(r"\[(-\S+?)[ \]]", usage[1]))
     assert all(named & set(one.opts) for one in parameters if one.opts[0].startswith("-"))
     assert named <= {name for one in parameters for name in one.opts}
+
+
+def test_the_guide_of_ablate_names_its_options() -> None:
+    group: Any = typer.main.get_command(cli.app)
+    parameters = group.commands["bench"].commands["ablate"].params
+    text = (DOCS / "ablate.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^## Options of `medusa bench ablate`$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `-")]
+    named = re.findall(r"`(-[^`]+)`", " ".join(cells))
+    assert sorted(named) == sorted({name for one in parameters for name in one.opts if name.startswith("-")} - HELP)

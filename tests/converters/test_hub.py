@@ -13,19 +13,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import numpy as np
 import pytest
 from hub_server import TOKEN, HubServer, Repo
+from huggingface_hub import constants
+from medusa_cli.converters.checkpoints import hub as hub_checkpoints
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
 from medusa_cli.converters.checkpoints.hub import resolve_base, resolve_heads
 from medusa_cli.converters.heads.formats import read_heads
 from rich.console import Console
 from safetensors.numpy import save
 
+from medusa_cli.hub import download
+from medusa_cli.hub.repository import Listing, RemoteFile
 from medusa_cli.support.errors import MedusaError
 
 HEADS = Path(__file__).parents[1] / "data" / "heads"
@@ -178,12 +181,11 @@ def test_a_repository_that_does_not_exist(hub: Hub) -> None:
 
 
 def test_a_dropped_connection_goes_on_where_it_stopped(hub: Hub) -> None:
-    """Twice as long as the pieces of 10 MiB that the library keeps of a broken download."""
-    large = save({"0.0.linear.weight": np.arange(6 << 20, dtype=np.float32)})
+    large = save({"0.0.linear.weight": np.arange(1 << 18, dtype=np.float32)})
     hub.server.repos["org/large"] = Repo({"medusa_lm_head.safetensors": large})
     hub.server.drops["medusa_lm_head.safetensors"] = 1
     found = hub.resolve("org/large")
-    assert hub.server.ranges == [f"bytes={10 << 20}-"]
+    assert hub.server.ranges == [f"bytes={len(large) // 2}-"]
     assert hub.server.downloads() == ["medusa_lm_head.safetensors"] * 2
     assert (Path(found["path"]) / "medusa_lm_head.safetensors").read_bytes() == large
 
@@ -227,13 +229,16 @@ def test_a_hub_that_fails_or_cannot_be_reached(hub: Hub) -> None:
         (OSError("consistency check failed\nand more"), r"download failed \(consistency check failed\)"),
     ],
 )
-def test_a_disk_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, error: OSError, message: str) -> None:
+def test_a_disk_that_fails_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError, message: str
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    file = SimpleNamespace(rfilename="medusa_lm_head.pt", size=5)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: SimpleNamespace(siblings=[file]))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    file = RemoteFile("medusa_lm_head.pt", 5, "0" * 64)
+    monkeypatch.setattr(hub_checkpoints, "list_files", lambda *_: Listing("0" * 40, {file.name: file}))
+    monkeypatch.setattr(download, "_stream", fail)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(MedusaError, match=f"^org/heads: {message}"):
         resolve_heads("org/heads", Console(stderr=True))
 

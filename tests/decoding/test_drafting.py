@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from medusa_cli.decoding import drafting, trees
+from medusa_cli.decoding import drafting, tree_shapes, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts, Tuned
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.decoding.trees import DynamicStart, NamedTree
-from medusa_cli.models.references import ModelRef
+from medusa_cli.models.references import HeadsRef, ModelRef, Origin
 from medusa_cli.support.errors import MedusaError
 
 BASE, GIVEN, BUNDLED = Path("m.gguf"), Path("given.gguf"), Path("bundled.gguf")
@@ -21,7 +21,7 @@ CPU = ModelFacts(REF, "llama", holds_heads=True)
 GPU = dataclasses.replace(CPU, device=DeviceKind.gpu)
 METAL = dataclasses.replace(CPU, device=DeviceKind.metal)
 BARE = dataclasses.replace(CPU, holds_heads=False)
-DEMO = dataclasses.replace(BARE, ref=ModelRef("demo", BASE, BUNDLED))
+DEMO = dataclasses.replace(BARE, ref=ModelRef("demo", BASE, HeadsRef(BUNDLED, Origin.shipped)))
 MAMBA = dataclasses.replace(BARE, architecture="mamba", is_recurrent=True)
 MAMBA_HEADS = dataclasses.replace(MAMBA, holds_heads=True)
 
@@ -44,13 +44,21 @@ WRITTEN = NamedTree("my.json", [[0], [2]], strict=True)
 def asked(
     tree: str | None = None,
     *,
-    heads: Path | None = None,
+    heads: str | None = None,
     lookup: bool | None = None,
     no_heads: bool = False,
     no_spec: bool = False,
     recycling: bool = False,
 ) -> DraftOptions:
     return DraftOptions(heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling)
+
+
+def given(model: ModelFacts, options: DraftOptions) -> ModelFacts:
+    """The model with the heads that the options name."""
+    if options.heads is None:
+        return model
+    heads = HeadsRef(Path(options.heads), Origin.given, asked=True)
+    return dataclasses.replace(model, ref=dataclasses.replace(model.ref, heads=heads))
 
 
 def fixed(
@@ -85,20 +93,20 @@ DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_
         (asked(no_heads=True), True, CPU, NOTHING),
         (asked(no_heads=True, lookup=True), True, CPU, LOOKUP),
         (asked(no_heads=True, lookup=False), False, CPU, NOTHING),
-        (asked(no_heads=True, heads=GIVEN), False, CPU, LOOKUP),
+        (asked(no_heads=True, heads="given.gguf"), False, CPU, LOOKUP),
         # A tree, though nothing fills it, says that drafts are to be those of the tree.
         (asked("chain_4", no_heads=True), False, CPU, NOTHING),
         (asked("dynamic", no_heads=True), False, BARE, NOTHING),
         (asked("dynamic", no_heads=True, lookup=True), False, CPU, LOOKUP),
         (asked(no_spec=True), False, CPU, NOTHING),
-        (asked(no_spec=True, lookup=True, heads=GIVEN), False, CPU, NOTHING),
+        (asked(no_spec=True, lookup=True, heads="given.gguf"), False, CPU, NOTHING),
         (asked("chain_4", no_spec=True), False, BARE, NOTHING),
         (asked("dynamic", no_spec=True), True, BARE, NOTHING),
-        # A recurrent model checks no drafts.
-        (asked(), False, MAMBA, NOTHING),
-        (asked("static"), False, MAMBA, NOTHING),
+        # A recurrent model follows chains.
+        (asked(), False, MAMBA, LOOKUP),
+        (asked("static"), False, MAMBA, LOOKUP),
         (asked(lookup=False), False, MAMBA, NOTHING),
-        (asked(no_heads=True), False, MAMBA_HEADS, NOTHING),
+        (asked(no_heads=True), False, MAMBA_HEADS, LOOKUP),
         (asked(no_spec=True, lookup=True), False, MAMBA_HEADS, NOTHING),
     ],
 )
@@ -115,16 +123,17 @@ def test_without_heads(options: DraftOptions, seeded: bool, model: ModelFacts, e
         (asked(), CPU, BASE),
         (asked(), DEMO, BUNDLED),
         (asked(), dataclasses.replace(DEMO, holds_heads=True), BASE),
-        (asked(heads=GIVEN), BARE, GIVEN),
-        (asked(heads=GIVEN), CPU, GIVEN),
-        (asked(heads=GIVEN), DEMO, GIVEN),
-        (asked(heads=GIVEN, no_heads=True), DEMO, None),
-        (asked(heads=GIVEN, no_spec=True), CPU, None),
+        (asked(heads="given.gguf"), BARE, GIVEN),
+        (asked(heads="given.gguf"), CPU, GIVEN),
+        (asked(heads="given.gguf"), DEMO, GIVEN),
+        (asked(heads="given.gguf", no_heads=True), DEMO, None),
+        (asked(heads="given.gguf", no_spec=True), CPU, None),
     ],
 )
 def test_the_heads_that_are_given_come_before_the_model_s_own(
     options: DraftOptions, model: ModelFacts, file: Path | None
 ) -> None:
+    model = given(model, options)
     assert drafting.heads_file(options, model.ref, model.holds_heads) == file
     assert drafting.heads_to_load(options, model) == file
     assert drafting.plan(options, model, HEADS).heads == file
@@ -244,6 +253,23 @@ def test_a_tree_that_is_named_is_kept_to(
         assert drafting.plan(options, model, HEADS, tree=tree, seeded=seeded) == expected
 
 
+@pytest.mark.parametrize(
+    ("tuned", "tree", "expected"),
+    [
+        (None, None, fixed(drafting.STORED_TREE, [[0], [0, 0]], 4)),
+        (Tuned([[0], [1], [0, 1]], False, LEARNED), None, fixed(drafting.TUNED_TREE, [[0]])),
+        (None, CHAIN, fixed("chain_4", [[0], [0, 0], [0, 0, 0], [0, 0, 0, 0]], lookup=False, watchdog=False)),
+        (None, NamedTree("my.json", [[0], [0, 0]], strict=True), fixed("my.json", FIXED, lookup=False, watchdog=False)),
+    ],
+)
+def test_a_recurrent_model_follows_the_likeliest_path_of_a_tree(
+    tuned: Tuned | None, tree: NamedTree | None, expected: DraftPlan
+) -> None:
+    options = asked(tree.name if tree else "static")
+    assert drafting.plan(options, MAMBA_HEADS, HEADS, tuned, tree=tree) == expected
+    assert drafting.plan(asked(), MAMBA_HEADS, HEADS).dynamic
+
+
 @pytest.mark.parametrize("choices", [[[3], [3, 0]], [[5]]])
 def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: trees.Choices) -> None:
     assert drafting.plan(asked(), CPU, HEADS, Tuned(choices, False, LEARNED)) == plain()
@@ -257,39 +283,12 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
         (asked("dynamic"), BARE, None, None, "--tree needs draft heads, and m.gguf has none: give --heads FILE"),
         (asked("dynamic"), MAMBA, None, None, "--tree needs draft heads, and m.gguf has none: give --heads FILE"),
         (
-            asked(),
+            asked("my.json"),
             MAMBA_HEADS,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check a tree of drafts: run it with --no-spec",
-        ),
-        (
-            asked("static", heads=GIVEN),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check a tree of drafts: run it with --no-spec",
-        ),
-        (
-            asked(lookup=True),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --lookup",
-        ),
-        (
-            asked(lookup=True, no_heads=True),
-            MAMBA_HEADS,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --lookup",
-        ),
-        (
-            asked(recycling=True),
-            MAMBA,
-            None,
-            None,
-            "m.gguf is a recurrent model (mamba), which cannot check drafts: leave out --recycling",
+            HEADS,
+            WRITTEN,
+            "m.gguf is a recurrent model (mamba), which follows a chain of drafts, no tree: "
+            "leave out --tree, or give one path ([0], [0, 0], ...)",
         ),
         (
             asked("chain_4", recycling=True),
@@ -310,7 +309,7 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
             CPU,
             HEADS,
             NamedTree("my.json", [[0], [0, 0], [0, 0, 0]], strict=True),
-            "my.json: the tree is 3 deep, the heads draft 2 tokens: leave out the choices longer than 2",
+            "my.json: the tree is 3 deep, the heads draft 2 tokens: leave out what is deeper than 2",
         ),
         (
             asked("my.json"),
@@ -325,15 +324,38 @@ def test_what_does_not_fit_together_is_said(
     options: DraftOptions, model: ModelFacts, heads: HeadsFacts | None, tree: NamedTree | None, message: str
 ) -> None:
     with pytest.raises(MedusaError) as caught:
-        drafting.plan(options, model, heads, tree=tree)
+        drafting.plan(options, given(model, options), heads, tree=tree)
     assert str(caught.value) == message
+
+
+def test_a_random_tree_is_drawn_for_the_heads_that_there_are() -> None:
+    tree = trees.resolve("random:8:1")
+    assert isinstance(tree, trees.RandomTree)
+    widths = tree.widths(HEADS.head_count, HEADS.output_rows)
+    found = drafting.plan(asked("random:8:1"), CPU, HEADS, tree=tree)
+    assert found.tree == FixedTree(tree_shapes.cartesian(widths))
+    assert found.tree_name == tree_shapes.cartesian_name(widths)
+    assert len(widths) <= 2
+    assert max(widths) <= 3
+
+
+def test_a_tree_larger_than_the_context_is_told() -> None:
+    plan = drafting.plan(asked("cartesian:3,1"), CPU, HEADS, tree=trees.resolve("cartesian:3,1"))
+    for context in (0, 7, 8):
+        drafting.check_context(plan, context)
+    with pytest.raises(MedusaError) as caught:
+        drafting.check_context(plan, 6)
+    assert str(caught.value) == (
+        "cartesian:3,1 has 7 nodes, the context holds 6 tokens: give a smaller tree or a larger -c"
+    )
+    drafting.check_context(dynamic(), 1)
 
 
 def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
     from medusa_cli.bench.methods import METHODS
 
     # Whatever tree and heads medusa is measured with, the other methods draft as they do without them.
-    options = asked("dynamic", heads=GIVEN)
+    options = asked("dynamic", heads="given.gguf")
     for name, expected in (
         ("stock", NOTHING),
         ("plain", NOTHING),
@@ -345,7 +367,7 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
         ("lookup+recycling", BOTH),
         ("medusa+lookup+recycling", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True, recycling=True)),
     ):
-        assert drafting.plan(METHODS[name].draft(options), CPU, HEADS) == expected, name
+        assert drafting.plan(METHODS[name].draft(options), given(CPU, options), HEADS) == expected, name
     # Where a fixed tree would be chosen, recycling is still measured.
     found = drafting.plan(METHODS["medusa+lookup+recycling"].draft(asked()), GPU, HEADS, TUNED)
     assert found == dynamic(LEARNED, recycling=True)

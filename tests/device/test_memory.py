@@ -81,6 +81,29 @@ def test_what_is_said_to_fit_does(base: str) -> None:
         assert generate(small, base, *arguments)[0] == 0
 
 
+def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+
+    def train(*arguments: str, memory: int = 5_000_000) -> tuple[int, str, str]:
+        order = ("train", base, "-o", str(tmp_path / "heads.gguf"), "--work-dir", str(tmp_path), "--minutes", "0.1")
+        return device_cli.run({"memory": memory}, *order, *arguments)
+
+    for arguments in ((), ("-ngl", str(MOST))):
+        code, out, err = train(*arguments)
+        assert (code, out) == (1, "")
+        told = re.fullmatch(
+            r"error: \S+ does not fit on PRETENDED0 \(.* free\) with 32 texts at a time: by estimate "
+            r"-ngl (\d) or --parallel (\d+) would\n",
+            err,
+        )
+        assert told is not None
+        assert int(told[1]) < MOST
+        assert int(told[2]) < 32
+        fitting = told[2]
+    assert "at a time: by estimate -ngl 0 would\n" in train(memory=1 << 16)[2]
+    assert train("--parallel", fitting)[0] == 0
+
+
 def test_devices_by_name(base: str) -> None:
     text = generate({}, base, "-ngl", "0")[1]
     assert generate({}, base, "--device", "PRETENDED0") == (0, text, "")

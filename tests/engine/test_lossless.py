@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fixtures import tiny_base, tiny_recurrent, write_heads
+from fixtures import tiny_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_fake import tree_choices
@@ -93,20 +93,6 @@ def test_teacher_forcing_refuses_nonsense(tiny: native.Model, prompt_length: int
         native.teacher_forced(
             tiny, [1, 2, 3], prompt_length=prompt_length, parents=[[-1, 0, 1]] * len(paths), paths=paths
         )
-
-
-def test_a_recurrent_model_decodes_plainly_and_refuses_trees(tmp_path: Path) -> None:
-    model = native.Model(str(tiny_recurrent(tmp_path / "mamba.gguf")))
-    assert model.is_recurrent
-    write_heads(tmp_path / "heads.gguf", heads=2, blocks=1, lm_head="base")
-    heads = native.Heads(model, str(tmp_path / "heads.gguf"))
-    with pytest.raises(native.NativeError, match="--no-spec"):
-        native.Session(model, heads, tree=native.Tree([[0], [1]]))
-    session = native.Session(model)
-    first = session.generate([1, 2, 3], max_tokens=8, ignore_eos=True)
-    # Its state cannot be cut back to a shorter prefix: decoded anew, with the same result.
-    assert session.generate([1, 2, 3], max_tokens=8, ignore_eos=True).tokens == first.tokens
-    assert len(first.tokens) == 8
 
 
 @pytest.mark.parametrize(("nodes", "prompts", "tokens"), [(16, 24, 128), (64, 2, 48)])

@@ -28,13 +28,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> native.Model:
 @pytest.mark.parametrize("width", [1, 3, 64, 500])
 def test_costs_and_best_tokens_are_those_of_the_logits(tiny: native.Model, width: int) -> None:
     best, costs = native.score(tiny, TEXT, width=width)
+    # A real GPU rounds otherwise in passes of another width.
+    tolerance = 1e-4 if tiny.backend in ("CPU", "PRETENDED") else 5e-3
     assert (len(best), len(costs)) == (len(TEXT), len(TEXT) - 1)
     for i in range(len(TEXT)):
         [wanted], logits = native.teacher_forced(tiny, TEXT[: i + 1], prompt_length=i + 1)
         assert best[i] == wanted
         if i < len(costs):
             values = np.asarray(logits, np.float64)
-            assert costs[i] == pytest.approx(np.log(np.exp(values).sum()) - values[TEXT[i + 1]], abs=1e-4)
+            assert costs[i] == pytest.approx(np.log(np.exp(values).sum()) - values[TEXT[i + 1]], abs=tolerance)
 
 
 @pytest.mark.parametrize(

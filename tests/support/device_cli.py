@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ENVIRONMENT = {**os.environ, "MEDUSA_ISA": "off", "NO_COLOR": "1", "TERM": "dumb"}
+ENVIRONMENT = {**os.environ, "MEDUSA_ISA": "off", "GGML_BACKEND_PATH": "", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 def command_line(behaviour: dict[str, Any], *arguments: str) -> list[str]:

@@ -27,7 +27,7 @@ def run(**order: Any) -> dict[str, Any]:
     does, in place of an answer.
     """
     command = [sys.executable, __file__, json.dumps(order)]
-    environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off")}
+    environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off"), "GGML_BACKEND_PATH": ""}
     done = subprocess.run(
         command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=False
     )
@@ -51,7 +51,7 @@ def weigh_cpu(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli.decoding.options import EngineOptions
     from medusa_cli.tuning import report, run
 
-    opened = run.open_model(order["model"], Path(order["heads"]), EngineOptions(threads=1), Console(quiet=True))
+    opened = run.open_model(order["model"], order["heads"], EngineOptions(threads=1), Console(quiet=True))
     prompts = [opened.model.tokenize(f"Once upon a time, {number}") for number in range(4)]
     run.ANSWER_TOKENS = 24  # short answers will do
     speedup = run.cpu_speedup(opened, prompts, 0.0, Console(quiet=True))

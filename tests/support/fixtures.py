@@ -49,14 +49,15 @@ def tiny_base(
     heads: int = BASE_HEADS,
     experts: int = 0,
     tied: bool = False,
+    tensors_per_part: int = 0,
 ) -> Path:
     """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits.
 
     `experts`: of a Mixtral-like model, which sends each token to two of them. `tied`: its output
-    matrix is that of the embeddings.
+    matrix is that of the embeddings. `tensors_per_part`: of a model split into several files, PATH-0000n-of-0000m.
     """
     rng = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_part)
     writer.add_name("tiny")
     writer.add_context_length(context)
     writer.add_embedding_length(BASE_HIDDEN)

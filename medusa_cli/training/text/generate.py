@@ -85,7 +85,7 @@ class TextWriter:
     ) -> None:
         self.model, self.corpus, self.source = model, corpus, source
         self.seed, self.parallel, self.threads = seed, parallel, threads
-        self.max_answer = min(MAX_ANSWER, max(16, model.n_ctx_train // 2))
+        self.max_answer = longest_answer(model.n_ctx_train)
         self.max_prompt = min(MAX_PROMPT, model.n_ctx_train - self.max_answer)
         has_template = model.chat_template is not None
         self.user_turns = UserTurns(model, parallel, threads) if self_written and has_template else None
@@ -244,6 +244,11 @@ class TextWriter:
         """Adds to the corpus's state, which is written together with its texts."""
         counts = self.corpus.state.setdefault(what, {})
         counts[source] = counts.get(source, 0) + tokens
+
+
+def longest_answer(n_ctx_train: int) -> int:
+    """Tokens of the longest answer that a model trained on such contexts is let write."""
+    return min(MAX_ANSWER, max(16, n_ctx_train // 2))
 
 
 def _temperature(rng: random.Random, repeat: bool) -> float:

@@ -1,0 +1,196 @@
+"""All rows answer each prompt in turn, a few at a time between two answers of plain decoding, until the time is up."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from medusa_cli.bench.ablation import budget
+from medusa_cli.bench.ablation.budget import Pace
+from medusa_cli.bench.ablation.rows import Row
+from medusa_cli.bench.ablation.samples import Answer, Sample
+from medusa_cli.decoding.pass_cost import Timer, pass_ms
+from medusa_cli.prompts.bench_set import Prompt
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+BLOCK = 4
+"""Rows between two answers of plain decoding."""
+MIN_TOKENS = 8
+"""A shorter answer of plain decoding says nothing about speed."""
+TRIALS = 8
+"""Prompts, of which the shortest is tried first."""
+Clock = Callable[[], float]
+
+
+class Session(Protocol):
+    """What is needed of native.Session."""
+
+    def reset(self) -> None: ...
+    def cancel(self) -> None: ...
+    def generate(
+        self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling, accept: native.Accept
+    ) -> native.Generation: ...
+
+
+class TimeUp(Exception):
+    """No answer may begin, and the last one does not count."""
+
+
+@dataclass
+class Found:
+    """What has been measured so far. samples: by position in the list of rows."""
+
+    samples: dict[int, list[Sample]] = field(default_factory=dict)
+    prompts: int = 0
+    max_tokens: int = 0
+    passes_ms: dict[int, float] = field(default_factory=dict)
+    complete: bool = False
+
+
+class Bench:
+    """plain: a session without drafts. session_of: that of a row. deadline: no answer of a row begins after it."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        plain: Session,
+        session_of: Callable[[Row], Session],
+        deadline: float,
+        on_answer: Callable[[str], None] = lambda name: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.rows, self.plain, self.session_of = rows, plain, session_of
+        self.deadline, self.on_answer, self.clock = deadline, on_answer, clock
+        self.paces: list[Pace] = []
+        self._current: Session | None = None
+        self._stopped = False
+        self.temperatures = list(dict.fromkeys(row.temperature for row in rows))
+
+    def blocks(self, number: int) -> Iterator[tuple[float, list[int]]]:
+        """(temperature, rows) in the order of prompt `number`: who goes first changes."""
+        for temperature in self.temperatures:
+            members = [at for at, row in enumerate(self.rows) if row.temperature == temperature]
+            first = number % len(members)
+            turned = [*members[first:], *members[:first]]
+            for at in range(0, len(turned), BLOCK):
+                yield temperature, turned[at : at + BLOCK]
+
+    def round(self, number: int, prompt: Prompt, tokens: Sequence[int], most: int) -> dict[int, Sample]:
+        """The rows' answers to one prompt; of those that had one when the time was up, the whole blocks.
+
+        Empty where plain decoding ends too early.
+        """
+        found: dict[int, Sample] = {}
+        before: Answer | None = None
+        temperature_before: float | None = None
+        with contextlib.suppress(TimeUp):
+            for temperature, block in self.blocks(number):
+                if before is None or temperature != temperature_before:
+                    before = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
+                if before.tokens < MIN_TOKENS:
+                    return {}
+                answers = {at: self._row_answer(at, tokens, most, number) for at in block}
+                after = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
+                for at, answer in answers.items():
+                    if answer.tokens:
+                        found[at] = Sample(prompt.category, answer, (before, after))
+                before, temperature_before = after, temperature
+        return found
+
+    def stop(self) -> None:
+        """The time is up: ends the answer that is being made, too. From another thread."""
+        self._stopped = True
+        if self._current is not None:
+            self._current.cancel()
+
+    def _row_answer(self, at: int, prompt: Sequence[int], most: int, seed: int) -> Answer:
+        row = self.rows[at]
+        return self._answer(self.session_of(row), row.name, prompt, most, row.temperature, row.rule, seed)
+
+    def _answer(
+        self, session: Session, name: str, prompt: Sequence[int], most: int, temperature: float, rule: str, seed: int
+    ) -> Answer:
+        """TimeUp when it is, before or after."""
+        from medusa_cli import native
+
+        self.on_answer(name)
+        session.reset()
+        accept = native.Accept(rule or ("exact" if temperature > 0 else "greedy"))
+        sampling = native.Sampling(temperature=temperature, seed=seed)
+        self._current = session
+        if self._stopped or self.clock() >= self.deadline:
+            raise TimeUp
+        done = session.generate(prompt, max_tokens=most, sampling=sampling, accept=accept)
+        if self._stopped:
+            raise TimeUp
+        answer = Answer.of(done.tokens, done.stats)
+        self.paces.append(Pace(answer.prompt_ms / 1e3 / len(prompt), answer.decode_ms / 1e3 / max(1, answer.tokens)))
+        return answer
+
+    def trial(self, prompts: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[list[Pace], dict[int, Sample]]:
+        """Short answers of the rows to the shortest of the first prompts: their paces, and the samples.
+
+        Graphs are built and memory is touched for the first time, so that the samples count only where there is time
+        for no others. MedusaError when plain decoding ends all answers at once, or the time is up.
+        """
+        for prompt, tokens in sorted(prompts[:TRIALS], key=lambda one: len(one[1])):
+            self.paces.clear()
+            if found := self.round(0, prompt, tokens, budget.TRIAL_TOKENS):
+                return list(self.paces), found
+        if self._stopped or self.clock() >= self.deadline:
+            raise MedusaError("the time was up before each way had answered once: give more --minutes")
+        raise MedusaError("the model ends its answers at once: give other prompts with --data")
+
+
+def pass_costs(timer: Timer, widths: Sequence[int], deadline: float, clock: Clock = time.monotonic) -> dict[int, float]:
+    """Milliseconds of a pass over n tokens: medians of interleaved rounds, at least one, until `deadline`."""
+    rounds: list[dict[int, float]] = []
+    while not rounds or (clock() < deadline and len(rounds) < 9):
+        rounds.append({width: pass_ms(timer, width) for width in widths})
+    return {width: statistics.median(one[width] for one in rounds) for width in widths}
+
+
+def measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], found: Found) -> None:
+    """Fills `found`, which stays valid when Ctrl-C cuts the run short. Prompts come again when all have come.
+
+    The paces of the last round tell how long the answers of the next may be, and whether there is time for it.
+    """
+    alarm = threading.Timer(max(0.0, bench.deadline - bench.clock()), bench.stop)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        _measure(bench, prompts, found)
+    finally:
+        alarm.cancel()
+
+
+def _measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], found: Found) -> None:
+    paces, trial = bench.trial(prompts)
+    mean_prompt = statistics.mean(len(tokens) for _, tokens in prompts)
+    number = 0
+    while True:
+        left = bench.deadline - bench.clock()
+        most = budget.answer_tokens(paces, mean_prompt, left, number)
+        prompt, tokens = prompts[number % len(prompts)]
+        if budget.round_seconds(paces, len(tokens), most) > left:
+            break
+        bench.paces.clear()
+        samples = bench.round(number, prompt, tokens, most)
+        paces = list(bench.paces) if samples else paces
+        number += 1
+        for at, sample in samples.items():
+            found.samples.setdefault(at, []).append(sample)
+        found.prompts += bool(samples)
+        found.max_tokens = max(found.max_tokens, most)
+    for at, sample in trial.items():
+        found.samples.setdefault(at, [sample])
+    if not found.prompts:
+        found.prompts, found.max_tokens = 1, budget.TRIAL_TOKENS

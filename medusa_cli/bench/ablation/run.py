@@ -1,0 +1,165 @@
+"""`medusa bench ablate` from options to a document."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medusa_cli import __version__
+from medusa_cli.bench import spec_bench
+from medusa_cli.bench.ablation import cost_model, setup
+from medusa_cli.bench.ablation.measure import Bench, Found, measure, pass_costs
+from medusa_cli.bench.ablation.rows import SIZE_STEPS, SIZES, SPARSE, TREES, HeadsFile, Row, plan_rows
+from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms, questions
+from medusa_cli.decoding.options import AcceptKind, EngineOptions
+from medusa_cli.prompts.bench_set import Prompt
+from medusa_cli.support import machine, progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FORMAT = 1
+PASSES_SHARE = 0.08
+"""Of the minutes: what bare passes may take."""
+RESERVE = 0.03
+"""Of the minutes, and MIN_RESERVE seconds: kept for loading that ends late and for the tables."""
+MIN_RESERVE = 1.0
+POSITION = 128
+"""Tokens in the cache behind which bare passes are timed: the middle of a short answer."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for. data: where the prompts are from."""
+
+    model: str
+    heads: Sequence[Path]
+    minutes: float
+    prompts: Sequence[Prompt]
+    data: str
+    engine: EngineOptions = dataclasses.field(default_factory=EngineOptions)
+
+
+@dataclass
+class Run:
+    """What is known so far, so that a run that is cut short can be reported."""
+
+    plan: Plan
+    began: float
+    loaded: setup.Loaded | None = None
+    rows: Sequence[Row] = ()
+    found: Found = dataclasses.field(default_factory=Found)
+    left_out: int = 0
+
+    @property
+    def has_figures(self) -> bool:
+        return bool(self.found.samples)
+
+
+def start(plan: Plan) -> Run:
+    """The minutes begin."""
+    return Run(plan, time.monotonic())
+
+
+def run(state: Run, console: Console) -> None:
+    """Measures until the minutes are over. MedusaError for what cannot be measured."""
+    plan, seconds = state.plan, 60 * state.plan.minutes
+    deadline = state.began + seconds - max(MIN_RESERVE, RESERVE * seconds)
+    loaded = state.loaded = setup.load(plan.model, plan.heads, plan.engine, console)
+    prompts = loaded.tokens(plan.prompts)
+    state.left_out = len(plan.prompts) - len(prompts)
+    with progress.phase(console, "Measuring", "seconds") as bar:
+        widths = (1, *SIZE_STEPS)
+        bar.update(0, seconds, "bare passes")
+        timer = loaded.timer(max(widths), POSITION)
+        passes = pass_costs(timer, widths, state.began + PASSES_SHARE * seconds)
+        del timer  # its cache, before the sessions make theirs
+        state.found.passes_ms = passes
+        costs = {width: passes[width] / passes[1] for width in widths}
+        state.rows = plan_rows(loaded.files, costs, loaded.method_plans(), [kind.value for kind in AcceptKind])
+
+        def on_answer(name: str) -> None:
+            bar.update(min(seconds, time.monotonic() - state.began), seconds, name)
+
+        sessions = Sessions(loaded)
+        measure(Bench(state.rows, loaded.session(None), sessions.of, deadline, on_answer), prompts, state.found)
+        bar.update(seconds, seconds)
+    state.found.complete = True
+
+
+class Sessions:
+    """One for each plan of each heads file: rows that differ in the rule alone share it."""
+
+    def __init__(self, loaded: setup.Loaded) -> None:
+        self._loaded = loaded
+        self._known: list[tuple[Row, Any]] = []
+
+    def of(self, row: Row) -> Any:
+        for known, session in self._known:
+            if known.drafts_like(row):
+                return session
+        self._known.append((row, self._loaded.session(row)))
+        return self._known[-1][1]
+
+
+def document(state: Run) -> dict[str, Any]:
+    """The JSON, also of a run that was cut short ("complete": false)."""
+    from medusa_cli import native
+
+    loaded, found, plan = state.loaded, state.found, state.plan
+    assert loaded is not None
+    samples = [found.samples.get(at, []) for at in range(len(state.rows))]
+    rows = [figures(row, of) for row, of in zip(state.rows, samples, strict=True)]
+    sparse = [at for at, row in enumerate(state.rows) if row.labels.get(SIZES, "").startswith(SPARSE)]
+    sparse.sort(key=lambda at: len(state.rows[at].tree or []))
+    main = loaded.files[0]
+    shown = {row.name: of for row, of in zip(state.rows, samples, strict=True) if TREES in row.labels}
+    return {
+        "ablation_format": FORMAT,
+        "complete": found.complete,
+        "medusa": __version__,
+        "llama_cpp_python": native.installed_llama_cpp_python(),
+        "model": {"name": loaded.name, "description": loaded.model.description},
+        "machine": {
+            "cpu": machine.cpu_name(),
+            "cores_physical": native.physical_cores(),
+            "memory_total": machine.memory()[0],
+        },
+        "heads": [_heads(file) for file in loaded.files],
+        "settings": {
+            "data": plan.data,
+            "minutes": plan.minutes,
+            "seconds": round(time.monotonic() - state.began, 1),
+            "prompts": found.prompts,
+            "prompts_left_out": state.left_out,
+            "max_tokens": found.max_tokens,
+            "context": loaded.options.ctx_size,
+            "threads": plan.engine.threads,
+        },
+        "rows": rows,
+        "cost_model": cost_model.model(
+            [rows[at] for at in sparse], main.accuracy, found.passes_ms, [outside_ms(samples[at]) for at in sparse]
+        ),
+        "spec_bench": by_kind(plan.prompts, shown),
+    }
+
+
+def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict[str, Any]:
+    """Figures by kind of the rows, by name; empty where the prompts are not Spec-Bench's."""
+    if not spec_bench.is_its_file(prompt.category for prompt in prompts):
+        return {}
+    return {name: spec_bench.figures(questions(of)) for name, of in samples.items()}
+
+
+def _heads(file: HeadsFile) -> dict[str, Any]:
+    return {
+        "label": file.label,
+        "kind": file.kind,
+        "head_count": file.head_count,
+        "accuracy_known": bool(file.accuracy),
+        "tuned": file.tuned is not None,
+    }

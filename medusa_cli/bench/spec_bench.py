@@ -1,0 +1,74 @@
+"""Spec-Bench's six kinds of text (Xia et al. 2024, arXiv:2401.07851), reported as its leaderboard does.
+
+Its question file is JSON lines of `question_id`, `category`, `turns`; the eight categories of MT-Bench are one kind. A
+speedup is the mean speed of the questions over plain decoding's, the time for the prompt included; mean accepted tokens
+are the tokens of a step, root included.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medusa_cli.support.tables import Table, number
+
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+KINDS = {
+    "multi-turn conversation": MT_BENCH,
+    "translation": ("translation",),
+    "summarization": ("summarization",),
+    "question answering": ("qa",),
+    "mathematical reasoning": ("math_reasoning",),
+    "retrieval-augmented": ("rag",),
+}
+"""Categories of the file by kind, in the order of the leaderboard."""
+OWN = {"translation", "summarization", "qa", "math_reasoning", "rag"}
+"""Categories that tell its file from MT-Bench's."""
+OVERALL = "overall"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One answer: tokens per second with the time for the prompt, ours and plain's; steps and what they brought."""
+
+    category: str
+    speed: float
+    plain_speed: float
+    steps: int
+    committed: float
+
+
+def is_its_file(categories: Iterable[str]) -> bool:
+    """Whether prompts of these categories come from Spec-Bench."""
+    return bool(OWN & set(categories))
+
+
+def figures(questions: Sequence[Question]) -> dict[str, Any]:
+    """By kind and OVERALL: `questions`, `speedup`, `mean_accepted_tokens`. Kinds without questions are left out."""
+    parts = {kind: [q for q in questions if q.category in categories] for kind, categories in KINDS.items()}
+    parts[OVERALL] = [q for part in parts.values() for q in part]
+    return {kind: _of(part) for kind, part in parts.items() if part}
+
+
+def _of(questions: Sequence[Question]) -> dict[str, Any]:
+    steps = sum(question.steps for question in questions)
+    plain = statistics.mean(question.plain_speed for question in questions)
+    return {
+        "questions": len(questions),
+        "speedup": statistics.mean(question.speed for question in questions) / plain if plain else None,
+        "mean_accepted_tokens": sum(question.committed for question in questions) / steps if steps else None,
+    }
+
+
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """One for each name, so that they stay narrow."""
+    result = []
+    for name, kinds in found.items():
+        rows = [
+            (kind, str(of["questions"]), number(of["speedup"]), number(of["mean_accepted_tokens"]))
+            for kind, of in kinds.items()
+        ]
+        result.append(Table(f"Spec-Bench: {name}", ("kind", "questions", "speedup", "accepted"), rows))
+    return result

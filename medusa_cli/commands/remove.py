@@ -1,0 +1,53 @@
+"""`medusa rm`: removes fetched models, or installed heads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medusa_cli.models.completion import complete_installed
+
+if TYPE_CHECKING:
+    from medusa_cli.models.removal import Removal
+
+
+def remove(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Names that `medusa list` shows; org/repo: all quantizations of it.",
+            autocompletion=complete_installed,
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Remove models from the cache, or installed heads. Other files of a repository stay."""
+    from medusa_cli.models import removal
+    from medusa_cli.support import console
+    from medusa_cli.support.errors import MedusaError
+    from medusa_cli.support.units import size
+
+    found = removal.find(names)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise MedusaError(f"{_described(found)} would be removed: say --yes, there is nobody to ask")
+        messages = console.messages()
+        for one in found:
+            messages.print(f"{one.name}  {size(one.size)}", markup=False, soft_wrap=True)
+        messages.print(f"Remove {_described(found)}? [y/N] ", end="", markup=False)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise MedusaError("nothing was removed")
+    freed = removal.remove(found)
+    if as_json:
+        print(json.dumps({"removed": [one.name for one in found], "freed": freed}, ensure_ascii=False))
+    else:
+        console.messages().print(f"Removed {_described(found)}: {size(freed)} are free again.", markup=False)
+
+
+def _described(found: list[Removal]) -> str:
+    return found[0].name if len(found) == 1 else f"{len(found)} models or heads"

@@ -1,0 +1,89 @@
+"""What lies in the Hub's shared cache, and taking single files out of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_cli.hub.download import cache_folder
+from medusa_cli.hub.repository import is_safe_name
+from medusa_cli.support.errors import MedusaError
+
+
+@dataclass(frozen=True)
+class CachedFile:
+    """revision: None for the newest commit of the main branch that is here, else a branch, tag or commit."""
+
+    repo: str
+    revision: str | None
+    name: str
+    path: Path
+    blob: Path
+    size: int
+
+
+def cached_files(suffix: str = ".gguf") -> list[CachedFile]:
+    """All whole files of model repositories whose names end so, by repository, revision and name."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir(cache_folder()).repos
+    except CacheNotFound:
+        return []
+    except OSError as error:
+        raise MedusaError(f"{error.filename}: {error.strerror or error}: the Hub's cache cannot be read") from error
+    found = [
+        CachedFile(
+            repo.repo_id,
+            None if "main" in revision.refs else next(iter(sorted(revision.refs)), revision.commit_hash),
+            file.file_path.relative_to(revision.snapshot_path).as_posix(),
+            file.file_path,
+            file.blob_path,
+            file.size_on_disk,
+        )
+        for repo in repos
+        if repo.repo_type == "model"
+        for revision in repo.revisions
+        for file in revision.files
+        if file.file_name.lower().endswith(suffix)
+    ]
+    whole = [file for file in found if is_safe_name(file.name)]
+    return sorted(whole, key=lambda file: (file.repo.lower(), file.revision or "", file.name))
+
+
+def remove(files: Collection[CachedFile]) -> int:
+    """Takes the files out of the cache and returns the bytes that this frees. MedusaError when one cannot be removed.
+
+    A blob that other snapshots show, too, stays until the last of them goes. Other files of the repository are not
+    touched; a repository that holds nothing any more goes whole.
+    """
+    from huggingface_hub import scan_cache_dir
+
+    if not files:
+        return 0
+    shown = {file.path: file.blob for file in cached_files("")}
+    freed = 0
+    try:
+        for file in files:
+            file.path.unlink(missing_ok=True)
+            shown.pop(file.path, None)
+            if file.blob not in shown.values():
+                freed += file.size
+                file.blob.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # what an interrupted download left
+                    file.blob.with_name(f"{file.blob.name}.incomplete").unlink()
+        names = {file.repo for file in files}
+        empty = [
+            revision.commit_hash
+            for repo in scan_cache_dir(cache_folder()).repos
+            if repo.repo_id in names and repo.repo_type == "model" and not repo.size_on_disk
+            for revision in repo.revisions
+        ]
+        if empty:
+            scan_cache_dir(cache_folder()).delete_revisions(*empty).execute()
+    except OSError as error:
+        raise MedusaError(f"{error.filename}: cannot be removed ({error.strerror or error})") from error
+    return freed

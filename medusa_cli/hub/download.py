@@ -1,0 +1,301 @@
+"""Fetches files of a repository into the Hub's shared cache: resumed where they stopped, checked before they appear.
+
+huggingface_hub gives up what it has of a file when a process ends, and checks sizes only. So a file is written here to
+`blobs/DIGEST.incomplete`, the name that older releases resume from, too, and becomes the blob once its sum is right;
+huggingface_hub then links it into the snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from medusa_cli.hub.errors import LinkLost, Unreachable, explained
+from medusa_cli.hub.repository import GIT_SHA1, RemoteFile
+from medusa_cli.support import progress
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.units import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CHUNK = 1 << 18
+SLACK = 64 << 20
+"""Bytes of the disk that a download leaves free."""
+WAITS = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before further attempts that may bring nothing, in a row."""
+
+OnBytes = Callable[[int, int], None]
+"""(done, total) of all files together."""
+
+
+def missing_bytes(repo: str, files: Sequence[RemoteFile]) -> int:
+    """How much of the files is neither in the cache nor lies there in part. Unknown sizes count as nothing."""
+    folder = _blobs(repo)
+    return sum(max(0, (file.size or 0) - _present(folder, file)) for file in files)
+
+
+def _present(folder: Path, file: RemoteFile) -> int:
+    if file.digest is None:
+        return 0
+    for path in (folder / file.digest, _partial(folder, file.digest)):
+        with contextlib.suppress(OSError):
+            return path.stat().st_size
+    return 0
+
+
+def room(repo: str) -> int:
+    """Bytes that may be fetched into the cache."""
+    folder = _blobs(repo).absolute()
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return max(0, shutil.disk_usage(existing).free - SLACK)
+
+
+def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
+    """The start of a file, without fetching it."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{count - 1}"}
+    found = b""
+    with (
+        explained(repo),
+        get_session().stream("GET", hf_hub_url(repo, file.name, revision=commit), headers=headers) as response,
+    ):
+        hf_raise_for_status(response)
+        for data in response.iter_raw():
+            found += data
+            if len(found) >= count:
+                break
+    return found[:count]
+
+
+def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: OnBytes) -> list[Path]:
+    """The files in the cache, in the order given. What the cache has is not fetched again.
+
+    MedusaError: no access, no space, a wrong sum (what was fetched is removed); Unreachable: the link stays broken.
+    """
+    from huggingface_hub import hf_hub_download
+
+    total = sum(file.size or 0 for file in files)
+    paths, before = [], 0
+    with _quiet():
+        for file in files:
+            done = before
+
+            def advance(now: int, done: int = done) -> None:
+                on_bytes(done + now, total)
+
+            _bring_blob(repo, commit, file, advance)
+            with explained(repo):
+                paths.append(Path(hf_hub_download(repo, file.name, revision=commit)))
+            before += file.size or 0
+            on_bytes(before, total)
+    return paths
+
+
+def fetch_shown(
+    repo: str, revision: str | None, commit: str, files: Sequence[RemoteFile], console: Console
+) -> list[Path]:
+    """As fetch(), with a bar and, after Ctrl-C, a line on `console`; the cache then knows the branch at `commit`.
+
+    MedusaError as fetch(), and when the link stays broken.
+    """
+    done, total = 0, sum(file.size or 0 for file in files)
+    label = f"{repo}@{revision}" if revision else repo
+    shown = progress.phase(console, "Downloading", "bytes") if missing_bytes(repo, files) else contextlib.nullcontext()
+    try:
+        with shown as bar:
+
+            def advance(now: int, total: int) -> None:
+                nonlocal done
+                done = now
+                if bar is not None:
+                    bar.update(now, total)
+
+            paths = fetch(repo, commit, files, advance)
+    except KeyboardInterrupt:
+        console.print(
+            f"Stopped at {size(done)} of {size(total)}: the same command goes on from there.",
+            markup=False,
+            soft_wrap=True,
+        )
+        raise
+    except Unreachable as error:
+        raise MedusaError(f"{label}: {error}: {size(done)} of {size(total)} are kept, run again to go on") from error
+    _remember_branch(repo, revision, commit)
+    return paths
+
+
+def _remember_branch(repo: str, revision: str | None, commit: str) -> None:
+    """Notes in the cache that the branch or tag stands at `commit`."""
+    if revision == commit:
+        return
+    ref = _blobs(repo).parent / "refs" / (revision or "main")
+    with contextlib.suppress(OSError):
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(commit, encoding="utf-8")
+
+
+def cache_folder() -> Path:
+    """The Hub's cache, shared with other programs."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _blobs(repo: str) -> Path:
+    from huggingface_hub.file_download import repo_folder_name
+
+    return cache_folder() / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
+
+
+def _partial(folder: Path, digest: str) -> Path:
+    return folder / f"{digest}.incomplete"
+
+
+def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
+    """Makes blobs/DIGEST, where the digest is known; without one, or above 50 GB, huggingface_hub fetches the file."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import WeakFileLock
+
+    if file.digest is None or (file.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
+        return
+    folder = _blobs(repo)
+    blob = folder / file.digest
+    if blob.exists():
+        return
+    lock = cache_folder() / ".locks" / folder.parent.name / f"{file.digest}.lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MedusaError(
+            f"{error.filename}: {(error.strerror or str(error)).lower()}: set HF_HOME to a folder you can write to"
+        ) from error
+    with explained(repo), WeakFileLock(lock):
+        if not blob.exists():
+            part = _partial(folder, file.digest)
+            try:
+                _fetch_part(repo, commit, file, part, on_bytes)
+                os.replace(part, blob)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    if not part.stat().st_size:
+                        part.unlink()
+
+
+def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
+    """Fills `part`, from where it ends on, and checks it; attempts go on as long as they bring something."""
+    with part.open("a+b") as raw:
+        writer = _Summed(raw, file, on_bytes)
+        fruitless = 0
+        while not writer.complete:
+            begun = writer.length
+            try:
+                with explained(repo):
+                    _stream(repo, commit, file, writer)
+            except LinkLost:
+                fruitless = 0 if writer.length > begun else fruitless + 1
+                if fruitless > len(WAITS):
+                    raise
+                time.sleep(WAITS[max(0, fruitless - 1)])
+        raw.flush()
+        os.fsync(raw.fileno())
+    if writer.hexdigest() != file.digest:
+        part.unlink()
+        raise MedusaError(
+            f"{repo}: {file.name} has the checksum {writer.hexdigest()[:12]}..., not {str(file.digest)[:12]}... as the "
+            "Hub says, and was removed: run again"
+        )
+
+
+def _stream(repo: str, commit: str, file: RemoteFile, writer: _Summed) -> None:
+    """One attempt, from the end of what is there. The Hub's own address each time: those it redirects to expire."""
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    if begun := writer.length:
+        headers["Range"] = f"bytes={begun}-"
+    url = hf_hub_url(repo, file.name, revision=commit)
+    with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
+        hf_raise_for_status(response)
+        if begun and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
+            writer.restart()
+        for data in response.iter_raw():
+            writer.write(data)
+            if writer.complete:
+                break
+    if not writer.complete:
+        raise LinkLost("the connection ends too early")
+
+
+class _Summed:
+    """A file that grows at its end: counts and sums what it holds, from the bytes that are there on."""
+
+    def __init__(self, raw: BinaryIO, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
+        self._raw, self._file, self._on_bytes = raw, file, on_bytes
+        self._begin()
+        raw.seek(0)
+        while block := raw.read(CHUNK):
+            self._digest.update(block)
+            self.length += len(block)
+        if self.length > self._size:
+            self.restart()
+        on_bytes(self.length)
+
+    @property
+    def _size(self) -> int:
+        assert self._file.size is not None  # or there were no digest
+        return self._file.size
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self.length >= self._size
+
+    def _begin(self) -> None:
+        self.length = 0
+        git = self._file.digest is not None and GIT_SHA1.fullmatch(self._file.digest)
+        self._digest = hashlib.sha1(b"blob %d\0" % self._size) if git else hashlib.sha256()
+
+    def restart(self) -> None:
+        """Forgets what is there: the server sends everything."""
+        self._raw.seek(0)
+        self._raw.truncate(0)
+        self._begin()
+
+    def write(self, data: bytes) -> None:
+        self._raw.write(data)
+        self._digest.update(data)
+        self.length += len(data)
+        self._on_bytes(self.length)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Progress bars and log lines are ours for a while."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    log = logging.getLogger("huggingface_hub")
+    level, shown = log.level, not are_progress_bars_disabled()
+    log.setLevel(logging.ERROR)
+    if shown:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if shown:
+            enable_progress_bars()

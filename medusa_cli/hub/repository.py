@@ -1,0 +1,81 @@
+"""What a repository of the Hub holds, as far as it can be trusted: names and sizes come from strangers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medusa_cli.hub.errors import explained
+from medusa_cli.support.errors import MedusaError
+
+WORD = r"\w[\w.-]{0,95}"
+REPO = re.compile(rf"{WORD}/{WORD}", re.ASCII)
+SHA256 = re.compile(r"[0-9a-f]{64}")
+GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
+MOST_FILES = 20_000
+"""Of a repository: more are not looked at."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """size: bytes. digest: sha256 of its content, or git's sha1 of a small file. None where the Hub does not tell."""
+
+    name: str
+    size: int | None
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one commit."""
+
+    commit: str
+    files: dict[str, RemoteFile]
+
+
+def list_files(repo: str, revision: str | None) -> Listing:
+    """The files of a revision (None: the main branch) whose names are safe. MedusaError as hub.errors explains."""
+    from huggingface_hub import HfApi
+
+    with explained(repo, revision):
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True)
+    if not GIT_SHA1.fullmatch(str(info.sha)):
+        raise MedusaError(f"{repo}: the Hub names no commit of it: is HF_ENDPOINT right?")
+    entries = [_file(entry) for entry in (info.siblings or ())[:MOST_FILES] if is_safe_name(entry.rfilename)]
+    return Listing(str(info.sha), {entry.name: entry for entry in entries})
+
+
+def _file(entry: Any) -> RemoteFile:
+    large = getattr(entry.lfs, "sha256", None) if entry.lfs else None
+    size = entry.size if isinstance(entry.size, int) and entry.size >= 0 else None
+    digest = large if large is not None else entry.blob_id
+    known = isinstance(digest, str) and (SHA256 if large else GIT_SHA1).fullmatch(digest)
+    return RemoteFile(entry.rfilename, size, digest if known and size is not None else None)
+
+
+def is_safe_name(name: object) -> bool:
+    """Whether a file name of a listing stays inside its folder, and can be shown on a terminal."""
+    if not isinstance(name, str) or not 0 < len(name) <= 1000 or not name.isprintable():
+        return False
+    if any(character in '\\:*?"<>|' for character in name):
+        return False
+    return all(part not in ("", ".", "..") and len(part) <= 240 for part in name.split("/"))
+
+
+def cached_snapshot(repo: str, revision: str | None) -> Path | None:
+    """The folder of this revision in the cache, with what was fetched of it."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, FileNotFoundError, ValueError):
+        return None
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """Whole files of a snapshot by their names in the repository."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in found.items() if is_safe_name(name)}

@@ -1,0 +1,55 @@
+"""The models that are here by name: what the Hub's cache holds, and the demo."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_cli.hub import cache
+from medusa_cli.hub.cache import CachedFile
+from medusa_cli.models import assets, demo, quantizations, remote
+from medusa_cli.models.names import HubName
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """name: what loads it. path: of its first part. size: bytes of all parts. files: those in the Hub's cache.
+
+    heads: draft heads of the same repository.
+    """
+
+    name: str
+    path: Path
+    size: int
+    quant: str
+    files: tuple[CachedFile, ...] = ()
+    heads: Path | None = None
+
+
+def models() -> list[CachedModel]:
+    """All of them, the demo first, then by name."""
+    groups: dict[tuple[str, str | None], dict[str, CachedFile]] = defaultdict(dict)
+    for file in cache.cached_files():
+        groups[file.repo, file.revision][file.name] = file
+    found = [model for (repo, revision), files in groups.items() for model in _of_repository(repo, revision, files)]
+    path = assets.cache_path()
+    if path.is_file():
+        quant = quantizations.quant_of(path.name)
+        found.insert(0, CachedModel(demo.DEMO, path, path.stat().st_size, quant, heads=demo.DEMO_HEADS))
+    return found
+
+
+def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]) -> list[CachedModel]:
+    heads = remote.heads_among(files, lambda name: remote.read_start(files[name].path))
+    found = quantizations.candidates(files, heads)
+    labels = [one.quant for one in found]
+    models = []
+    for one in sorted(found, key=lambda one: one.name):
+        clear = one.quant and labels.count(one.quant) == 1
+        name = HubName(repo, revision, quant=one.quant) if clear else HubName(repo, revision, file=one.files[0])
+        parts = tuple(files[part] for part in one.files)
+        size = sum(part.size for part in parts)
+        beside = files[heads[0]].path if heads else None
+        models.append(CachedModel(str(name), parts[0].path, size, one.quant, parts, beside))
+    return models

@@ -1,0 +1,261 @@
+"""From a name on the Hub to files in the cache: which file, whether it fits here, and the download.
+
+What the cache holds is taken without asking the Hub; `update` asks.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medusa_cli.hub import download, repository, search
+from medusa_cli.hub.errors import UnknownRepository, Unreachable
+from medusa_cli.hub.repository import Listing, RemoteFile
+from medusa_cli.models import quantizations
+from medusa_cli.models.names import REPO, HubName
+from medusa_cli.models.quantizations import Candidate
+from medusa_cli.support import machine
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.units import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADS_ARCHITECTURE = "medusa"
+HEAD_BYTES = 512
+MOST_PEEKS = 8
+"""Files whose beginnings are read to tell heads from models."""
+
+ReadStart = Callable[[str], bytes]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A model in the cache. path: of its first part. heads: files of draft heads in the same repository."""
+
+    name: HubName
+    path: Path
+    heads: tuple[Path, ...]
+
+
+def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run: bool = True) -> Fetched:
+    """The model that `name` means, with the heads that its repository has; progress and remarks go to `console`.
+
+    to_run: it is to be loaded here, so that one that is larger than the memory is an error. MedusaError: not on the
+    Hub, no access, nothing that fits the name, no room.
+    """
+    if not update and (found := _cached_model(name)) is not None:
+        model, fetched = found
+        if name.quant is None and name.file is None and model.quant != quantizations.DEFAULT:
+            _say(console, f"{name}: {_what(model)}, from the cache")
+        return fetched
+    try:
+        listing = _list(name)
+    except Unreachable as error:
+        found = _cached_model(name)
+        if found is None:
+            raise MedusaError(f"{name}: {error}, and it is not in the cache: give a local file") from error
+        _say(console, f"note: {name}: {error}: using the copy in the cache")
+        return found[1]
+    heads = heads_among(listing.files, _remote_start(name.repo, listing))
+    if name.file in heads:
+        raise MedusaError(f"{name}: holds draft heads, not a model: give the model, and --heads {name}")
+    models = quantizations.candidates(listing.files, heads)
+    if not models:
+        raise MedusaError(_without_models(name, listing.files))
+    chosen = quantizations.pick(models, _label(name), name.quant, name.file)
+    wanted = [listing.files[file] for file in (*chosen.files, *heads[:1])]
+    if download.missing_bytes(name.repo, wanted):
+        _announce(name, chosen, models, wanted, console)
+        _check_room(name, chosen, models, listing, wanted, console, to_run)
+    paths = _fetch(name, listing, wanted, console)
+    parts = len(chosen.files)
+    return Fetched(_exact(name, chosen), paths[0], tuple(paths[parts:]))
+
+
+def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Path:
+    """The draft heads that `name` means: a file, or those of the repository. MedusaError as fetch_model()."""
+    if not update and (folder := repository.cached_snapshot(name.repo, name.revision)) is not None:
+        files = repository.files_below(folder)
+        if found := _named_heads(name, files, _local_start(files)):
+            return files[found]
+    try:
+        listing = _list(name)
+    except Unreachable as error:
+        raise MedusaError(f"{name}: {error}, and its heads are not in the cache: give a local file") from error
+    chosen = _named_heads(name, listing.files, _remote_start(name.repo, listing))
+    if chosen is None:
+        missing = f"has no {name.file}" if name.file else "holds no GGUF of draft heads"
+        raise MedusaError(f"{_label(name)}: {missing}: other formats come by `medusa convert {name.repo} --install`")
+    return _fetch(name, listing, [listing.files[chosen]], console)[0]
+
+
+def cached_names() -> list[str]:
+    """Repositories in the cache, by the names of their folders."""
+    folders = sorted(download.cache_folder().glob("models--*--*"))
+    names = [folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders]
+    return [name for name in names if REPO.fullmatch(name)]
+
+
+def architecture_of(start: bytes) -> str | None:
+    """`general.architecture` by the first bytes of a GGUF whose first key it is, as all writers have it."""
+    try:
+        magic, _, _, _, length = struct.unpack_from("<4sIQQQ", start)
+        key = start[32 : 32 + length]
+        kind, count = struct.unpack_from("<IQ", start, 32 + length)
+    except struct.error:
+        return None
+    if magic != b"GGUF" or key != b"general.architecture" or kind != 8:
+        return None
+    return start[44 + length : 44 + length + count].decode("utf-8", "replace")
+
+
+def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
+    """What is in the cache for `name`, whole."""
+    folder = repository.cached_snapshot(name.repo, name.revision)
+    if folder is None:
+        return None
+    files = repository.files_below(folder)
+    heads = heads_among(files, _local_start(files))
+    try:
+        models = quantizations.candidates(files, heads)
+        chosen = quantizations.pick(models, str(name), name.quant, name.file)
+    except MedusaError:
+        return None
+    return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], tuple(files[file] for file in heads[:1]))
+
+
+def _list(name: HubName) -> Listing:
+    """The repository's files. MedusaError with the nearest names where there is no such repository."""
+    try:
+        return repository.list_files(name.repo, name.revision)
+    except UnknownRepository as error:
+        near = search.similar(name.repo, cached_names())
+        if not near:
+            raise
+        raise UnknownRepository(error.what, error.otherwise, near) from error
+
+
+def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
+    """The files that hold draft heads alone, told by name and beginning."""
+    likely = [name for name in sorted(names) if name.lower().endswith(".gguf") and _may_be_heads(name)]
+    return [name for name in likely[:MOST_PEEKS] if architecture_of(start(name)) == HEADS_ARCHITECTURE]
+
+
+def _may_be_heads(name: str) -> bool:
+    return quantizations.OF_HEADS.search(name.rpartition("/")[2]) is not None
+
+
+def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str | None:
+    """The file of heads that is meant, if there is one."""
+    if name.file is not None:
+        return name.file if name.file in names else None
+    ggufs = [one for one in names if one.lower().endswith(".gguf")]
+    if len(ggufs) == 1 and architecture_of(start(ggufs[0])) == HEADS_ARCHITECTURE:
+        return ggufs[0]
+    return next(iter(heads_among(names, start)), None)
+
+
+def read_start(path: Path) -> bytes:
+    """As much of a file as architecture_of() reads."""
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
+
+
+def _local_start(files: dict[str, Path]) -> ReadStart:
+    return lambda name: read_start(files[name])
+
+
+def _remote_start(repo: str, listing: Listing) -> ReadStart:
+    return lambda name: download.first_bytes(repo, listing.commit, listing.files[name], HEAD_BYTES)
+
+
+def _exact(name: HubName, chosen: Candidate) -> HubName:
+    """The name that means this file again."""
+    if name.file is not None or not chosen.quant:
+        return HubName(name.repo, name.revision, file=chosen.files[0])
+    return HubName(name.repo, name.revision, quant=chosen.quant)
+
+
+def _label(name: HubName) -> str:
+    return str(HubName(name.repo, name.revision))
+
+
+def _what(model: Candidate) -> str:
+    return model.quant or model.name
+
+
+def _without_models(name: HubName, files: Iterable[str]) -> str:
+    """The line for a repository without GGUF files."""
+    near = search.quantized(name.repo)
+    hint = f"of the same model: {', '.join(near)}" if near else "look for its name and GGUF on the Hub"
+    other = "holds no GGUF model"
+    if any(file.endswith((".safetensors", ".bin", ".pt")) for file in files):
+        other += ", but weights in another format"
+    return f"{_label(name)}: {other}: {hint}"
+
+
+def _announce(
+    name: HubName, chosen: Candidate, models: list[Candidate], wanted: list[RemoteFile], console: Console
+) -> None:
+    """One line: what is fetched, how large it is, what else there is."""
+    heads = ", draft heads" if len(wanted) > len(chosen.files) else ""
+    parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
+    others = quantizations.listed(models, without=_what(chosen))
+    also = f"; there are also {others}" if others and name.quant is None and name.file is None else ""
+    _say(console, f"{_label(name)}: {_what(chosen)}, {size(_bytes(wanted))}{parts}{heads}{also}")
+
+
+def _check_room(
+    name: HubName,
+    chosen: Candidate,
+    models: list[Candidate],
+    listing: Listing,
+    wanted: list[RemoteFile],
+    console: Console,
+    to_run: bool,
+) -> None:
+    """MedusaError where disk or memory are too small for what is to be fetched; a remark where memory is scarce."""
+    sizes = {file.name: file.size or 0 for file in listing.files.values()}
+
+    def smaller(limit: int) -> str:
+        found = quantizations.next_smaller(models, sizes, limit)
+        return f", or take {_exact(name, found)} ({size(quantizations.total(found, sizes))})" if found else ""
+
+    missing, free = download.missing_bytes(name.repo, wanted), download.room(name.repo)
+    if missing > free:
+        raise MedusaError(
+            f"{_label(name)}: {size(missing)} are to be fetched, {size(free)} are free in {download.cache_folder()}: "
+            f"free some, set HF_HOME to a folder on another disk{smaller(free)}"
+        )
+    needed = quantizations.total(chosen, sizes)
+    memory, available = machine.memory()
+    if memory is not None and needed > memory and to_run and needed > memory + _device_memory():
+        raise MedusaError(
+            f"{_label(name)}: {_what(chosen)} needs more than {size(needed)} of memory, there are {size(memory)}: "
+            f"`medusa pull` fetches it all the same{smaller(memory * 3 // 4)}"
+        )
+    if available is not None and needed > available:
+        _say(console, f"note: {_what(chosen)} needs {size(needed)} of memory, {size(available)} are available")
+
+
+def _device_memory() -> int:
+    """Bytes of the GPUs."""
+    from medusa_cli import native
+
+    return sum(device["memory_total"] for device in native.system_info()["devices"] if device["type"] != "cpu")
+
+
+def _fetch(name: HubName, listing: Listing, wanted: list[RemoteFile], console: Console) -> list[Path]:
+    return download.fetch_shown(name.repo, name.revision, listing.commit, wanted, console)
+
+
+def _bytes(files: Iterable[RemoteFile]) -> int:
+    return sum(file.size or 0 for file in files)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+#include "decoding/chain_memory.h"
+
+namespace medusa {
+
+void ChainMemory::appended(int count) {
+    position_ += count;
+    pending_.clear();
+    saved_ = false;
+}
+
+bool ChainMemory::truncate(int count) {
+    const int held = position_ - static_cast<int>(pending_.size());
+    if (count < position_ && count < held) return false;
+    if (count < position_) {
+        pending_.resize(count - held);
+        position_ = count;
+    }
+    return true;
+}
+
+void ChainMemory::forget() {
+    position_ = 0;
+    pending_.clear();
+    saved_ = false;
+}
+
+void ChainMemory::prepare(const Tree& tree, std::span<const Token> tokens) {
+    if (tree.leaf_count() > 1) throw Error("a recurrent model can follow a chain of drafts only");
+    if (snapshots_ > 0 && tree.size() > 1 + snapshots_) throw Error("the chain is longer than the state can step back");
+    chain_.assign(tokens.begin(), tokens.end());
+    if (snapshots_ > 0 || saved_ || tree.size() == 1) return;
+    ops_.remove(1, 0, -1);
+    ops_.copy(0, 1, 0, -1);
+    saved_ = true;
+}
+
+void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
+    const auto accepted = static_cast<int>(path.size());
+    if (accepted == tree.size()) {
+        appended(accepted);
+        return;
+    }
+    position_ += accepted;
+    if (snapshots_ > 0) {
+        if (!ops_.remove(0, position_, -1)) throw Error("the state of this model cannot be taken back: use --no-spec");
+        return;
+    }
+    restore();
+    pending_.insert(pending_.end(), chain_.begin(), chain_.begin() + accepted);
+}
+
+// A failed decode leaves the running state half written.
+bool ChainMemory::rollback() {
+    if (!saved_) return false;
+    restore();
+    return true;
+}
+
+void ChainMemory::restore() {
+    ops_.remove(0, 0, -1);
+    ops_.copy(1, 0, 0, -1);
+}
+
+}  // namespace medusa

@@ -1,0 +1,159 @@
+"""Architectures that people run: our logits beside llama.cpp's, drafted text beside plain text, what runs on what.
+
+Small models with random weights, quantized as people have them (tests/support/architectures.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from architectures import ARCHITECTURES, TOKENS
+from fixtures import write_heads
+from random_heads import random_heads, write
+from random_models import write_random_model
+
+from medusa_cli import native
+from medusa_cli.decoding import lossless
+
+Q4_K_M = 15
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architectures.md"
+TEXTS: list[list[int]] = np.random.default_rng(0).integers(1, TOKENS, (5, 40)).tolist()
+PROMPT = TEXTS[0]
+BOUND = 0.1
+"""Root of the mean squared difference of logits, in their standard deviations, in the middle one of the texts: random
+weights blow up roundings that trained ones average out, and where two experts tie, other ones may be asked. Unrelated
+logits differ by 1.4."""
+DRAFTS = {"cells": "trees", "snapshots": "chains, steps back", "copies": "chains, decodes again"}
+KERNELS = native.kernel_info()["selected"] is not None
+LOGITS = """
+import json, sys
+import numpy as np
+from medusa_cli import native
+texts, paths = json.loads(sys.argv[1])
+found = []
+for model in map(native.Model, paths):
+    found.append([native.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in texts])
+np.save(sys.argv[2], found)
+"""
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("MEDUSA_PRETEND_DEVICE") == "1", reason="looks at the kernels of the processor"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("architectures")
+    for name, architecture in ARCHITECTURES.items():
+        full = folder / f"{name}.f32.gguf"
+        write_random_model(full, architecture, seed=1)
+        native.quantize_model(str(full), str(folder / f"{name}.gguf"), file_type=Q4_K_M)
+        full.unlink()
+    return {name: folder / f"{name}.gguf" for name in ARCHITECTURES}
+
+
+@pytest.fixture(scope="module")
+def stock(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """Logits by llama.cpp's own kernels."""
+    found = tmp_path_factory.mktemp("stock") / "logits.npy"
+    arguments = json.dumps([TEXTS, [str(path) for path in files.values()]])
+    subprocess.run(
+        [sys.executable, "-c", LOGITS, arguments, str(found)], env={**os.environ, "MEDUSA_ISA": "off"}, check=True
+    )
+    return dict(zip(files, np.load(found), strict=True))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_logits_are_those_of_llama_cpp(name: str, files: dict[str, Path], stock: dict[str, np.ndarray]) -> None:
+    model = native.Model(str(files[name]))
+    ours = np.array([native.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in TEXTS])
+    differences = np.sqrt(np.mean((ours - stock[name]) ** 2, axis=1)) / stock[name].std(axis=1)
+    assert np.median(differences) < BOUND
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_drafts_change_no_text(name: str, files: dict[str, Path]) -> None:
+    model = native.Model(str(files[name]))
+    plain = native.Session(model).generate(PROMPT, max_tokens=60, ignore_eos=True)
+    # Random text repeats itself soon, so these draft, and much of it is refused.
+    for lookup, recycling in ((True, False), (False, True)):
+        session = native.Session(model, lookup=lookup, recycling=recycling)
+        drafted = session.generate(PROMPT, max_tokens=60, ignore_eos=True)
+        result = lossless.compare(model, PROMPT, plain, drafted)
+        assert result.explained, result
+        if model.is_recurrent:
+            assert all(parents == list(range(-1, len(parents) - 1)) for parents in drafted.parents), "chains"
+
+
+NO_STATES = ("lfm2", "lfm2moe")
+CHAIN = native.Tree([[0], [0, 0], [0, 0, 0]])
+
+
+def repeating_heads(path: Path, model: native.Model) -> native.Heads:
+    """They repeat the model's own guess, which is right where random text runs into one token."""
+    write_heads(path, heads=3, blocks=1, lm_head="base", hidden=model.n_embd, vocab=TOKENS, fill=0.0)
+    return native.Heads(model, str(path))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_heads_change_no_text(name: str, files: dict[str, Path], tmp_path: Path) -> None:
+    model = native.Model(str(files[name]))
+    if name in NO_STATES:
+        with pytest.raises(native.NativeError, match="logits or the hidden states of"):
+            repeating_heads(tmp_path / "heads.gguf", model)
+        return
+    heads = repeating_heads(tmp_path / "heads.gguf", model)
+    plain = native.Session(model).generate(PROMPT, max_tokens=40, ignore_eos=True)
+    drafted = native.Session(model, heads, tree=CHAIN).generate(PROMPT, max_tokens=40, ignore_eos=True)
+    assert lossless.compare(model, PROMPT, plain, drafted).explained
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra++"])
+@pytest.mark.parametrize("name", ["qwen35", "nemotron_h", "granitehybrid", "mamba2"])
+def test_conversations_with_recurrent_models(name: str, kind: str, files: dict[str, Path], tmp_path: Path) -> None:
+    model = native.Model(str(files[name]))
+    if kind == "medusa":
+        heads = repeating_heads(tmp_path / "heads.gguf", model)
+    else:
+        source = random_heads("hydra++", "base", hidden=model.n_embd)
+        heads = native.Heads(model, str(write(tmp_path / "heads.gguf", source)))
+    plain = native.Session(model)
+    for session in (
+        native.Session(model, heads, tree=CHAIN),
+        native.Session(model, heads, tree=CHAIN, lookup=True),
+        native.Session(model, heads, dynamic=native.DynamicTree(), lookup=True, recycling=True),
+    ):
+        prompt = PROMPT
+        for _ in range(2):
+            expected = plain.generate(prompt, max_tokens=60, ignore_eos=True)
+            drafted = session.generate(prompt, max_tokens=60, ignore_eos=True)
+            assert lossless.compare(model, prompt, expected, drafted).explained
+            prompt = [*prompt, *drafted.tokens, 3]
+    with pytest.raises(native.NativeError, match="follows a chain of drafts"):
+        native.Session(model, heads, tree=native.Tree([[0], [1]]))
+
+
+def row(name: str, model: native.Model) -> str:
+    """Of the page's table."""
+    drafts = DRAFTS[native.draft_memory(model)]
+    buffer = native.kernel_info()["buffer"]
+    matrices = [group for group in model.placement if group.role in ("matrix", "experts")]
+    left = sorted({group.type for group in matrices if group.buffer != buffer})
+    ours = "all but " + ", ".join(left) if left else "all"
+    use = native.attention_use(model)
+    attention = use.reason if use.left else "ours" if use.served else "none"
+    return f"| `{name}` | {drafts} | {ours} | {attention} |"
+
+
+@pytest.mark.skipif(not KERNELS, reason="no kernels of ours on this machine")
+def test_the_page_says_what_runs_on_what(files: dict[str, Path]) -> None:
+    rows = [row(name, native.Model(str(path))) for name, path in files.items()]
+    said = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `")]
+    assert said == rows, "the table of docs/architectures.md is to be:\n" + "\n".join(rows)
