@@ -18,9 +18,9 @@ import pytest
 from cli_fakes import BASE_METADATA, BASE_TENSORS, base_gguf, heads_gguf, write_gguf
 from command_line import invoke
 from hub_server import TOKEN
+from huggingface_hub import constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from huggingface_hub import constants
 from local_hub import LocalHub, content, local_hub, quiet
 
 from medusa_cli.hub import download, repository, search

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
+from fixtures import tiny_base, tiny_recurrent
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from fixtures import tiny_base, tiny_recurrent
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native

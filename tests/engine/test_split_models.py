@@ -78,6 +78,7 @@ def test_what_is_missing_is_named(models: tuple[Path, Path], tmp_path: Path) -> 
 
 def test_heads_go_beside_a_split_model(models: tuple[Path, Path], tmp_path: Path) -> None:
     from medusa_cli.converters.heads.single_file import join
+
     from medusa_cli.training.options import TrainOptions
     from medusa_cli.training.train import run
 

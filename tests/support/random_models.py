@@ -15,7 +15,6 @@ from zlib import crc32
 import gguf
 import llama_cpp
 import numpy as np
-
 from architectures import TOKENS, Architecture
 
 F32, F16 = 0, 1

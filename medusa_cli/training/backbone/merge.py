@@ -10,9 +10,9 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from medusa_cli import native
 from medusa_cli.converters.gguf.copy import chunks, opened
 from medusa_cli.converters.gguf.header import STRING, TensorInfo, build, encode_kv, padded, placed, tensor_bytes
-from medusa_cli import native
 from medusa_cli.support.atomic import atomic_file
 
 from .adapters import Adapters
