@@ -111,15 +111,13 @@ void bind_testing(nb::module_& m) {
             "__init__",
             [](FakeSession* self, const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
                float sharpness, bool lookup, int memory, bool dynamic, bool recycling, bool draft_model,
-               const std::optional<LookaheadParams>& lookahead, double heads_ms,
-                const std::optional<int>& snapshots) {
+               const std::optional<LookaheadParams>& lookahead, double heads_ms, const std::optional<int>& snapshots) {
                 new (self) FakeSession({tree, vocab_size, context_size, acceptance, seed, sharpness, memory, lookup,
                                         dynamic, recycling, draft_model, lookahead, heads_ms, snapshots});
             },
             "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
             "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
-            "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0,
-             "snapshots"_a = nb::none())
+            "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0, "snapshots"_a = nb::none())
         .def(
             "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
             "tokens"_a)

@@ -20,7 +20,7 @@ struct DraftingPlan {
     int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
     bool lookup = false;
     bool chains_only = false;  // the model follows one path of drafts: a recurrent state
-    bool recycling = false;    // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
+    bool recycling = false;  // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
     std::optional<LookaheadParams> lookahead;  // drafts alone
     bool learns_cost = true;                   // false: costs hold throughout, so that runs repeat
 
