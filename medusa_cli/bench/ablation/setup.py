@@ -41,8 +41,9 @@ class Loaded:
 
     def session(self, row: Row | None) -> native.Session:
         """For the row's plan; plain decoding without one."""
-        heads = None if row is None else self.heads[row.heads_file]
-        return runtime.plan_session(self.model, heads, DraftPlan() if row is None else row.plan, self.options)
+        if row is None or row.plan.lookahead is not None:  # without heads
+            return runtime.plan_session(self.model, None, row.plan if row else DraftPlan(), self.options)
+        return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
 
     def timer(self, widest: int, position: int) -> pass_cost.Timer:
         """For bare passes over up to `widest` tokens."""
