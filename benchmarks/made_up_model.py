@@ -94,7 +94,7 @@ def write_base(path: Path, size: Size, seed: int = 0) -> None:
         pool.set_scales(size.hidden)
     with atomic_path(path) as temporary:
         writer = gguf.GGUFWriter(temporary, "llama")
-        _write_metadata(writer, size)
+        write_metadata(writer, size)
 
         def matrix(name: str, rows: int, columns: int, more: bool = False) -> None:
             kind = Kind.Q6_K if more else Kind.Q4_K
@@ -118,10 +118,10 @@ def write_base(path: Path, size: Size, seed: int = 0) -> None:
             matrix(f"{name}.ffn_gate", size.inner, size.hidden)
             matrix(f"{name}.ffn_up", size.inner, size.hidden)
             matrix(f"{name}.ffn_down", size.hidden, size.inner, more)
-        _finish(writer)
+        finish(writer)
 
 
-def _write_metadata(writer: gguf.GGUFWriter, size: Size) -> None:
+def write_metadata(writer: gguf.GGUFWriter, size: Size) -> None:
     writer.add_name("made up")
     writer.add_context_length(size.context)
     writer.add_embedding_length(size.hidden)
@@ -167,10 +167,10 @@ def write_heads(path: Path, base: Path, kind: schema.Kind, size: Size, seed: int
                 for name in names:
                     writer.add_tensor(name, pool.matrix(size.hidden, columns), raw_dtype=Kind.Q8_0)
         writer.add_tensor(schema.D2T, np.arange(size.draft_vocabulary, dtype=np.int32))
-        _finish(writer)
+        finish(writer)
 
 
-def _finish(writer: gguf.GGUFWriter) -> None:
+def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

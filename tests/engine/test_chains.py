@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures import tiny_recurrent, write_heads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_fake import PROMPT
+from test_rejection import p_value_of_three_grams
 
 from medusa_cli import native
 from medusa_cli.native import testing
@@ -134,3 +136,19 @@ def test_a_small_recurrent_model_drafts_chains(tmp_path: Path) -> None:
     ):
         for _ in range(2):
             assert session.generate([1, 2, 3], max_tokens=60, ignore_eos=True).tokens == expected.tokens
+
+
+@pytest.mark.parametrize(
+    "drafting", [{}, {"dynamic": True}, {"lookup": True}, {"dynamic": True, "lookup": True, "recycling": True}], ids=str
+)
+@pytest.mark.parametrize("snapshots", [0, STEPS_BACK])
+def test_rejection_sampling_keeps_the_distribution_in_chains(drafting: dict[str, Any], snapshots: int) -> None:
+    """Where one path is all there is, whether lookup or the heads draft it must not depend on what was drawn."""
+    session = testing.FakeSession(
+        native.Tree([[0], [0, 0]]), vocab_size=5, acceptance=0.6, seed=11, sharpness=3.0, memory=1,
+        snapshots=snapshots, **drafting,
+    )  # fmt: skip
+    prompt = [3, 1, 2, 0, 3, 1, 2, 4, 3, 1]
+    assert p_value_of_three_grams(session, "rejection", 12000, prompt=prompt, temperature=1.0) > 1e-4
+    assert session.last is not None
+    assert session.last.stats["acceptance_per_depth"]
