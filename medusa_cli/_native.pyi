@@ -158,7 +158,7 @@ def draft_memory(model: Model) -> str:
 
     "cells": of one token each, which a tree shares out. Recurrent models have one running state, which follows a chain:
     "snapshots": it steps back over what is refused; "copies": it is kept before a draft, and what is accepted of one
-    that was refused is decoded again.
+    that was refused is decoded again. "none": the model can only decode plainly.
     """
 
 class Model:
@@ -189,6 +189,8 @@ class Model:
     n_ctx_train: int
     n_params: int
     size_bytes: int
+    can_draft: bool
+    """False: llama.cpp cannot follow drafts with this architecture."""
     is_recurrent: bool
     """Recurrent or hybrid: follows chains of drafts, no trees."""
     chat_template: str | None

@@ -110,7 +110,8 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     out.print(f"Attention: {attention['kernels']}{remark}", markup=False, soft_wrap=True)
     drafts = model["drafts"]
     remark = f" ({drafts['remark']})" if drafts["remark"] else ""
-    out.print(f"Drafts:    a {drafts['shape']}{remark}", markup=False, soft_wrap=True)
+    shape = f"a {drafts['shape']}" if drafts["shape"] else "none"
+    out.print(f"Drafts:    {shape}{remark}", markup=False, soft_wrap=True)
     if not model["weights"]:
         out.print("Which kernels it runs on is not known on this platform.")
         _print_devices(model, out)

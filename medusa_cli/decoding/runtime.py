@@ -138,6 +138,9 @@ def _open(
     """The engine with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
     model = load_model(ref.path, layers, console, options.device)
     facts = model_facts(ref, model)
+    if not model.can_draft and not draft.no_spec:
+        console.print(f"note: no drafts: llama.cpp cannot follow them with {model.architecture} models")
+        draft, tree = dataclasses.replace(draft, no_spec=True), None
     loaded = heads_facts = tuned = None
     if (path := drafting.heads_to_load(draft, facts)) is not None:
         loaded = load_heads(model, path, ref, console)

@@ -179,6 +179,7 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
 
 _DRAFTS: dict[str, dict[str, str | None]] = {
     "cells": {"shape": "tree", "remark": None},
+    "none": {"shape": None, "remark": "llama.cpp cannot follow any with this architecture"},
     "snapshots": {"shape": "chain", "remark": "a recurrent state, which steps back over what is refused"},
     "copies": {
         "shape": "chain",

@@ -55,6 +55,7 @@ void bind_model(nb::module_& m) {
         .def_prop_ro("n_params", &LlamaModel::parameter_count)
         .def_prop_ro("size_bytes", &LlamaModel::size_bytes)
         .def_prop_ro("is_recurrent", &LlamaModel::is_recurrent)
+        .def_prop_ro("can_draft", &LlamaModel::can_draft)
         .def_prop_ro("chat_template",
                      [](const LlamaModel& model) {
                          const auto found = model.chat_template();

@@ -56,6 +56,11 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error(model.path() + " is a recurrent model, which follows a chain of drafts, no tree: leave out " +
                     (params.lookahead ? "--lookahead" : "--tree"));
     }
+    const bool drafts = tree.size() > 1 || params.lookup || params.recycling || params.lookahead;
+    if (drafts && !model.can_draft()) {
+        throw Error(model.path() + ": llama.cpp cannot follow drafts with " + model.architecture() +
+                    " models: use --no-spec");
+    }
     if (heads && params.draft_model) throw Error("heads and a draft model both fill a tree: give one of them");
     if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
         throw Error("lookahead drafts alone: leave out all other drafts");

@@ -111,6 +111,10 @@ bool LlamaModel::is_recurrent() const {
     return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
 }
 
+bool LlamaModel::can_draft() const {
+    return architecture() != "deepseek4";
+}
+
 void LlamaModel::require_states() const {
     // libllama's graph of these leaves out the output matrix when it is to give states; their logits would be stale.
     const std::string name = architecture();

@@ -46,6 +46,8 @@ class LlamaModel final : public Vocabulary {
     uint64_t size_bytes() const;
     // Recurrent or hybrid: the state cannot branch.
     bool is_recurrent() const;
+    // False: libllama ends the process on some of the batches that drafts make.
+    bool can_draft() const;
     // Throws Error where a decode gives no hidden states beside its logits: nothing can be drafted from them.
     void require_states() const;
     std::optional<std::string> chat_template() const;

@@ -105,6 +105,7 @@ kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model) {
 }
 
 const char* draft_memory_of(std::shared_ptr<LlamaModel> model) {
+    if (!model->can_draft()) return "none";
     if (!model->is_recurrent()) return "cells";
     ContextParams params;
     params.snapshots = 1;

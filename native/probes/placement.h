@@ -47,7 +47,8 @@ std::vector<DeviceUse> devices_of(const LlamaModel& model);
 kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
 
 // How the model's memory follows drafts: "cells" of one token each, which a tree shares out; one running state, which
-// follows a chain and can be stepped back ("snapshots") or has to be kept before a draft ("copies").
+// follows a chain and can be stepped back ("snapshots") or has to be kept before a draft ("copies"); "none" where there
+// can be no drafts.
 const char* draft_memory_of(std::shared_ptr<LlamaModel> model);
 
 // The matrices of a type that are multiplied with and lie in main memory.

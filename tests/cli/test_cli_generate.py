@@ -388,3 +388,12 @@ def test_heads_of_another_vocabulary_are_refused_and_another_name_is_a_remark(
     renamed = write_gguf(tmp_path / "renamed.gguf", {**HEADS_METADATA, "medusa.base.name": "Big"}, HEADS_TENSORS)
     code, _, err = generate(model, "-p", "Hi", "--heads", str(renamed))
     assert (code, "made for Big" in err) == (0, True), err
+
+
+def test_a_model_that_cannot_draft_decodes_plainly(
+    model: str, session: type[FakeSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeModel, "can_draft", False)
+    result = CliRunner().invoke(cli.app, ["generate", model, "-p", "x", "--lookup"])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("note: no drafts: llama.cpp cannot follow them with ")

@@ -12,6 +12,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no library's symbols through another there")
 
+ELSEWHERE = Path(__file__).parent
+"""The source folder, which may have no compiled module, would come before the installed package."""
+
 # What ggml's CUDA backend does: three lines in the log, then the end.
 END = """
 import ctypes
@@ -27,7 +30,9 @@ ctypes.CDLL(_lib._name).ggml_abort(b"ggml-cuda.cu", 109, b"CUDA error")
 
 
 def end(lines: list[bytes]) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-c", END.format(lines=lines)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", END.format(lines=lines)], cwd=ELSEWHERE, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stderr
 
 
@@ -52,7 +57,8 @@ def test_a_backend_that_does_not_load_is_one_line(tmp_path: Path) -> None:
     for path in (module, tmp_path / "missing.so"):
         done = subprocess.run(
             [sys.executable, "-m", "medusa_cli", "generate", "x.gguf", "-p", "x"],
-            env={**os.environ, "GGML_BACKEND_PATH": str(path)}, capture_output=True, text=True, check=False,
+            env={**os.environ, "GGML_BACKEND_PATH": str(path)}, cwd=ELSEWHERE,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(rf"error: [^\n]*{re.escape(str(path))}[^\n]* does not load [^\n]+\n", done.stderr)

@@ -38,6 +38,7 @@ class FakeModel:
     path: str
     chat_template: ClassVar[str | None] = TEMPLATE
     is_recurrent: ClassVar[bool] = False
+    can_draft: ClassVar[bool] = True
     has_heads: ClassVar[bool] = False
     gpu: ClassVar[bool] = False
     devices: ClassVar[list[Any]] = []
