@@ -15,7 +15,7 @@ from statistics import median
 
 import gguf
 import numpy as np
-from made_up_model import Blocks, Kind, Size, finish, write_metadata, write_base, write_heads
+from made_up_model import Blocks, Kind, Size, finish, write_base, write_heads, write_metadata
 
 from medusa_cli import native
 from medusa_cli.support.atomic import atomic_path
