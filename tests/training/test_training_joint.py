@@ -195,9 +195,9 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
 
     given = options(tmp_path, base)
     write_text(given)
-    for module, name in ((states, "atomic_file"), (fit, "atomic_path"), (merge, "atomic_file")):
+    for module, name in ((states, "atomic_file"), (fit, "save_checkpoint"), (merge, "atomic_file")):
 
-        def full(path: Path) -> Any:
+        def full(path: Path, *_: object) -> Any:
             raise MedusaError(f"{path}: no space left on the device, free some and run the command again")
 
         with monkeypatch.context() as patched:

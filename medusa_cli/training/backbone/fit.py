@@ -14,9 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli.support.atomic import atomic_path
-
-from ..heads.fit import CHECKPOINT_SECONDS, CHECKPOINT_SHARE, LOSS_ROWS, LOSS_ROWS_GPU, load_checkpoint
+from ..heads.fit import (
+    CHECKPOINT_SECONDS,
+    CHECKPOINT_SHARE,
+    LOSS_ROWS,
+    LOSS_ROWS_GPU,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ..heads.layers import HeadInputs, Heads
 from ..heads.loss import frozen_cross_entropy, heads_loss
 from ..heads.rows import BatchOrder, Examples, TextRows
@@ -205,11 +210,7 @@ class JointFit:
             "optimizer": self.optimizer.state_dict(),
             "curve": [asdict(point) for point in self.curve],
         }
-        with atomic_path(path) as temporary:
-            try:
-                torch.save(state, temporary)
-            except RuntimeError as error:  # what torch makes of a full disk
-                raise OSError(str(error).splitlines()[0]) from error
+        save_checkpoint(path, state)
 
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""

@@ -208,11 +208,7 @@ class Fit:
             "curve": [asdict(point) for point in self.best.curve],
             "at": self.best.at,
         }
-        with atomic_path(path) as temporary:
-            try:
-                torch.save(state, temporary)
-            except RuntimeError as error:  # what torch makes of a full disk
-                raise OSError(str(error).splitlines()[0]) from error
+        save_checkpoint(path, state)
 
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
@@ -225,6 +221,15 @@ class Fit:
         best = {name: value.to(self.device) for name, value in state["best"].items()}
         self.best = Best([CurvePoint(**point) for point in state["curve"]], best, int(state["at"]))
         return True
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all. OSError when it cannot be written."""
+    with atomic_path(path) as temporary:
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # what torch makes of a full disk
+            raise OSError(str(error).splitlines()[0]) from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
