@@ -61,8 +61,7 @@ def _run_phases(
         check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
-    if options.joint:
-        joint.check_model(setup)
+    found = joint.check_model(setup) if options.joint else None
     text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
@@ -77,8 +76,9 @@ def _run_phases(
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
     trained, changed = fitted.heads, None
-    if options.joint:
-        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted)
+    if found is not None:
+        seconds += fitted.seconds
+        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
         setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
     result = finish.measure(setup, data, vocabulary, rows, trained)
     finish.write_heads(setup, vocabulary, rows, trained, result)

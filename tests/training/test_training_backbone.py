@@ -24,6 +24,7 @@ from medusa_cli.training.backbone.adapters import Adapters
 from medusa_cli.training.backbone.fit import heads_weight, rate_factor
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.loss import compare, kl_loss
+from medusa_cli.training.backbone.recipe import RECIPES
 from medusa_cli.training.backbone.shape import DecoderShape, read_shape
 from medusa_cli.training.backbone.weights import BaseTensors
 from medusa_cli.training.heads.loss import frozen_cross_entropy
@@ -230,7 +231,7 @@ def test_distances() -> None:
 
 
 def test_schedules() -> None:
-    weights = [heads_weight(step, 10, 0.01) for step in range(10)]
+    weights = [heads_weight(step, 10, RECIPES["distill"]) for step in range(10)]
     assert weights == sorted(weights)
     assert weights[0] == pytest.approx(0.01 * np.sin(np.pi / 20))
     assert weights[-1] == 0.01

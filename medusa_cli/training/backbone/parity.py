@@ -50,14 +50,12 @@ def check(
                 f"(error {error:.2f} of what it adds): it cannot be trained jointly"
             )
     texts = first_tokens(texts, TOKENS)
-    reader = native.StatesReader(
-        model, max(map(len, texts)), tap_layer=layers.first - 1, outputs=True, n_threads=threads
-    )
+    longest, tapped = max(map(len, texts)), layers.first - 1 if layers.first else None
+    reader = native.StatesReader(model, longest, tap_layer=tapped, outputs=True, n_threads=threads)
     same = 0
     for text in texts:
         states = reader.read(text)
-        assert states.after_layer is not None
-        entered = torch.from_numpy(as_stored(states.after_layer)).float().to(output.device)
+        entered = torch.from_numpy(entering(layers, text, states.after_layer)).float().to(output.device)
         same += agreeing(layers(entered, [len(text)]), output, states.best, TIE)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
@@ -66,6 +64,14 @@ def check(
             f"{LEAST_AGREEMENT:.0%} are needed, although no layer alone differs: it cannot be trained jointly"
         )
     return Parity(total, same / total)
+
+
+def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> NDArray[np.floating]:
+    """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, where there is one."""
+    if layers.embeddings is not None:
+        return layers.embeddings[np.asarray(text)]
+    assert after_layer is not None
+    return as_stored(after_layer)
 
 
 def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
@@ -91,7 +97,8 @@ def layer_errors(
         assert states is not None
         return torch.from_numpy(states).to(device)
 
-    entered = after(layers.first - 1)
+    embedded = layers.embeddings[np.asarray(text)] if layers.embeddings is not None else None
+    entered = after(layers.first - 1) if embedded is None else torch.from_numpy(embedded).to(device)
     for layer in layers.layers[:-1]:
         left = after(layer.number)
         made = layer(entered, [len(text)], rotations[layer.of.rope])

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,16 +48,37 @@ def whole_texts(
     ]
 
 
+class EnteredTexts(Protocol):
+    """What the lowest trained layer reads at each of `texts`. key: tells them from others."""
+
+    texts: Sequence[WholeText]
+    key: dict[str, Any]
+
+    def read(self, text: int) -> NDArray[np.floating]:
+        """[rows, hidden] of texts[text]."""
+        ...
+
+
+class Embeddings:
+    """Where all layers are trained: the tokens' embeddings, which need no disk."""
+
+    def __init__(self, texts: Sequence[WholeText], matrix: NDArray[np.float32]) -> None:
+        """matrix [V, h]: as the first layer reads its rows."""
+        self.texts, self._matrix = texts, matrix
+        self.key: dict[str, Any] = _key(texts, -1, matrix.shape[1])
+
+    def read(self, text: int) -> NDArray[np.float32]:
+        """[rows, hidden] of texts[text]."""
+        return self._matrix[self.texts[text].fed]
+
+
 class LayerStates:
     """States of `texts` after one layer in half precision, SHARD_TEXTS texts a file, in a folder of their own."""
 
     def __init__(self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int) -> None:
         """Opens or creates. Files of other texts go."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
-        digest = hashlib.sha256(str(layer).encode())
-        for text in texts:
-            digest.update(text.fed.tobytes())
-        self.key = {"states": digest.hexdigest(), "hidden": hidden}
+        self.key: dict[str, Any] = _key(texts, layer, hidden)
         try:
             if recall(self._marker) != self.key:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -112,3 +134,10 @@ class LayerStates:
 
     def _missing(self) -> list[int]:
         return [shard for shard in range(-(-len(self.texts) // SHARD_TEXTS)) if not self._file(shard).exists()]
+
+
+def _key(texts: Sequence[WholeText], layer: int, hidden: int) -> dict[str, Any]:
+    digest = hashlib.sha256(str(layer).encode())
+    for text in texts:
+        digest.update(text.fed.tobytes())
+    return {"states": digest.hexdigest(), "hidden": hidden}

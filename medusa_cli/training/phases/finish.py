@@ -11,6 +11,7 @@ from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support.progress import phase
 
+from ..backbone import checkpoint
 from ..heads import export
 from ..heads.layers import Heads
 from ..heads.ranking import rank_texts
@@ -121,13 +122,21 @@ def write_record(
     }
     written = record.write(document, options.output)
     if options.export_hf is not None:
-        written += export.export_heads(options.output, base, options.export_hf)
+        written += _export(setup, options.export_hf)
     return written
 
 
+def _export(setup: Setup, folder: Path) -> list[Path]:
+    """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
+    output = setup.options.output
+    if setup.options.joint and setup.options.kind == "medusa":
+        return checkpoint.write(setup.base.path, *export.medusa_blocks(output), folder)
+    return export.export_heads(output, setup.base, folder)
+
+
 def _training_record(fitted: FittedHeads) -> dict[str, Any]:
-    plan, points = fitted.plan, fitted.points
-    positions, seconds = fitted.steps * plan.batch, points[-1].seconds if points else 0.0
+    plan, points, seconds = fitted.plan, fitted.points, fitted.seconds
+    positions = fitted.steps * plan.batch
     return {
         "planned_steps": plan.steps,
         "steps": fitted.steps,
