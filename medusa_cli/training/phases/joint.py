@@ -100,7 +100,8 @@ def check_model(setup: Setup) -> parity.Parity:
     backbone = open_backbone(setup)
     with phase(setup.options.console, "Comparing layers", "tokens"):
         shown = [model.tokenize(text) for text in PASSAGES]
-        found = parity.check(model, backbone.layers, backbone.output, shown, setup.options.threads)
+        allowed = parity.tolerance(backbone.tensors)
+        found = parity.check(model, backbone.layers, backbone.output, shown, setup.options.threads, allowed)
     say(
         setup.options.console,
         f"Layers {backbone.layers.first} to {backbone.layers.first + len(backbone.layers.layers) - 1} in torch: "
