@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +18,6 @@ from medusa_cli.support.atomic import atomic_file, explain_os_error
 from ..memory import recall, remember
 from ..text.dataset import Span
 from .parity import as_stored
-
-SHARD_TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,19 @@ class Embeddings:
 
 
 class LayerStates:
-    """States of `texts` after one layer in half precision, SHARD_TEXTS texts a file, in a folder of their own."""
+    """States of `texts` after one layer in half precision, a file for each text in a folder of their own.
 
-    def __init__(self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int) -> None:
+    Read from the engine when they are first asked for: a short run does not pay for texts that it never sees.
+    """
+
+    def __init__(
+        self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int, model: native.Model, threads: int
+    ) -> None:
         """Opens or creates. Files of other texts go."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
         self.key: dict[str, Any] = _key(texts, layer, hidden)
+        self._model, self._threads = model, threads
+        self._reader: native.StatesReader | None = None
         try:
             if recall(self._marker) != self.key:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -97,43 +102,26 @@ class LayerStates:
         return sum(len(text.fed) for text in self.texts) * self.hidden * 2
 
     @property
-    def missing_rows(self) -> int:
-        return sum(len(text.fed) for shard in self._missing() for text in self._texts_of(shard))
-
-    def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
-        """Reads what is missing; on_rows(rows of that so far) may raise: whole files stay."""
-        missing = self._missing()
-        if not missing:
-            return
-        longest = max(len(text.fed) for text in self.texts)
-        reader = native.StatesReader(model, longest, tap_layer=self.layer, n_threads=threads)
-        rows = 0
-        for shard in missing:
-            parts = []
-            for text in self._texts_of(shard):
-                states = reader.read(text.fed.tolist()).after_layer
-                assert states is not None
-                parts.append(as_stored(states))
-                rows += len(text.fed)
-                on_rows(rows)
-            with atomic_file(self._file(shard)) as file:
-                np.save(file, np.concatenate(parts))
+    def missing_bytes(self) -> int:
+        missing = (text for number, text in enumerate(self.texts) if not self._file(number).exists())
+        return sum(len(text.fed) for text in missing) * self.hidden * 2
 
     def read(self, text: int) -> NDArray[np.float16]:
         """[rows, hidden] of texts[text]."""
-        shard, within = divmod(text, SHARD_TEXTS)
-        before = sum(len(other.fed) for other in self._texts_of(shard)[:within])
-        stored: NDArray[np.float16] = np.load(self._file(shard), mmap_mode="r")
-        return stored[before : before + len(self.texts[text].fed)]
+        path = self._file(text)
+        if not path.exists():
+            if self._reader is None:
+                longest = max(len(whole.fed) for whole in self.texts)
+                self._reader = native.StatesReader(self._model, longest, tap_layer=self.layer, n_threads=self._threads)
+            states = self._reader.read(self.texts[text].fed.tolist()).after_layer
+            assert states is not None
+            with atomic_file(path) as file:
+                np.save(file, as_stored(states))
+        stored: NDArray[np.float16] = np.load(path, mmap_mode="r")
+        return stored
 
-    def _file(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.npy"
-
-    def _texts_of(self, shard: int) -> Sequence[WholeText]:
-        return self.texts[shard * SHARD_TEXTS : (shard + 1) * SHARD_TEXTS]
-
-    def _missing(self) -> list[int]:
-        return [shard for shard in range(-(-len(self.texts) // SHARD_TEXTS)) if not self._file(shard).exists()]
+    def _file(self, text: int) -> Path:
+        return self.folder / f"{text:06d}.npy"
 
 
 def _key(texts: Sequence[WholeText], layer: int, hidden: int) -> dict[str, Any]:

@@ -162,20 +162,12 @@ def entered_texts(setup: Setup, backbone: Backbone, model: native.Model, texts: 
     """What the lowest trained layer reads. From disk: announced; MedusaError when it does not fit there."""
     if backbone.layers.embeddings is not None:
         return Embeddings(texts, backbone.layers.embeddings)
-    layer = backbone.layers.first - 1
-    states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, setup.base.n_embd)
-    free = shutil.disk_usage(setup.folder).free
-    say(setup.options.console, f"States of layer {layer}: {states.nbytes / GIB:.2f} GiB in {states.folder}")
-    total = states.missing_rows
-    if (needed := total * setup.base.n_embd * 2) > free:
+    layer, hidden, threads = backbone.layers.first - 1, setup.base.n_embd, setup.options.threads
+    states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, hidden, model, threads)
+    free, needed = shutil.disk_usage(setup.folder).free, states.missing_bytes
+    say(setup.options.console, f"States of layer {layer}: up to {states.nbytes / GIB:.2f} GiB in {states.folder}")
+    if needed > free:
         raise MedusaError(f"{states.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free")
-    with phase(setup.options.console, "Reading states", "tokens") as bar:
-
-        def on_rows(rows: int) -> None:
-            bar.update(rows, total)
-            setup.interrupt.check()
-
-        states.write(model, setup.options.threads, on_rows)
     return states
 
 
