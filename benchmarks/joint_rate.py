@@ -67,7 +67,8 @@ def main() -> None:
             1,
         )
         for number in range(TEXTS):
-            np.save(Path(folder) / "states" / f"{number:06d}.npy", made[number * rows_each : (number + 1) * rows_each])
+            begin = number * rows_each
+            np.save(Path(folder) / "states" / f"{number:06d}.npy", made[begin : begin + rows_each])
         rows = FileRows([made[: len(tokens)]], device)
         embeddings = TokenEmbeddings(rows.gather(torch.arange(len(tokens))), np.arange(len(tokens)))
         t2d = np.arange(base.n_vocab, dtype=np.int32)
