@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fixtures
@@ -83,11 +84,24 @@ class Engine:
                 options["on_progress"](total)
 
 
+class States:
+    """Stands in for native.StatesReader."""
+
+    def __init__(self, model: FakeModel, longest: int, **options: Any) -> None:
+        self.model, self.longest = model, longest
+
+    def read(self, tokens: Sequence[int]) -> Any:
+        assert 0 < len(tokens) <= self.longest
+        states = self.model.embedding[np.array(tokens) % self.model.n_vocab].astype(np.float32)
+        return SimpleNamespace(post_norm=states)
+
+
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     fake = Engine()
     monkeypatch.setattr(native, "Model", FakeModel)
     monkeypatch.setattr(native, "collect", fake.collect)
+    monkeypatch.setattr(native, "StatesReader", States)
     return fake
 
 
