@@ -52,7 +52,8 @@ class DraftHeads:
     """Draft heads and what their file will say of them.
 
     blocks: [head][block]; the first block of head k of Hydra heads is [h, h * (k + 2)] wide (k from 0), and residuals
-    holds its linear residual of the same size. prefix: for Hydra++ alone. embedding_scale: what the base's token
+    holds its linear residual of the same size. prefix: of Hydra++, and of Medusa heads that have one.
+    embedding_scale: what the base's token
     embeddings are multiplied with before Hydra heads read them. weight_type: of the matrices, one of WEIGHT_TYPES.
     lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds
     the base token of each row, and outputs [head] or output for all, where present, the rows [D, h] themselves
@@ -116,8 +117,9 @@ class DraftHeads:
                     )
 
     def _check_prefix(self, hidden: int) -> None:
-        if (self.prefix is not None) != (self.kind == "hydra++"):
-            raise MedusaError("heads: Hydra++ heads need a prefix layer, the others have none")
+        fits = self.kind != "hydra++" if self.prefix is None else self.kind in ("medusa", "hydra++")
+        if not fits:
+            raise MedusaError("heads: Hydra++ heads need a prefix layer, Medusa heads may have one, others have none")
         if self.prefix is None:
             return
         tensors = self.prefix.tensors
