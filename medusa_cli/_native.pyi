@@ -236,8 +236,7 @@ class Heads:
     def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
         """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
 
-        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: a prefix layer before the heads
-        reads them all.
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them all.
         path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
         heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
         """
