@@ -219,6 +219,9 @@ class Heads:
 
     def __init__(self, model: Model, path: str) -> None: ...
     kind: str
+    has_prefix: bool
+    """Whether an attention layer over the states of all tokens comes before the heads: Hydra++, and Medusa heads that
+    say so."""
     head_count: int
     block_count: int
     lm_head: str
@@ -233,7 +236,7 @@ class Heads:
     def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
         """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
 
-        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: Hydra++ heads read them all.
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them all.
         path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
         heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
         """
