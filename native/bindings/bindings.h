@@ -34,6 +34,7 @@ void bind_timing(nb::module_& m);
 void bind_placement(nb::module_& m);
 void bind_scoring(nb::module_& m);
 void bind_states(nb::module_& m);
+void bind_streams(nb::module_& m);
 void bind_testing(nb::module_& m);
 void bind_testing_dynamic_tree(nb::module_& m);
 void bind_testing_rejection(nb::module_& m);
