@@ -27,6 +27,7 @@ NB_MODULE(_native, m) {
     medusa::bind_testing_device(testing);
     medusa::bind_testing_threads(testing);
     medusa::bind_testing_in_graph(testing);
+    medusa::bind_testing_streams(testing);
     medusa::bind_kernels(testing);
     medusa::bind_prefix_layer(testing);
 }

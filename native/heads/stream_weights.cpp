@@ -122,6 +122,10 @@ void StreamWeights::find_output_norm() {
 
 std::vector<float> StreamWeights::numbers(const std::string& name, const std::vector<int64_t>& shape) const {
     const TensorInfo& info = expect_tensor(file_, name, shape);
+    if (info.type != GGML_TYPE_F32 && !ggml_get_type_traits(info.type)->to_float) {
+        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(info.type) +
+                    ", which cannot be read: train the streams again");
+    }
     std::vector<char> bytes(info.size);
     file_.read(info, 0, info.size, bytes.data());
     int64_t count = 1;

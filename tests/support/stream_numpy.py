@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from medusa_cli.converters.gguf.fingerprint import fingerprint
+from medusa_cli.converters.heads.stream_heads import StreamHeads
 from numpy.typing import NDArray
 
+from medusa_cli import native
+
 Matrix = NDArray[np.float64]
-MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-
-
-@dataclass(frozen=True)
-class NumpyStreams:
-    """embedding [gamma, h]; root_scale [h] or None; adapters: [layer][matrix] -> lora_a [r, in], lora_b [out, r]."""
-
-    embedding: Matrix
-    root_scale: Matrix | None
-    adapters: Sequence[Mapping[str, tuple[Matrix, Matrix]]]
-    scale: float
-    first_layer: int
-    d2t: NDArray[np.integer]
 
 
 class Base:
     """The top layers of a GGUF of llama, qwen2 or qwen3, dequantized."""
 
     def __init__(self, path: Path | str) -> None:
+        metadata = native.read_gguf(str(path)).metadata
+        self.name, self.fingerprint = str(metadata.get("general.name", "")), fingerprint(metadata)
         reader = gguf.GGUFReader(path)
         self.tensors = {
             tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
             for tensor in reader.tensors
             if tensor.name.startswith(("blk.", "output", "token_embd", "rope"))
         }
-        self.architecture = str(bytes(reader.fields["general.architecture"].parts[-1]), "utf-8")
-        keys = {name.removeprefix(f"{self.architecture}."): field for name, field in reader.fields.items()}
+        self.architecture = str(metadata["general.architecture"])
 
         def value(name: str, otherwise: Any = None) -> Any:
-            return keys[name].parts[-1][0] if name in keys else otherwise
+            return metadata.get(f"{self.architecture}.{name}", otherwise)
 
         self.heads = int(value("attention.head_count"))
         self.heads_kv = int(value("attention.head_count_kv", self.heads))
@@ -69,10 +59,10 @@ class Base:
 Cache = list[tuple[Matrix, Matrix]]
 
 
-class Layers:
-    """Layers first .. last of a base; adapters or none."""
+class NumpyStreams:
+    """Streams of a base, and its layers that they run through."""
 
-    def __init__(self, base: Base, streams: NumpyStreams) -> None:
+    def __init__(self, base: Base, streams: StreamHeads) -> None:
         self.base, self.streams = base, streams
 
     def product(self, layer: int, name: str, x: Matrix, adapted: bool) -> Matrix:
@@ -82,7 +72,8 @@ class Layers:
             y = y + self.base.tensors[f"{block}.bias"]
         if adapted and self.streams.adapters:
             a, b = self.streams.adapters[layer][name]
-            y = y + self.streams.scale * (x @ a.T) @ b.T
+            scale = self.streams.alpha / self.streams.rank
+            y = y + scale * (x @ a.astype(np.float64).T) @ b.astype(np.float64).T
         return np.asarray(y)
 
     def keys(self, layer: int, x: Matrix, positions: NDArray[np.integer], adapted: bool) -> tuple[Matrix, ...]:
@@ -112,21 +103,20 @@ class Layers:
         weights /= weights.sum(-1, keepdims=True)
         return np.asarray(np.einsum("hnm,mhd->nhd", weights, values.repeat(group, 1)).reshape(len(query), -1))
 
-    def count(self) -> int:
-        return self.base.layers - self.streams.first_layer
-
-    def caches(self, states: Matrix) -> Cache:
+    def caches(self, states: NDArray[np.floating]) -> Cache:
         """states [t, h] below the top layers -> keys and values of each of them, as an F16 cache holds them."""
         x, positions, out = states.astype(np.float64), np.arange(len(states)), []
-        for layer in range(self.count()):
+        for layer in range(self.streams.layers):
             normed = self.base.norm(x, f"blk.{self.streams.first_layer + layer}.attn_norm")
             query, key, value = self.keys(layer, normed, positions, adapted=False)
             out.append((key.astype(np.float16).astype(np.float64), value.astype(np.float16).astype(np.float64)))
+            if layer == self.streams.layers - 1:
+                break
             visible = positions[:, None] >= positions
             x = self.rest(layer, x, self.attend(query, *out[-1], visible), adapted=False)
         return out
 
-    def logits(self, state: Matrix, root: int, caches: Cache) -> Matrix:
+    def logits(self, state: NDArray[np.floating], root: int, caches: Cache) -> Matrix:
         """[gamma, D] behind the token whose state that is, the last one of the caches."""
         streams, base = self.streams, self.base
         x = state.astype(np.float64) + streams.embedding
@@ -135,7 +125,7 @@ class Layers:
         gamma, text = len(x), len(caches[0][0])
         positions = text - 1 + np.arange(1, gamma + 1)
         visible = np.concatenate([np.ones((gamma, text), bool), np.tri(gamma, dtype=bool)], 1)
-        for layer in range(self.count()):
+        for layer in range(self.streams.layers):
             normed = base.norm(x, f"blk.{streams.first_layer + layer}.attn_norm")
             query, key, value = self.keys(layer, normed, positions, adapted=True)
             keys, values = (np.concatenate([old, new]) for old, new in zip(caches[layer], (key, value), strict=True))
