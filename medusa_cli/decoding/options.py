@@ -24,9 +24,11 @@ SAMPLING_PANEL = "Sampling"
 DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
+"""Of answers in a chat."""
+GENERATE_TEMPERATURE = 0.0
+"""Of `medusa generate`: the most likely token."""
 DRAFT_MAX = 4
 """Tokens in a row that a draft model drafts where nothing is said."""
-"""Of answers in a chat; those of `medusa generate` are greedy."""
 
 MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
 ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)]
