@@ -6,6 +6,7 @@ Everything but `_answer` runs on the event loop, so that no state is shared betw
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import OrderedDict, deque
@@ -14,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from medusa_cli.decoding.settings import Settings
-from medusa_cli.server.engine import Answer, Piece, Session
+from medusa_cli.server import engine
+from medusa_cli.server.engine import Answer, Options, Piece
 from medusa_cli.server.errors import ApiError
 from medusa_cli.server.sessions import SessionPool
 
@@ -26,21 +27,15 @@ GUESSED_SECONDS = 10.0
 """Of an answer, until one was measured."""
 
 
-class ClientLeft(Exception):
-    """Ends a generation that nobody reads."""
-
-
 @dataclass(eq=False)
 class Job:
     """One answer. events: lists of pieces, then the answer, or what ended it."""
 
     client: str
     prompt: list[int]
-    settings: Settings
-    seed: int
-    top_logprobs: int | None = None
+    options: Options
     events: asyncio.Queue[Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
-    session: Session | None = None
+    work: engine.Job | None = None
     dropped: bool = False
     done: bool = False
 
@@ -127,6 +122,12 @@ class AnswerQueue:
             await self._task
         self._thread.shutdown()
 
+    def abandon(self) -> None:
+        """Ends the engine's thread after the event loop has ended."""
+        if (job := self.running) is not None and job.work is not None:
+            job.work.cancel()
+        self._thread.shutdown()
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while (job := await self._next()) is not None:
@@ -156,28 +157,22 @@ class AnswerQueue:
 
     def _answer(self, job: Job) -> None:
         """On the engine's thread: never raises, what went wrong is the job's last event."""
-
-        def on_step(pieces: Sequence[Piece]) -> None:
-            if job.dropped:
-                raise ClientLeft
-            self._tell(job, list(pieces))
-
         try:
-            job.session = self._pool.take(job.prompt)
-            if job.dropped:
-                raise ClientLeft
-            self._tell(job, job.session.generate(job.prompt, job.settings, job.seed, job.top_logprobs, on_step))
+            if not job.dropped:
+                job.work = self._pool.take(job.prompt).job(job.prompt, None, False, job.options)
+                self._tell(job, job.work.run(lambda pieces: self._tell(job, list(pieces))))
         except BaseException as error:
             self._tell(job, error)
 
     def _tell(self, job: Job, event: Any) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(job.events.put_nowait, event)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            self._loop.call_soon_threadsafe(job.events.put_nowait, event)
 
 
 async def _cancel_until_done(job: Job) -> None:
     # `done` is set on this loop before the engine takes up another job, so that no other answer can be hit.
     while not job.done:
-        if job.session is not None:
-            job.session.cancel()
+        if job.work is not None:
+            job.work.cancel()
         await asyncio.sleep(CANCEL_SECONDS)

@@ -33,10 +33,10 @@ def usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def counters(answer: Answer, seed: int) -> dict[str, Any]:
+def counters(answer: Answer) -> dict[str, Any]:
     """The extension field `medusa` of an answer."""
     found = {key: answer.stats.get(key) for key in COUNTERS}
-    return {"stop_reason": answer.stop_reason, "seed": seed, **found}
+    return {"stop_reason": answer.stop_reason, "seed": answer.seed, **found}
 
 
 def finish_reason(answer: Answer) -> str:
@@ -51,9 +51,8 @@ class Shape:
     chunk_kind = ""
     id_prefix = ""
 
-    def __init__(self, engine: Engine, seed: int, *, logprobs: int | None, drafted: bool) -> None:
+    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool) -> None:
         self._engine = engine
-        self._seed = seed
         self._logprobs = logprobs
         self._drafted = drafted
         self._head = {"id": self.id_prefix + secrets.token_hex(12), "created": int(time.time()), "model": engine.name}
@@ -97,10 +96,8 @@ class ChatShape(Shape):
 
     kind, chunk_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(
-        self, engine: Engine, seed: int, *, logprobs: int | None, drafted: bool, tools: ToolReader | None
-    ) -> None:
-        super().__init__(engine, seed, logprobs=logprobs, drafted=drafted)
+    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool, tools: ToolReader | None) -> None:
+        super().__init__(engine, logprobs=logprobs, drafted=drafted)
         self._tools = tools
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, chances: Any = None) -> dict[str, Any]:
@@ -124,7 +121,7 @@ class ChatShape(Shape):
             listed = [{"index": index, **_as_call(call)} for index, call in enumerate(calls)]
             chunks.append(self._chunk([self._delta({"tool_calls": listed})]))
         reason = "tool_calls" if calls else finish_reason(answer)
-        return [*chunks, self._chunk([self._delta({}, reason)], medusa=counters(answer, self._seed))]
+        return [*chunks, self._chunk([self._delta({}, reason)], medusa=counters(answer))]
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
         text, calls = answer.text, list[Call]()
@@ -146,7 +143,7 @@ class ChatShape(Shape):
             "object": self.kind,
             "choices": [choice],
             "usage": usage(answer),
-            "medusa": {**counters(answer, self._seed), **self._extension(pieces).get("medusa", {})},
+            "medusa": {**counters(answer), **self._extension(pieces).get("medusa", {})},
         }
 
     def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
@@ -170,8 +167,8 @@ class TextShape(Shape):
     kind = chunk_kind = "text_completion"
     id_prefix = "cmpl-"
 
-    def __init__(self, engine: Engine, seed: int, *, logprobs: int | None, drafted: bool) -> None:
-        super().__init__(engine, seed, logprobs=logprobs, drafted=drafted)
+    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool) -> None:
+        super().__init__(engine, logprobs=logprobs, drafted=drafted)
         self._offset = 0
 
     def _choice(self, text: str, reason: str | None = None, chances: Any = None) -> dict[str, Any]:
@@ -187,7 +184,7 @@ class TextShape(Shape):
         return self._chunk([self._choice(text, chances=chances)], **self._extension(pieces))
 
     def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        return [self._chunk([self._choice("", finish_reason(answer))], medusa=counters(answer, self._seed))]
+        return [self._chunk([self._choice("", finish_reason(answer))], medusa=counters(answer))]
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
         return {
@@ -195,7 +192,7 @@ class TextShape(Shape):
             "object": self.kind,
             "choices": [self._choice(answer.text, finish_reason(answer), self._chances(pieces))],
             "usage": usage(answer),
-            "medusa": {**counters(answer, self._seed), **self._extension(pieces).get("medusa", {})},
+            "medusa": {**counters(answer), **self._extension(pieces).get("medusa", {})},
         }
 
     def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:

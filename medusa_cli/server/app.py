@@ -17,11 +17,10 @@ from fastapi.sse import format_sse_event
 from starlette.types import ASGIApp
 
 from medusa_cli import __version__
-from medusa_cli.decoding.settings import Settings
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.engine import Answer, Engine, Piece
+from medusa_cli.server.engine import Answer, Engine, Options, Piece
 from medusa_cli.server.errors import ApiError
 from medusa_cli.server.guards import Guards
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
@@ -49,7 +48,7 @@ class Limits:
 class Server:
     """What the endpoints share. defaults: sampling where a request says nothing."""
 
-    def __init__(self, engine: Engine, defaults: Settings, limits: Limits) -> None:
+    def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
         self.queue = AnswerQueue(SessionPool(engine, limits.cache_bytes), limits.waiting)
@@ -58,25 +57,21 @@ class Server:
         )
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
-        settings = asks.settings_for(body, self.defaults, self.engine)
+        options = asks.options_for(body, self.defaults, self.engine)
         prompt = await run_in_threadpool(asks.chat_prompt, body, self.engine)
         asks.check_length(prompt, self.engine, "messages")
-        seed = settings.pick_seed()
-        reader, offered, template = None, asks.offered(body), self.engine.chat_template
-        if offered and template:
-            names = {tool["function"]["name"] for tool in offered}
-            reader = tool_calls.ToolReader(tool_calls.format_of(template), names)
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        shape = ChatShape(self.engine, seed, logprobs=logprobs, drafted=bool(body.drafted), tools=reader)
-        return await self._answer(body, request, shape, Job(_client(request), prompt, settings, seed, logprobs))
+        names = {tool["function"]["name"] for tool in asks.offered(body)}
+        form = tool_calls.format_of(self.engine.chat_template or "")
+        reader = tool_calls.ToolReader(form, names) if names else None
+        shape = ChatShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted), tools=reader)
+        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
 
     async def text(self, body: TextRequest, request: Request) -> Response:
-        settings = asks.settings_for(body, self.defaults, self.engine)
+        options = asks.options_for(body, self.defaults, self.engine)
         prompt = await run_in_threadpool(asks.text_prompt, body, self.engine)
         asks.check_length(prompt, self.engine, "prompt")
-        seed = settings.pick_seed()
-        shape = TextShape(self.engine, seed, logprobs=body.logprobs, drafted=bool(body.drafted))
-        return await self._answer(body, request, shape, Job(_client(request), prompt, settings, seed, body.logprobs))
+        shape = TextShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted))
+        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
 
     async def _answer(self, body: Sampled, request: Request, shape: Shape, job: Job) -> Response:
         self.queue.submit(job)
@@ -114,21 +109,21 @@ class Server:
                 yield _event(chunk)
             while True:
                 try:
-                    found = await asyncio.wait_for(job.events.get(), PING_SECONDS)
+                    event = await asyncio.wait_for(job.events.get(), PING_SECONDS)
                 except asyncio.TimeoutError:
                     yield format_sse_event(comment="waiting")
                     continue
-                if isinstance(found, BaseException):
-                    yield _event(self._reported(found).body())
+                if isinstance(event, BaseException):
+                    yield _event(self._reported(event).body())
                     return
-                if isinstance(found, Sequence):
-                    if (chunk := shape.step(found)) is not None:
-                        yield _event(chunk)
+                if isinstance(event, Sequence):
+                    if (part := shape.step(event)) is not None:
+                        yield _event(part)
                     continue
-                for chunk in shape.closing(self._ended(found)):
+                for chunk in shape.closing(self._ended(event)):
                     yield _event(chunk)
                 if with_usage:
-                    yield _event(shape.usage_chunk(found))
+                    yield _event(shape.usage_chunk(event))
                 yield format_sse_event(data_str="[DONE]")
                 return
         finally:
@@ -151,7 +146,7 @@ class Server:
 
 def create_app(
     engine: Engine,
-    defaults: Settings,
+    defaults: Options,
     *,
     host: str = "127.0.0.1",
     api_key: str | None = None,
@@ -196,6 +191,12 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name}", responses={404: {"model": ErrorBody}})
+    async def one_model(name: str) -> dict[str, Any]:
+        if name != engine.name:
+            raise ApiError(404, "there is no such model here", param="model", code="model_not_found")
+        return model
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from medusa_cli.decoding.options import MAX_SEED
-from medusa_cli.decoding.settings import Settings, given, needs_temperature
+from medusa_cli.decoding.options import MAX_SEED, AcceptKind
+from medusa_cli.decoding.settings import given, needs_temperature
 from medusa_cli.server import tool_calls
-from medusa_cli.server.engine import Engine
+from medusa_cli.server.engine import Engine, Options
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import ChatRequest, Message, Sampled, TextRequest
 from medusa_cli.support.errors import MedusaError
@@ -19,38 +18,37 @@ COMPLETION_TOKENS = 16
 """Of /v1/completions where nothing is said, as OpenAI has it."""
 
 
-def settings_for(request: Sampled, defaults: Settings, engine: Engine) -> Settings:
+def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
     """`defaults` with what the request says. ApiError 400 for token ids that the vocabulary lacks."""
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
-    most = request.max_tokens
-    if isinstance(request, ChatRequest):
-        most = request.max_completion_tokens or most
-    elif most is None and defaults.max_tokens < 0:
-        most = COMPLETION_TOKENS
-    settings = dataclasses.replace(
-        defaults,
-        **given(
-            temperature=request.temperature,
-            top_k=request.top_k,
-            top_p=request.top_p,
-            min_p=request.min_p,
-            repeat_penalty=request.repeat_penalty,
-            frequency_penalty=request.frequency_penalty,
-            presence_penalty=request.presence_penalty,
-            logit_bias=bias,
-            max_tokens=most,
-        ),
+    options = defaults | given(
+        max_tokens=_most_tokens(request, defaults),
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        min_p=request.min_p,
+        repeat_penalty=request.repeat_penalty,
+        # Nothing is what these do at 0.
+        frequency_penalty=request.frequency_penalty or None,
+        presence_penalty=request.presence_penalty or None,
+        logit_bias=bias,
+        seed=None if request.seed is None else request.seed if request.seed == -1 else request.seed % (MAX_SEED + 1),
+        stop=None if request.stop is None else request.stops,
+        logprobs=request.chances,
     )
-    if request.stop is not None:
-        settings.stop = request.stops
-    if request.seed is not None:
-        settings.seed = None if request.seed == -1 else request.seed % (MAX_SEED + 1)
-    warm = settings.temperature > 0
-    if settings.accept == "greedy" if warm else needs_temperature(settings.accept):
-        settings.accept = None
-    return settings
+    rule, warm = options.get("accept"), options["temperature"] > 0
+    if rule == AcceptKind.greedy.value if warm else needs_temperature(rule):
+        del options["accept"]
+    return options
+
+
+def _most_tokens(request: Sampled, defaults: Options) -> int | None:
+    """None: as many as `defaults` say."""
+    if isinstance(request, ChatRequest):
+        return request.max_completion_tokens or request.max_tokens
+    return request.max_tokens or (None if "max_tokens" in defaults else COMPLETION_TOKENS)
 
 
 def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
@@ -58,7 +56,7 @@ def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
     tools = offered(request)
     if tools and not tool_calls.knows_tools(engine.chat_template):
         raise wrong("this model's chat template knows no tools", "tools")
-    return engine.chat_tokens([_for_template(message) for message in request.messages], tools or None)
+    return engine.tokens([_for_template(message) for message in request.messages], tools=tools or None)
 
 
 def offered(request: ChatRequest) -> list[dict[str, Any]]:
@@ -69,18 +67,16 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
 
 
 def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
-    """Token ids of the prompt of a plain completion. ApiError 400 for ids that the vocabulary lacks, and for no text."""
+    """Token ids of the prompt of a plain completion. ApiError 400 for ids that are none, MedusaError for no text."""
     prompt = request.prompt
     if isinstance(prompt, str):
-        tokens = engine.text_tokens(prompt)
+        tokens = engine.tokens(prompt, raw=True)
     elif isinstance(prompt[0], str):
-        tokens = engine.text_tokens(prompt[0])
+        tokens = engine.tokens(prompt[0], raw=True)
     else:
         tokens = [token for token in prompt if isinstance(token, int)]
         if (highest := max(tokens)) >= engine.n_vocab:
             raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "prompt")
-    if not tokens:
-        raise wrong("the prompt is empty", "prompt")
     return tokens
 
 

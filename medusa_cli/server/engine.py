@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from medusa_cli.decoding.settings import Settings
-
 
 class TokenChance(Protocol):
     """As api.TokenChance: a token and ln p of it."""
@@ -42,6 +40,8 @@ class Answer(Protocol):
     @property
     def stop_reason(self) -> str: ...
     @property
+    def seed(self) -> int: ...
+    @property
     def prompt_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int: ...
@@ -49,26 +49,39 @@ class Answer(Protocol):
     def stats(self) -> dict[str, Any]: ...
 
 
-OnStep = Callable[[Sequence[Piece]], None]
+OnPieces = Callable[[list[Any]], None]
+Options = dict[str, Any]
+"""Keyword arguments of an answer: api.AnswerArguments."""
 
 
-class Session(Protocol):
-    """One prompt cache. Everything but cancel() is called on the engine's thread."""
+class Job(Protocol):
+    """As api.Job: an answer to be."""
 
-    @property
-    def cached_tokens(self) -> Sequence[int]: ...
-    def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, top_logprobs: int | None, on_step: OnStep
-    ) -> Answer:
-        """Decodes until a stop. top_logprobs: likeliest tokens to name beside each; None: no log-probabilities."""
+    def run(self, on_pieces: OnPieces | None = None) -> Answer:
+        """Answers on this thread; on_pieces gets the pieces of each step. MedusaError when the engine fails."""
         ...
 
     def cancel(self) -> None:
-        """From any thread: ends a running generate() within one step."""
+        """From any thread: run() ends within one step."""
+
+
+class Session(Protocol):
+    """As api.Session: one conversation's prompt cache."""
+
+    @property
+    def cached_tokens(self) -> Sequence[int]: ...
+    @property
+    def nbytes(self) -> int:
+        """Memory of its prompt cache."""
+        ...
+
+    def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> Job:
+        """MedusaError for options that the engine cannot follow."""
+        ...
 
 
 class Engine(Protocol):
-    """A loaded model. tokens and pieces may be asked for on any thread."""
+    """As api.Model. tokens() and token_bytes() may be called on any thread."""
 
     @property
     def name(self) -> str: ...
@@ -78,18 +91,9 @@ class Engine(Protocol):
     def n_vocab(self) -> int: ...
     @property
     def chat_template(self) -> str | None: ...
-    @property
-    def session_bytes(self) -> int:
-        """Memory that one more session takes."""
-        ...
-
-    def chat_tokens(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> list[int]:
-        """Token ids of a conversation in the model's template. MedusaError where the template refuses it."""
-        ...
-
-    def text_tokens(self, text: str) -> list[int]:
-        """Token ids of a text without a template."""
+    def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+        """Token ids of messages in the model's template, or (raw) of a text. MedusaError where that does not work."""
         ...
 
     def token_bytes(self, token: int) -> bytes: ...
-    def open_session(self) -> Session: ...
+    def session(self) -> Session: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -46,6 +47,18 @@ class Sampled(Strict):
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Beyond OpenAI.")
     drafted: bool | None = Field(None, description="Beyond OpenAI: stream which tokens were drafted (`medusa.pieces`).")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_written_down(cls, data: Any) -> Any:
+        """JSON can name half of a surrogate pair, which is no text."""
+        try:
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("a text holds half of a surrogate pair") from error
+        except RecursionError as error:
+            raise ValueError("the body is nested too deeply") from error
+        return data
+
     @field_validator("logit_bias")
     @classmethod
     def _token_ids(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
@@ -57,6 +70,11 @@ class Sampled(Strict):
     @property
     def wants_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def chances(self) -> int | None:
+        """Likeliest tokens to name beside each one; None: no log-probabilities."""
+        raise NotImplementedError
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -132,6 +150,10 @@ class ChatRequest(Sampled):
             raise ValueError("top_logprobs needs logprobs: true")
         return self
 
+    @property
+    def chances(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 # --- plain text ------------------------------------------------------------------------------------
 
@@ -148,6 +170,10 @@ class TextRequest(Sampled):
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
+
+    @property
+    def chances(self) -> int | None:
+        return self.logprobs
 
 
 # --- errors ----------------------------------------------------------------------------------------

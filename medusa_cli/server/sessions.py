@@ -29,7 +29,7 @@ class SessionPool:
 
     def __init__(self, engine: Engine, budget: int = DEFAULT_BUDGET) -> None:
         self._engine = engine
-        self.most = max(1, budget // max(1, engine.session_bytes))
+        self._budget = budget
         self._sessions: list[Session] = []  # the most recently used last
 
     def __len__(self) -> int:
@@ -38,9 +38,9 @@ class SessionPool:
     def take(self, prompt: Sequence[int]) -> Session:
         """The session to answer `prompt` in.
 
-        The longest common prefix wins, unless more of that cache would be thrown away than used: then another
-        conversation owns it, and a session of its own is opened while the budget allows. Of equal ones, the least
-        recently used goes.
+        The longest common prefix wins, unless more of that cache would be thrown away than used and the prompt is not
+        simply asked again: then another conversation owns it, and a session of its own is opened while the budget
+        allows. Of equal ones, the least recently used goes.
         """
         chosen = self._chosen(list(prompt))
         if chosen in self._sessions:
@@ -56,6 +56,10 @@ class SessionPool:
             common = common_prefix(cached, prompt)
             if common > used:
                 best, used, lost = session, common, len(cached) - common
-        if best is not None and (lost <= used or len(self._sessions) >= self.most):
+        if best is not None and (lost <= used or used >= len(prompt) - 1 or self._is_full(best)):
             return best
-        return self._engine.open_session()
+        return self._engine.session()
+
+    def _is_full(self, like: Session) -> bool:
+        """Whether one more session of that size is beyond the budget."""
+        return sum(session.nbytes for session in self._sessions) + like.nbytes > self._budget

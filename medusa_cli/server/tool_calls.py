@@ -160,5 +160,5 @@ def _mistral(text: str) -> tuple[str, list[dict[str, Any]]]:
             if found:
                 calls.append({"name": name.strip(), "arguments": _DECODER.raw_decode(arguments.lstrip())[0]})
         return "", calls
-    found, end = _DECODER.raw_decode(text.removeprefix(MISTRAL_OPEN).lstrip())
+    found, _ = _DECODER.raw_decode(text.removeprefix(MISTRAL_OPEN).lstrip())
     return "", found if isinstance(found, list) else [found]
