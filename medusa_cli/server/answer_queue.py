@@ -75,7 +75,8 @@ class AnswerQueue:
         """ApiError 429 when too many wait, 503 when the server is about to end."""
         if self._closed:
             raise ApiError(503, "the server is shutting down", code="shutting_down")
-        if self.waiting >= self._most and (self.running is not None or self._most == 0 or self.waiting):
+        is_idle = self.running is None and not self._waiting
+        if self.waiting >= self._most and not is_idle:
             raise ApiError(
                 429,
                 f"{self.waiting} requests wait already: try again later",

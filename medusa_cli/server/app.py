@@ -168,12 +168,15 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # the pages of FastAPI load foreign scripts
         redoc_url=None,
-        max_body_size=limits.body_bytes,
     )
     errors.add_handlers(app)
     _add_endpoints(app, server)
     page.add_page(app)
-    return Guards(app, host, api_key, lambda status: server.metrics.responses.labels(str(status)).inc()), server
+
+    def count(status: int) -> None:
+        server.metrics.responses.labels(str(status)).inc()
+
+    return Guards(app, host, api_key, limits.body_bytes, count), server
 
 
 def _add_endpoints(app: FastAPI, server: Server) -> None:

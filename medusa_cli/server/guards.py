@@ -63,10 +63,13 @@ def name_of(authority: str) -> str | None:
 class Guards:
     """Around the whole application. host: what the server is bound to. count: told the status of each response."""
 
-    def __init__(self, app: ASGIApp, host: str, api_key: str | None, count: Callable[[int], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, host: str, api_key: str | None, body_bytes: int, count: Callable[[int], None]
+    ) -> None:
         self._app = app
         self._host = host.lower()
         self._key = None if api_key is None else api_key.encode("utf-8", "surrogateescape")
+        self._body_bytes = body_bytes
         self._count = count
         self._own = {socket.gethostname().lower(), socket.getfqdn().lower()} if self._is_wildcard() else set()
 
@@ -77,10 +80,30 @@ class Guards:
         sender = _Sender(send, self._count)
         try:
             self._check(scope)
+            body = await asyncio.wait_for(self._body(receive), BODY_SECONDS)
+        except asyncio.TimeoutError:
+            late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
+            await late.response()(scope, receive, sender)
         except ApiError as error:
             await error.response()(scope, receive, sender)
-            return
-        await self._app(scope, _Receiver(receive), sender)
+        else:
+            if body is not None:
+                await self._app(scope, _Receiver(body, receive), sender)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body; None when the client has left. ApiError 413 for too large a one."""
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._body_bytes:
+                raise ApiError(
+                    413, f"the body is larger than {self._body_bytes} bytes", headers={"Connection": "close"}
+                )
+            if not message.get("more_body", False):
+                return bytes(body)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -130,24 +153,17 @@ class Guards:
 
 
 class _Receiver:
-    """Ends a request whose body does not come: as if the client had left."""
+    """Gives a body that was read already, then what comes after it: that the client leaves."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
         self._receive = receive
-        self._complete = False
-        self._deadline: float | None = None
 
     async def __call__(self) -> Message:
-        if self._complete:
+        if self._body is None:
             return await self._receive()
-        loop = asyncio.get_running_loop()
-        self._deadline = self._deadline or loop.time() + BODY_SECONDS
-        try:
-            message = await asyncio.wait_for(self._receive(), self._deadline - loop.time())
-        except asyncio.TimeoutError:
-            raise ApiError(408, "the body did not arrive in time", headers={"Connection": "close"}) from None
-        self._complete = message["type"] != "http.request" or not message.get("more_body", False)
-        return message
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
 
 
 class _Sender:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import sys
@@ -17,27 +18,48 @@ from medusa_cli.support.errors import MedusaError
 GRACE_SECONDS = 10
 """A running answer has this long to finish when the server is told to end."""
 HEADER_SECONDS = 15.0
-"""A client has this long to send a whole head, from when it connects."""
+"""A client has this long to send the head of a request, from when it connects or from its first byte on."""
 KEEP_ALIVE_SECONDS = 15
 MOST_HEADER_BYTES = 32 << 10
 MOST_CONNECTIONS = 256
 
 
-class PatientProtocol(H11Protocol):
-    """uvicorn's protocol, which waits for ever for the first head of a connection; this one does not."""
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's protocol waits for ever for the rest of a request's head; this one gives up."""
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._unset_keepalive_if_required()
-        self._head_timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+        self._watch()
 
-    def _give_up(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.cancel()
+        self._unwatch()
         super().connection_lost(exc)
+
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """The time runs from the first byte on: more of them do not prolong it."""
+        if not self._is_between_requests():
+            self._unwatch()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self._is_between_requests() and not self.transport.is_closing():
+            self.transport.close()
 
 
 class UvicornServer(uvicorn.Server):
@@ -91,7 +113,7 @@ def build(
     app, server = create_app(engine, defaults, host=host, api_key=api_key, limits=limits)
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=ImpatientProtocol,
         ws="none",
         lifespan="on",
         log_level="critical",
