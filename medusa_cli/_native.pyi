@@ -248,7 +248,7 @@ def defaults() -> dict[str, Any]:
     """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
 
 class Sampling:
-    """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
+    """Sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
 
     def __init__(
         self,
@@ -258,6 +258,8 @@ class Sampling:
         top_p: float = 0.95,
         min_p: float = 0.05,
         repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
         repeat_last_n: int = 64,
         logit_bias: dict[int, float] | None = None,
         seed: int = 0,
@@ -291,6 +293,10 @@ class Piece:
     text: str
     drafted: bool
     """Accepted draft (False: sampled from the base model's own logits as the next root)."""
+    logprob: float | None
+    """ln p of the token, by the model alone: before temperature, penalties and biases; None where not asked for."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens in its place and their ln p, likeliest first."""
 
 class Generation:
     tokens: list[int]
@@ -379,10 +385,13 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        logprobs: int = -1,
         watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.
 
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.

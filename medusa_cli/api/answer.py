@@ -38,7 +38,8 @@ class Piece:
     @classmethod
     def of(cls, piece: native.Piece) -> Piece:
         """The engine's piece."""
-        return cls(piece.text, None if piece.token < 0 else piece.token, piece.drafted)
+        token = None if piece.token < 0 else piece.token
+        return cls(piece.text, token, piece.drafted, piece.logprob, tuple(TokenChance(*one) for one in piece.top))
 
 
 @dataclass(frozen=True)

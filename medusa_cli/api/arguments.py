@@ -1,21 +1,25 @@
 """Keyword arguments of the Python API: the options of the commands, by their long names.
 
 `--top-k 20` is `top_k=20`; names, defaults, ranges and contradictions are those of decoding/options.py. The exceptions:
-`temperature` for `--temp`, and `logit_bias` is a mapping.
+`temperature` for `--temp`, `logit_bias` is a mapping, and `logprobs` is no option of a command.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypedDict, TypeVar
 
-from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.decoding import settings
+from medusa_cli.decoding.options import GENERATE_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
+from medusa_cli.decoding.settings import Settings
+from medusa_cli.support.errors import MedusaError, is_reportable
 
 
 class EngineArguments(TypedDict, total=False):
@@ -48,11 +52,14 @@ class AnswerArguments(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
     repeat_last_n: int | None
     logit_bias: Mapping[int, float] | None
     seed: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool
+    logprobs: int | None
     accept: str | None
     epsilon: float | None
     delta: float | None
@@ -62,6 +69,7 @@ class AnswerArguments(TypedDict, total=False):
 
 Group = TypeVar("Group")
 RENAMED = {"temperature": "temp"}
+MOST_LOGPROBS = 100
 ANSWER_NAMES = frozenset(AnswerArguments.__annotations__)
 ENGINE_NAMES = frozenset(EngineArguments.__annotations__)
 
@@ -81,6 +89,56 @@ def answer_options(given: Mapping[str, Any]) -> tuple[SamplingOptions, DraftOpti
     if options.get("logit_bias") is not None:
         options["logit_bias"] = _bias_entries(options["logit_bias"])
     return _group(SamplingOptions, options), _group(DraftOptions, options)
+
+
+def answer_settings(given: Mapping[str, Any]) -> Settings:
+    """AnswerArguments as the engine takes them. MedusaError, one line, as from answer_options(), or for contradictions.
+
+    Text that is not asked for otherwise is the most likely one, as in `medusa generate`.
+    """
+    logprobs = given.get("logprobs")
+    if logprobs is not None:
+        _number("logprobs", logprobs, int, 0, MOST_LOGPROBS)
+    sampling, draft = answer_options(given)
+    for text in sampling.stop or []:
+        check_text("a stop text", text)
+    with in_python_names():
+        chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE)
+    return dataclasses.replace(chosen, logprobs=logprobs)
+
+
+@contextlib.contextmanager
+def in_python_names() -> Iterator[None]:
+    """Errors of the commands' own functions and of the engine as MedusaError, with the names of arguments."""
+    import typer
+
+    try:
+        yield
+    except typer.BadParameter as error:
+        raise MedusaError(_renamed(f"{error.param_hint}: {error.message}")) from error
+    except (MedusaError, RuntimeError) as error:
+        if not is_reportable(error):
+            raise
+        raise MedusaError(_renamed(str(error))) from error
+
+
+def _renamed(text: str) -> str:
+    """ "--top-k" is top_k here, and "-c" is ctx_size."""
+    python = {option: name for name, option in RENAMED.items()}
+
+    def name(match: re.Match[str]) -> str:
+        word = match[1].replace("-", "_")
+        return python.get(word, word) if word in ENGINE_NAMES | ANSWER_NAMES | set(python) else match[0]
+
+    return re.sub(r"(?<![\w-])-c\b", "ctx_size", re.sub(r"(?<![\w-])--([a-z][a-z-]*)", name, text))
+
+
+def check_text(what: str, text: str) -> None:
+    """MedusaError where it is no text that could be written down as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise MedusaError(f"{what} is no valid text: character {error.start} is half of a pair") from error
 
 
 def _check_names(given: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.arguments import in_python_names
 from medusa_cli.api.turns import Turn, Turns
-from medusa_cli.support.errors import MedusaError, is_native_error
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -23,7 +23,8 @@ class Job:
 
     def __init__(self, owner: object, engine: Engine, turns: Turns, tokens: list[int], settings: Settings) -> None:
         """MedusaError where the engine cannot answer that."""
-        engine.check(tokens, settings)
+        with in_python_names():
+            engine.check(tokens, settings)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns
@@ -51,12 +52,8 @@ class Job:
             if self._turn.cancelled or not threading.main_thread().is_alive():
                 self._engine.session.cancel()
 
-        try:
+        with in_python_names():
             generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step)
-        except RuntimeError as error:
-            if not is_native_error(error):
-                raise
-            raise MedusaError(str(error)) from error
         return Answer.of(generation, self.seed, answered)
 
     def cancel(self) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from medusa_cli.api import arguments
 from medusa_cli.api.session import Asked, Session
 from medusa_cli.api.turns import Turns
-from medusa_cli.support.errors import MedusaError, is_native_error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,12 +47,8 @@ class Model(Asked):
 
         engine_options, draft = arguments.engine_options(options)
         self._console = Console(quiet=True) if quiet else console.messages()
-        try:
+        with arguments.in_python_names():
             engine = runtime.open_engine(str(model), engine_options, draft, self._console, seeded=repeatable)
-        except RuntimeError as error:
-            if not is_native_error(error):
-                raise
-            raise MedusaError(str(error)) from error
         self.name = engine.name
         """As it was asked for."""
         self._turns = Turns()
@@ -70,7 +65,8 @@ class Model(Asked):
 
     def session(self) -> Session:
         """Another conversation on the same weights, with a context of its own."""
-        session = Session(self._first._open().another(), self._turns)
+        with arguments.in_python_names():
+            session = Session(self._first._open().another(), self._turns)
         self._sessions.add(session)
         return session
 

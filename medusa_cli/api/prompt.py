@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.api.arguments import check_text
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -66,11 +67,3 @@ def _part(part: Any, number: int) -> str:
     if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     raise MedusaError(f"message {number}: only parts of type 'text' can be read, not {part!r:.60}")
-
-
-def check_text(what: str, text: str) -> None:
-    """MedusaError where it is no text that could be written down as UTF-8."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise MedusaError(f"{what} is no valid text: character {error.start} is half of a pair") from error

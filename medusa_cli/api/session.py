@@ -10,8 +10,6 @@ from medusa_cli.api.job import Job
 from medusa_cli.api.prompt import Prompt, Tools
 from medusa_cli.api.stream import AsyncStream, Stream
 from medusa_cli.api.turns import Turns
-from medusa_cli.decoding import settings
-from medusa_cli.decoding.options import GENERATE_TEMPERATURE
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -26,9 +24,12 @@ class Asked:
     """Four ways to get an answer. All take the same arguments, and all raise MedusaError, one line, for bad ones.
 
     prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
-    or token ids. raw: text without the template. tools: JSON schemas of functions, for the template. The others are
-    the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n,
-    logit_bias, seed, stop, ignore_eos, accept, epsilon, delta, greedy_root, as_published.
+    or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
+
+    The others are the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty,
+    frequency_penalty, presence_penalty, repeat_last_n, logit_bias ({token id: number}), seed, stop (a text or several),
+    ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells ln p of its
+    token, and of the N likeliest ones in its place.
     """
 
     def _session(self) -> Session:
@@ -83,27 +84,25 @@ class Session(Asked):
         return self._open().n_ctx
 
     @property
+    def nbytes(self) -> int:
+        """Memory of its cache, in bytes, by estimate: nearly all that a session takes."""
+        return self._open().cache_bytes
+
+    @property
     def cached_tokens(self) -> list[int]:
         """What it has decoded. A prompt that begins with the same tokens goes on behind them."""
         return self._open().session.cached_tokens
 
     def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: AnswerArguments) -> Job:
         """The answer to be, with its place in the queue. MedusaError for bad arguments."""
-        import typer
-
         engine = self._open()
-        sampling, draft = arguments.answer_options(options)
-        for text in sampling.stop or []:
-            prompt.check_text("a stop text", text)
-        try:
-            chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE)
-        except typer.BadParameter as error:
-            raise MedusaError(f"{error.param_hint}: {error.message}") from error
+        chosen = arguments.answer_settings(options)
         return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen)
 
     def tokens_of(self, asked: Prompt, tools: Tools | None, raw: bool) -> list[int]:
         """Token ids of a prompt."""
-        return prompt.tokens_of(self._open(), asked, tools, raw)
+        with arguments.in_python_names():
+            return prompt.tokens_of(self._open(), asked, tools, raw)
 
     def _open(self) -> Engine:
         if self._engine is None:

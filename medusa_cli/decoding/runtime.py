@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Engine:
         return self.session.tree.size
 
     @property
+    def cache_bytes(self) -> int:
+        """Of the session's cache, by estimate: nearly all that one more session takes."""
+        types = self.options.cache_type_k.value, self.options.cache_type_v.value
+        return _cache_bytes(self.model.path, offload.Context(self.session.n_ctx, *types))
+
+    @property
     def last(self) -> native.Generation | None:
         """The newest generation, also one that was cut short."""
         return self.session.last
@@ -82,6 +89,7 @@ class Engine:
     ) -> native.Generation:
         """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
         self.check(prompt, settings)
+        told = {} if settings.logprobs is None else {"logprobs": settings.logprobs}
         return self.session.generate(
             prompt,
             max_tokens=settings.max_tokens,
@@ -91,7 +99,15 @@ class Engine:
             ignore_eos=settings.ignore_eos,
             watchdog=self.plan.watchdog and settings.seed is None,
             on_step=on_step,
+            **told,
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _cache_bytes(path: str, context: offload.Context) -> int:
+    from medusa_cli import native
+
+    return offload.cache_bytes(offload.shape_of(native.read_gguf(path)), context)
 
 
 @contextlib.contextmanager
