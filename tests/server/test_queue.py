@@ -136,7 +136,7 @@ def test_a_client_that_leaves_the_queue_is_never_answered(model: FakeModel) -> N
 
 
 def test_a_client_that_does_not_read_does_not_hold_the_model(model: FakeModel) -> None:
-    model.script = lambda prompt, options: "x" * (6000 if "big" in prompt else 3)
+    model.script = lambda prompt, options: "x" * (2400 if "big" in prompt else 3)
     with serving(model) as running:
         body = httpx.Request(
             "POST", running.url + CHAT, json=ask("big", stream=True, logprobs=True, top_logprobs=20)
@@ -159,9 +159,9 @@ def test_a_running_answer_finishes_and_those_that_wait_are_refused(model: FakeMo
     model.delay = 0.005
     with ThreadPoolExecutor(2) as threads:
         with serving(model, grace=30) as running:
-            first = threads.submit(lambda: running.http.post(running.url + CHAT, json=ask("x")))
+            first = threads.submit(lambda: httpx.post(running.url + CHAT, json=ask("x")))
             wait_for(lambda: model.steps > 0)
-            second = threads.submit(lambda: running.http.post(running.url + CHAT, json=ask("y")))
+            second = threads.submit(lambda: httpx.post(running.url + CHAT, json=ask("y")))
             wait_for(lambda: running.server.served.queue.waiting == 1)
             running.server.should_exit = True
         assert first.result().json()["choices"][0]["finish_reason"] == "stop"

@@ -39,13 +39,13 @@ def serving(engine: Engine, defaults: Options = DEFAULTS, host: str = "127.0.0.1
     bound = serve.listen(host, 0)
     server = serve.build(engine, defaults, host=host, **options)
     thread = threading.Thread(target=serve.run, args=(server, bound))
-    thread.start()
-    try:
-        wait_for(lambda: server.started or not thread.is_alive())
-        assert server.started
-        with httpx.Client(timeout=SECONDS) as http:
+    with httpx.Client(timeout=SECONDS) as http:
+        thread.start()
+        try:
+            wait_for(lambda: server.started or not thread.is_alive())
+            assert server.started
             yield Running(serve.url_of(bound, host), bound.getsockname()[1], server, http)
-    finally:
-        server.should_exit = True
-        thread.join(SECONDS)
-        assert not thread.is_alive()
+        finally:
+            server.should_exit = True
+            thread.join(SECONDS)
+            assert not thread.is_alive()
