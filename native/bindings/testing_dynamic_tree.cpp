@@ -47,7 +47,8 @@ class TableTree {
     nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost) {
         levels_.asked.clear();
         Draft draft;
-        tree_.grow(levels_, root, room, {calibration, calibration, calibration}, cost, nullptr, draft);
+        const Tree shape;
+        tree_.grow(levels_, {{&root, 1}, {}, room, shape}, {calibration, calibration, calibration}, cost, draft);
         return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
     }
     void learn(const std::vector<Token>& came, HeadCalibration& calibration) {

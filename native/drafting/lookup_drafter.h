@@ -15,6 +15,7 @@ struct LookupParams {
     int max_length = 8;
     bool chains_only = false;  // the whole draft is one path, of at most max_nodes
     int max_nodes = 15;        // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    int total_nodes = Tree::max_size;  // of a step, root included
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
@@ -49,10 +50,13 @@ class LookupDrafter final : public Drafter {
         int length = 0;
         double rate = 1;
     };
+    // room: for all nodes of the step.
     Plan plan_chain(int inner_size, int room) const;
     bool chain_beats_inner(int room) const;
     void learn_rate(size_t tokens);
+    void known_chain();
     void graft(Draft& out);
+    std::vector<Guess> known_;
     void join_chain(Draft& out);
 
     std::unique_ptr<Drafter> inner_;
