@@ -86,20 +86,14 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     // and where one path is all there is, it takes the place of the inner drafter's.
     int length = 0;
     if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
-    if (inner_ && inner_->joins_chain() && !input.drawing && !params_.chains_only && !input.plain &&
-        !chain_beats_inner(room)) {
-        DraftInput asked = input;
-        asked.room = room;
-        known_chain();
-        asked.chain = known_;
-        inner_->draft(asked, out);
-        inner_size_ = out.tree->size();
-        inner_only_ = inner_size_ > 1 && known_.empty();
-        if (inner_size_ > 1) return;
+    const bool alone = input.plain || chain_beats_inner(room);
+    if (inner_ && inner_->joins_chain() && !input.drawing && !params_.chains_only && !alone) {
+        draft_as_one(input, room, out);
+        if (out.tree->size() > 1) return;
     } else if (inner_) {
         DraftInput asked = input;
         const bool instead = params_.chains_only && length > 0;
-        asked.plain = input.plain || instead || chain_beats_inner(room);
+        asked.plain = alone || instead;
         asked.room = instead ? 1 : room - length;
         inner_->draft(asked, out);
     }
@@ -113,15 +107,20 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     }
 }
 
-// What follows the match, and how likely.
-void LookupDrafter::known_chain() {
-    known_.clear();
+// The inner drafter weighs the chain's nodes beside its own.
+void LookupDrafter::draft_as_one(const DraftInput& input, int room, Draft& out) {
+    guesses_.clear();
     const int length = index_.match().length;
-    if (length == 0) return;
-    index_.continuation(params_.max_nodes, chain_);
+    index_.continuation(length > 0 ? params_.max_nodes : 0, chain_);
     for (size_t i = 0; i < chain_.size(); ++i) {
-        known_.push_back({chain_[i], static_cast<float>(accuracy_.probability(length + static_cast<int>(i)))});
+        guesses_.push_back({chain_[i], accuracy_.probability(length + static_cast<int>(i))});
     }
+    DraftInput asked = input;
+    asked.room = room;
+    asked.chain = guesses_;
+    inner_->draft(asked, out);
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1 && chain_.empty();
 }
 
 // One path of the two: as far as they agree, then whichever promises more tokens.
