@@ -39,13 +39,25 @@ def physical_cores() -> int:
 def thread_advice() -> tuple[int, float | None]:
     """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
-def kernel_info() -> dict[str, Any]:
-    """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
+def use_kernels(wanted: bool) -> None:
+    """Whether models that are loaded from now on get our kernels, and attention runs on them; yes at first.
 
-    selected: name of the instruction set whose kernels new models get; None: llama.cpp's run, and "reason" says why.
-    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. attention:
-    whether the selected ones have one of their own. types: ggml types that have kernels. buffer: name of the buffer
-    type that holds the weights the kernels multiply with.
+    Weights stay where they are. Not while another thread decodes.
+    """
+
+def forward_log(wanted: bool) -> None:
+    """Whether llama.cpp's log goes to whoever read it before this module was loaded, too; no at first."""
+
+def kernel_info() -> dict[str, Any]:
+    """The kernels of this process.
+
+    {"used", "selected", "requested", "reason", "late", "supported", "attention", "types", "buffer"}.
+
+    used: new models get them. selected: name of the instruction set whose kernels these are; None: llama.cpp's run, and
+    "reason" says why. late: because a model was loaded before them. requested: MEDUSA_ISA when the module was loaded.
+    supported: what this processor has, the best last. attention: whether the selected ones have one of their own.
+    types: ggml types that have kernels. buffer: name of the buffer type that holds the weights the kernels multiply
+    with.
     """
 
 # --- files ---------------------------------------------------------------------------------------
