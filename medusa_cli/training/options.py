@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from .backbone.recipe import (
     recipe_of,
 )
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES, RECIPES, WHOLE, Recipe
+from .recipe_file import RecipeFile, check_together
+from .text.text_recipe import TextRecipe
 
 DEFAULT_MINUTES = 60.0
 """Where neither minutes nor tokens are given."""
@@ -36,7 +39,8 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipe.KINDS and recipe.OBJECTIVES.
+    kind, objective: of recipe.KINDS and recipe.OBJECTIVES. file: what a recipe says besides kind, objective, heads and
+    draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates. tokens: of text, instead of a share of the minutes; training gets what
     is left of them, or as long as a fixed number of rounds takes where no minutes are given. n_gpu_layers, threads,
@@ -63,6 +67,8 @@ class TrainOptions:
     n_gpu_layers: int = -1
     parallel: int = 32
     draft_vocab: int | None = None
+    whole_vocabulary: bool = False
+    file: RecipeFile = field(default_factory=RecipeFile)
     export_hf: Path | None = None
     joint: bool = False
     joint_layers: int | None = DEFAULT_LAYERS
@@ -78,6 +84,28 @@ class TrainOptions:
     def __post_init__(self) -> None:
         if self.minutes is None and self.tokens is None:
             self.minutes = DEFAULT_MINUTES
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the heads are trained."""
+        return self.file.heads(self.kind)
+
+    @property
+    def text(self) -> TextRecipe:
+        return self.file.text()
+
+    @property
+    def name(self) -> str:
+        """Of the files in the work folder that go with these heads: other recipes leave them alone."""
+        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
+            return self.kind
+        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
+        return f"{self.kind}-{digest.hexdigest()[:8]}"
+
+    @property
+    def keeps_teacher(self) -> bool:
+        """Whether the teacher's distributions lie on the disk."""
+        return self.objective == "teacher" and self.recipe.teacher_top != WHOLE
 
     @property
     def heads_minutes(self) -> float | None:
@@ -111,7 +139,8 @@ class TrainOptions:
             "seed": self.seed,
             "threads": self.threads,
             "parallel": self.parallel,
-            "draft_vocab": self.draft_vocab,
+            "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
+            "text": asdict(self.text),
             "joint": {"layers": self.joint_layers or ALL_LAYERS, "strategy": self.joint_strategy}
             if self.joint
             else None,
@@ -127,6 +156,7 @@ class TrainOptions:
         ):
             if value is not None and value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
+        check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
         if self.minutes is not None and not self.minutes > 0:
