@@ -1,7 +1,8 @@
 """How far a changed model is from the one it was made from, beside what quantizing does.
 
     python benchmarks/joint_quality.py BASE --new NEW.gguf ... [--data question.jsonl] [--questions 20] [-n 96]
-                                       [--yardstick Q8_0 Q6_K Q5_1] [--judge OTHER.gguf] [--threads 1] [--json FILE]
+                                       [--other-tokens 3000] [--yardstick Q8_0 Q6_K Q5_1] [--judge OTHER.gguf]
+                                       [--threads 1] [--json FILE]
 
 BASE answers the questions, greedily; then BASE and each NEW read these answers (own text) and the package's passages
 (other text): mean KL(BASE || NEW), how often the likeliest token is the same, both perplexities. --yardstick quantizes
@@ -33,7 +34,6 @@ from medusa_cli.prompts import bench_set
 from medusa_cli.prompts.seeds.passages import PASSAGES
 
 CONSOLE = Console()
-FOREIGN_TOKENS = 3000
 NGRAM = 4
 
 
@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=bench_set.BUILT_IN_FILE)
     parser.add_argument("--questions", type=int, default=20)
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
+    parser.add_argument("--other-tokens", type=int, default=3000)
     parser.add_argument("--yardstick", nargs="*", default=[], choices=list(FILE_TYPES.values()), metavar="TYPE")
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--threads", type=int, default=1)
@@ -155,7 +156,7 @@ def main() -> None:
     answers = [described("the model itself", model, own, judge)]
     for text in PASSAGES:
         tokens = model.tokenize(text)
-        if sum(passage.scored for passage in foreign) < FOREIGN_TOKENS:
+        if sum(passage.scored for passage in foreign) < arguments.other_tokens:
             foreign.append(Passage(tokens, len(tokens) - 1))
     longest = max(len(passage.tokens) for passage in (*own, *foreign))
     found: dict[str, dict[str, Any]] = {}

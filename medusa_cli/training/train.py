@@ -75,16 +75,19 @@ def _run_phases(
     plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
-    trained, changed = fitted.heads, None
+    trained, changed, alone = fitted.heads, None, None
     if found is not None:
         seconds += fitted.seconds
+        if options.heads_first:
+            alone = finish.measure(setup, data, vocabulary, rows, trained).by_size
         changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
         setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
     result = finish.measure(setup, data, vocabulary, rows, trained)
     finish.write_heads(setup, vocabulary, rows, trained, result)
-    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
+    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed, alone)
     if changed is not None:
         joint.finish(setup, changed)
+        finish.say_gain(setup, alone, result)
     return result, written
 
 

@@ -122,6 +122,8 @@ def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: An
         assert distance["top1"] > 0.2 or strategy == "truth"
     assert [point["step"] for point in record["curve"]] == list(range(1, record["plan"]["steps"] + 1))
     assert "The model was changed" in said(given)
+    assert set(record["heads_alone"]) == {"4", "8", "16"}
+    assert f"and {record['heads_alone']['8']:.2f} for the heads alone on the unchanged model" in said(given)
     assert "Medusa-2" in str(read_header(tmp_path / "new.gguf")[0].metadata()["general.name"])
     assert not list((tmp_path / "work").rglob("*.gguf"))
 
