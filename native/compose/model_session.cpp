@@ -125,12 +125,12 @@ StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const Mo
 
 // For sessions that may accept in the model's graph; null for others. Completes the facts.
 std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& heads, const DraftingPlan& plan,
-                                              StepFacts& facts) {
+                                              int context_size, StepFacts& facts) {
     if (!host_reason(facts, {}).empty()) return nullptr;
     std::unique_ptr<in_graph::Drafts> drafts;
     if (plan.has_levels()) {
         try {
-            drafts = in_graph::make_drafts(heads, plan.tree);
+            drafts = in_graph::make_drafts(heads, plan.tree, context_size);
         } catch (const OutOfMemory& failure) {
             facts.lacks = failure.what();
         }
@@ -157,7 +157,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
     context.tap_layer = needs.layer;
     StepFacts facts = step_facts(*model, plan, params);
-    const auto tail = needs.layer ? nullptr : make_tail(heads, plan, facts);
+    const auto tail = needs.layer ? nullptr : make_tail(heads, plan, context.context_size, facts);
     if (needs.layer) facts.heads_fit = false;
     context.tail = tail;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;

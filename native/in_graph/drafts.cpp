@@ -5,14 +5,18 @@
 
 namespace medusa::in_graph {
 
-std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& shape) {
+std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& shape, int context_size) {
     switch (heads->metadata().kind) {
         case HeadsKind::medusa:
             return std::make_unique<MedusaDrafts>(std::move(heads), shape);
         case HeadsKind::hydra:
-            return std::make_unique<HydraDrafts>(std::move(heads), shape);
-        case HeadsKind::hydra_plus:
-            break;
+            return std::make_unique<HydraDrafts>(std::move(heads), shape, nullptr);
+        case HeadsKind::hydra_plus: {
+            // States of the prompt are not to be had there.
+            if (!heads->metadata().prefix.from_answer) return nullptr;
+            auto prefix = std::make_unique<Prefix>(heads, shape.depth(), context_size);
+            return std::make_unique<HydraDrafts>(std::move(heads), shape, std::move(prefix));
+        }
     }
     return nullptr;
 }

@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "heads/hydra_levels.h"
+#include "heads/prefix_layer.h"
 #include "in_graph/rows.h"
 
 namespace medusa::in_graph {
 
-HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape)
-    : heads_(std::move(heads)), embeddings_(*heads_) {
+HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape, std::unique_ptr<Prefix> prefix)
+    : heads_(std::move(heads)), prefix_(std::move(prefix)), embeddings_(*heads_) {
     plan(shape);
     upload();
 }
@@ -63,8 +64,9 @@ ggml_tensor* HydraDrafts::tokens_of(ggml_context* c, ggml_tensor* rows) const {
     return ggml_reshape_1d(c, ggml_get_rows(c, token_of_row_, indices), rows->ne[0]);
 }
 
-ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) {
-    ggml_tensor* root_token = as_index(c, root, heads_->model().vocab_size());
+ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
+    ggml_tensor* state = prefix_ ? prefix_->build(c, states, accepted) : ggml_get_rows(c, states, accepted.index);
+    ggml_tensor* root_token = as_index(c, accepted.next, heads_->model().vocab_size());
     ggml_tensor* paths = ggml_concat(c, state, embeddings_.rows(c, root_token), 0);
     ggml_tensor *candidates = nullptr, *all = nullptr;
     for (size_t at = 0; at < levels_.size(); ++at) {
@@ -84,8 +86,24 @@ ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* state, ggml_tensor
     return all;
 }
 
+void HydraDrafts::begin(const Tree& tree, int position) {
+    if (prefix_) prefix_->begin(tree, position);
+}
+
+void HydraDrafts::set_inputs() {
+    if (prefix_) prefix_->set_inputs();
+}
+
+void HydraDrafts::end(int accepted) {
+    if (prefix_) prefix_->end(accepted);
+}
+
+void HydraDrafts::rolled_back(int position) {
+    if (prefix_) prefix_->rolled_back(position);
+}
+
 size_t HydraDrafts::most_tensors() const {
-    return 16 + levels_.size() * (32 + largest_tensors + hydra_tensors(*heads_));
+    return 64 + prefix_graph_tensors + levels_.size() * (32 + largest_tensors + hydra_tensors(*heads_));
 }
 
 }  // namespace medusa::in_graph

@@ -1,19 +1,24 @@
-// Hydra heads in the model's own graph: the levels of a fixed tree, one after the other.
+// Hydra and Hydra++ heads in the model's own graph: the levels of a fixed tree, one after the other.
 #pragma once
 
 #include <memory>
 
 #include "in_graph/device_embeddings.h"
 #include "in_graph/drafts.h"
+#include "in_graph/prefix.h"
 
 namespace medusa::in_graph {
 
 class HydraDrafts final : public Drafts {
   public:
-    // Throws as DeviceEmbeddings does.
-    HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape);
+    // prefix: of Hydra++, else null. Throws as DeviceEmbeddings does.
+    HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape, std::unique_ptr<Prefix> prefix);
 
-    ggml_tensor* build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) override;
+    ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
+    void begin(const Tree& tree, int position) override;
+    void set_inputs() override;
+    void end(int accepted) override;
+    void rolled_back(int position) override;
     size_t most_tensors() const override;
 
   private:
@@ -30,6 +35,7 @@ class HydraDrafts final : public Drafts {
     ggml_tensor* tokens_of(ggml_context* c, ggml_tensor* rows) const;
 
     std::shared_ptr<Heads> heads_;
+    std::unique_ptr<Prefix> prefix_;
     DeviceEmbeddings embeddings_;
     std::vector<Columns> columns_;  // of depth 1, whose only column is the root, 2, ...
     ggml_context_ptr context_;

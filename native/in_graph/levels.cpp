@@ -2,6 +2,11 @@
 
 namespace medusa::in_graph {
 
+void InGraphLevels::rolled_back(int position) {
+    tail_->rolled_back(position);
+    on_host_->rolled_back(position);
+}
+
 void InGraphLevels::begin(const DraftInput& input) {
     if (!tail_->attached()) on_host_->begin(input);
 }

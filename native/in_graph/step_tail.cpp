@@ -8,10 +8,11 @@ enum Found : size_t { number_rows, node, next, found_count };
 
 }  // namespace
 
-void StepTail::begin(const Tree& tree, std::span<const Token> tokens) {
+void StepTail::begin(const Tree& tree, std::span<const Token> tokens, int position) {
     tree_ = tree;
     tokens_.assign(tokens.begin(), tokens.end());
     is_set_ = false;
+    if (drafts_) drafts_->begin(tree, position);
 }
 
 ggml_tensor* StepTail::build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) {
@@ -20,20 +21,29 @@ ggml_tensor* StepTail::build(ggml_context* c, ggml_tensor* logits, ggml_tensor* 
     const GreedyAcceptance accepted = accept_greedily(c, logits, tree_input_);
     ggml_tensor* found = ggml_concat(c, ggml_concat(c, accepted.number_rows, accepted.node, 0), accepted.next, 0);
     if (!drafts_) return found;
-    ggml_tensor* state = ggml_get_rows(c, states, accepted.index);
-    return ggml_concat(c, found, drafts_->build(c, state, accepted.next), 0);
+    return ggml_concat(c, found, drafts_->build(c, states, accepted), 0);
 }
 
 // libllama asks once for each sequence that has outputs.
 void StepTail::set_inputs() {
-    if (!is_set_) tree_input_.set(tree_, tokens_);
+    if (is_set_) return;
     is_set_ = true;
+    tree_input_.set(tree_, tokens_);
+    if (drafts_) drafts_->set_inputs();
 }
 
 std::optional<GreedyStep> StepTail::end(std::span<const float> found) {
     drafted_.assign(found.begin() + found_count, found.end());
-    if (static_cast<int>(found[number_rows]) != tree_.size()) return std::nullopt;
-    return GreedyStep{static_cast<int>(found[node]), static_cast<Token>(found[next])};
+    std::optional<GreedyStep> step;
+    if (static_cast<int>(found[number_rows]) == tree_.size()) {
+        step = GreedyStep{static_cast<int>(found[node]), static_cast<Token>(found[next])};
+    }
+    if (drafts_) drafts_->end(step ? tree_.depth_of(step->node) + 1 : 0);
+    return step;
+}
+
+void StepTail::rolled_back(int position) {
+    if (drafts_) drafts_->rolled_back(position);
 }
 
 size_t StepTail::most_tensors() const {

@@ -15,11 +15,13 @@ class StepTail final : public GraphTail {
     // drafts: may be null.
     explicit StepTail(std::unique_ptr<Drafts> drafts) : drafts_(std::move(drafts)) {}
 
-    void begin(const Tree& tree, std::span<const Token> tokens) override;
+    void begin(const Tree& tree, std::span<const Token> tokens, int position) override;
     ggml_tensor* build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) override;
     void set_inputs() override;
     std::optional<GreedyStep> end(std::span<const float> found) override;
     size_t most_tensors() const override;
+    // Tokens from `position` on are gone.
+    void rolled_back(int position);
 
     // Of the newest decode: rows of the heads' output matrices as Drafts::build() has them.
     std::span<const float> drafted() const { return drafted_; }

@@ -22,8 +22,8 @@ class GraphTail {
   public:
     virtual ~GraphTail() = default;
 
-    // Before a decode whose outputs are the nodes of `tree`.
-    virtual void begin(const Tree& tree, std::span<const Token> tokens) = 0;
+    // Before a decode whose outputs are the nodes of `tree`, its root at `position`.
+    virtual void begin(const Tree& tree, std::span<const Token> tokens, int position) = 0;
     // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns the numbers that are to come to
     // the host: F32, contiguous, no more than the vocabulary has tokens.
     virtual ggml_tensor* build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) = 0;

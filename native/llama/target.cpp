@@ -133,7 +133,7 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     }
     if (hidden_) context_->set_hidden(!in_graph_);
     if (status == DecodeStatus::ok) {
-        if (in_graph_) tail_->begin(Tree(), tokens.last(1));
+        if (in_graph_) tail_->begin(Tree(), tokens.last(1), position());
         status = append(tokens.last(1), true, stop);
     }
     finish_decode(status);
@@ -150,7 +150,7 @@ DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens
     for (int node = 0; node < tree.size(); ++node) {
         rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
     }
-    if (in_graph_) tail_->begin(tree, tokens);
+    if (in_graph_) tail_->begin(tree, tokens, position());
     const DecodeStatus status = context_->decode(rows_, stop);
     finish_decode(status);
     if (status != DecodeStatus::ok) discard();
