@@ -26,6 +26,7 @@ struct DraftInput {
     const Tree& shape;               // what a drafter of a fixed tree fills
     bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
+    int row = 0;                     // of the newest decode, that the root was sampled from
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).

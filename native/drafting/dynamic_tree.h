@@ -56,7 +56,8 @@ class DynamicTree {
         double p;  // that the whole path is right
         int node;  // in the tree
     };
-    bool choose_frontier(int depth, const DraftCost& cost, bool free);
+    bool choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free);
+    void path_of(int candidate, int depth, Token root, std::span<Token> out) const;
     void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
     struct Size {
         int nodes = 1;

@@ -1,7 +1,8 @@
-// Draft heads in the model's own graph: the candidates of a fixed tree, level by level.
+// Draft heads in the model's own graph: the candidates of a tree, level by level.
 #pragma once
 
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "decoding/tree.h"
@@ -10,12 +11,22 @@
 
 namespace medusa::in_graph {
 
-// Of one depth: the `ranks` likeliest tokens below each of `columns` nodes. One column: the same below all.
+// Of one depth: the `ranks` likeliest tokens below each of `columns` nodes. One column of heads that do not read the
+// path: the same below all.
 struct LevelShape {
     int columns = 1, ranks = 1;
 
     int size() const { return columns * ranks; }
 };
+
+// Trees that are grown on the host from what was drafted: the likeliest `ranks` below each of the `width` likeliest
+// nodes of a level.
+struct GrownShape {
+    int depth, ranks, width;
+};
+
+// A tree, of which the first nodes will be asked for, or grown ones.
+using DraftShape = std::variant<Tree, GrownShape>;
 
 class Drafts {
   public:
@@ -23,8 +34,11 @@ class Drafts {
 
     // Of depth 1, 2, ...
     const std::vector<LevelShape>& levels() const { return levels_; }
-    // states [h, n] of a tree's nodes, of which one was accepted. Rows of the heads' output matrices: F32, level by
-    // level, [columns][ranks].
+    // Whether probabilities come along.
+    bool grown() const { return grown_; }
+    // states [h, n] of a tree's nodes, of which one was accepted. Returns F32 numbers: rows of the heads' output
+    // matrices, level by level, [columns][ranks]; grown: then the probability of each of them, then, where heads read
+    // the path, of each level from the second on the places of its columns among the rows of the level above.
     virtual ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) = 0;
     // Of each decode, in turn: a tree at `position`; once the graph is there; so many nodes were accepted (0: not
     // known which).
@@ -38,10 +52,11 @@ class Drafts {
 
   protected:
     std::vector<LevelShape> levels_;
+    bool grown_ = false;
 };
 
-// For trees that are `shape` or the first nodes of it. nullptr: heads of this kind draft on the host. Throws
-// OutOfMemory where the device has no room for what it takes beside the heads.
-std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& shape, int context_size);
+// nullptr: heads of this kind draft on the host. Throws OutOfMemory where the device has no room for what it takes
+// beside the heads.
+std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
 
 }  // namespace medusa::in_graph

@@ -1,4 +1,4 @@
-// Hydra and Hydra++ heads in the model's own graph: the levels of a fixed tree, one after the other.
+// Hydra and Hydra++ heads in the model's own graph: the levels of a tree, one after the other.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace medusa::in_graph {
 class HydraDrafts final : public Drafts {
   public:
     // prefix: of Hydra++, else null. Throws as DeviceEmbeddings does.
-    HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape, std::unique_ptr<Prefix> prefix);
+    HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix);
 
     ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
     void begin(const Tree& tree, int position) override;
@@ -31,6 +31,11 @@ class HydraDrafts final : public Drafts {
     };
 
     void plan(const Tree& shape);
+    void plan(const GrownShape& shape);
+    ggml_tensor* build_fixed(ggml_context* c, ggml_tensor* paths);
+    ggml_tensor* build_grown(ggml_context* c, ggml_tensor* paths);
+    ggml_tensor* lengthened(ggml_context* c, ggml_tensor* paths, ggml_tensor* above, ggml_tensor* candidates,
+                            ggml_tensor* places) const;
     void upload();
     ggml_tensor* tokens_of(ggml_context* c, ggml_tensor* rows) const;
 
