@@ -219,6 +219,9 @@ class Heads:
 
     def __init__(self, model: Model, path: str) -> None: ...
     kind: str
+    has_prefix: bool
+    """Whether an attention layer over the states of all tokens comes before the heads: Hydra++, and Medusa heads that
+    say so."""
     head_count: int
     block_count: int
     lm_head: str
@@ -233,7 +236,7 @@ class Heads:
     def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
         """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
 
-        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: Hydra++ heads read them all.
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them all.
         path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
         heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
         """
@@ -248,7 +251,7 @@ def defaults() -> dict[str, Any]:
     """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
 
 class Sampling:
-    """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
+    """Sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
 
     def __init__(
         self,
@@ -258,6 +261,8 @@ class Sampling:
         top_p: float = 0.95,
         min_p: float = 0.05,
         repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
         repeat_last_n: int = 64,
         logit_bias: dict[int, float] | None = None,
         seed: int = 0,
@@ -291,6 +296,10 @@ class Piece:
     text: str
     drafted: bool
     """Accepted draft (False: sampled from the base model's own logits as the next root)."""
+    logprob: float | None
+    """ln p of the token, by the model alone: before temperature, penalties and biases; None where not asked for."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens in its place and their ln p, likeliest first."""
 
 class Generation:
     tokens: list[int]
@@ -379,10 +388,13 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        logprobs: int = -1,
         watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.
 
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.
@@ -497,6 +509,16 @@ class StatesReader:
         """longest: most tokens of a text. tap_layer: from 0, not the last one. outputs: also what the final norm and
         the output matrix give, for which each token pays. NativeError where the layer cannot be read."""
     def read(self, tokens: Sequence[int]) -> States: ...
+
+class StreamReader:
+    """What streams draft along one text after another, each from an empty cache."""
+
+    def __init__(self, model: Model, heads: Heads, longest: int, *, n_threads: int = 0) -> None:
+        """longest: most tokens of a text. NativeError for heads of another kind or model."""
+    def draft_tokens(self, tokens: Sequence[int], ranks: int, first: int = 0) -> list[list[list[int]]]:
+        """[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each."""
+    def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """[streams, output_rows] behind tokens[-2], with tokens[-1] as the root."""
 
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
@@ -640,6 +662,20 @@ class testing:
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    class StreamProbe:
+        """A target and its streams without a session."""
+
+        def __init__(self, model: Model, heads: Heads, n_ctx: int, n_threads: int = 1) -> None: ...
+        def prefill(self, tokens: Sequence[int]) -> None: ...
+        def verify(self, tree: Tree, tokens: Sequence[int]) -> None: ...
+        def commit(self, tree: Tree, path: Sequence[int]) -> None: ...
+        def discard(self) -> None: ...
+        def truncate(self, count: int) -> int: ...
+        def logits(self, row: int) -> NDArray[np.float32]:
+            """[1, n_vocab], behind a row of the newest decode."""
+        def probabilities(self, context: Sequence[int], row: int) -> NDArray[np.float32]:
+            """[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root."""
 
     class PrefixLayer:
         """The attention layer of Hydra++ heads by itself, with its cache."""

@@ -140,7 +140,6 @@ std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& head
         } catch (const OutOfMemory& failure) {
             facts.lacks = failure.what();
         }
-        if (!drafts && facts.lacks.empty()) facts.heads_need = "the heads read the states of the whole prompt";
         if (!drafts) return nullptr;
     }
     return std::make_shared<in_graph::StepTail>(std::move(drafts), heads);
@@ -162,20 +161,24 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.type_v = params.type_v;
     const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
     context.tap_layer = needs.layer;
+    context.tap_attention = needs.attention;
     StepFacts facts = step_facts(*model, plan, params);
-    if (needs.layer) facts.heads_need = "the heads read the states of a lower layer";
+    if (heads && plan.has_levels()) facts.heads_need = in_graph::heads_need(*heads);
     const auto tail = make_tail(heads, plan, context.context_size, facts);
     context.tail = tail;
     context.pads = plan.dynamic || plan.lookup;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
+    const AttentionTap* attention = nullptr;
     const auto make_target = [&](const TreeBounds& bounds) {
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
+        attention = target->attention();
         if (tail) facts.lacks = target->tail_lacks();
         return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
         if (params.draft_model) return draft_levels(plan, params, context, target);
-        auto on_host = make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+        const auto threads = [&target] { return target.thread_use().threads; };
+        auto on_host = make_levels(heads, plan.tree.depth(), threads, attention);
         if (!tail) return on_host;
         return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };

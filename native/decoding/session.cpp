@@ -51,7 +51,7 @@ namespace {
 AnswerFacts answer_facts(const SamplingParams& sampling, const AcceptParams& accept) {
     AnswerFacts facts;
     facts.greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
-    facts.bare_logits = sampling.repeat_penalty == 1.0f && sampling.logit_bias.empty();
+    facts.bare_logits = !sampling.changes_logits();
     const bool whole = accept.kind == AcceptKind::nucleus || (accept.kind == AcceptKind::typical && accept.model_alone);
     const bool few = sampling.temperature <= 0.0f || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
     facts.few_ranks = few && !whole;
@@ -90,7 +90,8 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     }
     cancelled_ = false;
     const AnswerFacts facts = answer_facts(params.sampling, params.accept);
-    const bool on_host = !medusa::host_reason(facts_, facts).empty();
+    // Rows of logits stay on a device whose graph accepts.
+    const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
     target_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
@@ -153,7 +154,8 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     }
     run.root = first_root(run);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
-    emit(run, {&run.root, 1});
+    constexpr int row = 0;
+    emit(run, {&run.root, 1}, {&row, 1});
     return true;
 }
 
@@ -259,7 +261,7 @@ void Session::step(Run& run) {
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
     run.out.paths.push_back(accepted.path);
-    emit(run, emitted);
+    emit(run, emitted, accepted.path);
     counters.other_ms += watch.lap();
 }
 
@@ -284,7 +286,8 @@ void Counters::count_threads(const ThreadUse& use) {
     if (use.repeated) ++repeated;
 }
 
-void Session::emit(Run& run, std::span<const Token> tokens) {
+// rows: of the newest decode, from which each of the tokens follows.
+void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int> rows) {
     run.emitted += tokens.size();
     Generation& out = run.out;
     std::vector<Piece> pieces;
@@ -296,6 +299,9 @@ void Session::emit(Run& run, std::span<const Token> tokens) {
         }
         const bool drafted = i + 1 < tokens.size();  // the last one is the new root
         pieces.push_back({token, run.text.push(vocabulary_->piece(token)), drafted});
+        if (run.params.logprobs >= 0) {
+            pieces.back().chances = chances_of(target_->logits(rows[i]), token, run.params.logprobs);
+        }
         out.tokens.push_back(token);
         if (run.text.stopped()) {
             out.stop_reason = StopReason::stop;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "heads/hydra_levels.h"
-#include "heads/prefix_layer.h"
 #include "in_graph/beam.h"
 #include "in_graph/rows.h"
 
@@ -15,7 +14,7 @@ constexpr int most_brought = 1000;  // numbers to the host: with acceptance belo
 }  // namespace
 
 HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix)
-    : heads_(std::move(heads)), prefix_(std::move(prefix)), embeddings_(*heads_) {
+    : Drafts(std::move(prefix)), heads_(std::move(heads)), embeddings_(*heads_) {
     std::visit([this](const auto& wanted) { plan(wanted); }, shape);
     upload();
 }
@@ -85,9 +84,8 @@ ggml_tensor* HydraDrafts::tokens_of(ggml_context* c, ggml_tensor* rows) const {
 }
 
 ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
-    ggml_tensor* state = prefix_ ? prefix_->build(c, states, accepted) : ggml_get_rows(c, states, accepted.index);
     ggml_tensor* root_token = as_index(c, accepted.next, heads_->model().vocab_size());
-    ggml_tensor* paths = ggml_concat(c, state, embeddings_.rows(c, root_token), 0);
+    ggml_tensor* paths = ggml_concat(c, state(c, states, accepted), embeddings_.rows(c, root_token), 0);
     return grown_ ? build_grown(c, paths) : build_fixed(c, paths);
 }
 
@@ -126,24 +124,8 @@ ggml_tensor* HydraDrafts::build_grown(ggml_context* c, ggml_tensor* paths) {
     return ggml_concat(c, all, beam.brought(c), 0);
 }
 
-void HydraDrafts::begin(const Tree& tree, int position) {
-    if (prefix_) prefix_->begin(tree, position);
-}
-
-void HydraDrafts::set_inputs() {
-    if (prefix_) prefix_->set_inputs();
-}
-
-void HydraDrafts::end(int accepted) {
-    if (prefix_) prefix_->end(accepted);
-}
-
-void HydraDrafts::rolled_back(int position) {
-    if (prefix_) prefix_->rolled_back(position);
-}
-
 size_t HydraDrafts::most_tensors() const {
-    return 64 + prefix_graph_tensors + levels_.size() * (32 + beam_tensors + largest_tensors + hydra_tensors(*heads_));
+    return 16 + state_tensors + levels_.size() * (32 + beam_tensors + largest_tensors + hydra_tensors(*heads_));
 }
 
 }  // namespace medusa::in_graph

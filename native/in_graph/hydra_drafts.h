@@ -5,20 +5,15 @@
 
 #include "in_graph/device_embeddings.h"
 #include "in_graph/drafts.h"
-#include "in_graph/prefix.h"
 
 namespace medusa::in_graph {
 
 class HydraDrafts final : public Drafts {
   public:
-    // prefix: of Hydra++, else null. Throws as DeviceEmbeddings does.
+    // Throws as DeviceEmbeddings does.
     HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix);
 
     ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
-    void begin(const Tree& tree, int position) override;
-    void set_inputs() override;
-    void end(int accepted) override;
-    void rolled_back(int position) override;
     size_t most_tensors() const override;
 
   private:
@@ -40,7 +35,6 @@ class HydraDrafts final : public Drafts {
     ggml_tensor* tokens_of(ggml_context* c, ggml_tensor* rows) const;
 
     std::shared_ptr<Heads> heads_;
-    std::unique_ptr<Prefix> prefix_;
     DeviceEmbeddings embeddings_;
     std::vector<Columns> columns_;  // of depth 1, whose only column is the root, 2, ...
     ggml_context_ptr context_;

@@ -5,7 +5,8 @@
 
 namespace medusa::in_graph {
 
-MedusaDrafts::MedusaDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape) : heads_(std::move(heads)) {
+MedusaDrafts::MedusaDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix)
+    : Drafts(std::move(prefix)), heads_(std::move(heads)) {
     if (const auto* wanted = std::get_if<GrownShape>(&shape)) {
         levels_.assign(static_cast<size_t>(wanted->depth), {1, wanted->ranks});
         grown_ = true;
@@ -17,8 +18,7 @@ MedusaDrafts::MedusaDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape
 
 ggml_tensor* MedusaDrafts::build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
     const int depth = static_cast<int>(levels_.size()), ranks = levels_.front().ranks;
-    ggml_tensor* state = ggml_get_rows(c, states, accepted.index);
-    ggml_tensor* logits = medusa_logits(c, *heads_, state, depth);
+    ggml_tensor* logits = medusa_logits(c, *heads_, state(c, states, accepted), depth);
     const auto flat = [&](ggml_tensor* numbers) { return ggml_reshape_1d(c, numbers, int64_t{depth} * ranks); };
     if (!grown_) return flat(largest(c, logits, ranks));
     ggml_tensor* probabilities = ggml_soft_max(c, logits);
@@ -28,7 +28,7 @@ ggml_tensor* MedusaDrafts::build(ggml_context* c, ggml_tensor* states, const Gre
 }
 
 size_t MedusaDrafts::most_tensors() const {
-    return medusa_tensors(*heads_, static_cast<int>(levels_.size())) + largest_tensors + 24;
+    return medusa_tensors(*heads_, static_cast<int>(levels_.size())) + largest_tensors + 24 + state_tensors;
 }
 
 }  // namespace medusa::in_graph

@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++"])
+@pytest.fixture(scope="module", params=["medusa", "medusa, prefix", "hydra", "hydra++"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -54,7 +54,13 @@ def kind(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module", params=["own", "draft_vocab"])
 def heads(kind: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("heads") / "heads.gguf"
-    made = random_heads.random_heads(kind, request.param, embedding_scale=2.0, from_answer=True)
+    made = random_heads.random_heads(
+        kind.removesuffix(", prefix"),
+        request.param,
+        embedding_scale=2.0,
+        prefix=kind.endswith("prefix"),
+        from_answer=True,
+    )
     return str(random_heads.write(path, made))
 
 
