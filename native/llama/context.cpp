@@ -216,13 +216,12 @@ void LlamaContext::synchronize() const {
     guarded([&] { return llama_synchronize(context_), 0; });
 }
 
-bool LlamaContext::use_tail(bool wanted) {
-    if (!tail_ || wanted == tail_->tail().attached()) return tail_ && wanted;
-    if (wanted) {
-        tail_->attach(context_);
-    } else {
-        tail_->detach(context_);
-    }
+StepWay LlamaContext::take_way(StepWay wanted) {
+    if (!tail_) return StepWay::host;
+    const bool attached = tail_->tail().attached();
+    if (attached ? wanted == tail_->way() : wanted == StepWay::host) return wanted;
+    if (attached) tail_->detach(context_);
+    if (wanted != StepWay::host) tail_->attach(context_, wanted);
     return wanted;
 }
 
@@ -230,10 +229,16 @@ int LlamaContext::reused_graphs() const {
     return llama_perf_context(context_).n_reused;
 }
 
-std::span<const float> LlamaContext::found() const {
-    const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
-    if (!data) throw Error("the model's graph found nothing: this is an error of medusa");
-    return {data, llama_get_sampled_logits_count_ith(context_, 0)};
+std::span<const float> LlamaContext::found() {
+    found_.clear();
+    for (int row = 0; row < rows_; ++row) {
+        const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, row); });
+        const size_t count = data ? llama_get_sampled_logits_count_ith(context_, row) : 0;
+        if (count == 0) break;
+        found_.insert(found_.end(), data, data + count);
+    }
+    if (found_.empty()) throw Error("the model's graph found nothing: this is an error of medusa");
+    return found_;
 }
 
 std::span<const float> LlamaContext::logits(int row) {

@@ -28,6 +28,7 @@ struct ContextParams {
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
+    bool pads = false;                  // with the tail: trees change from step to step, and are decoded padded
 };
 
 // One token of a batch.
@@ -70,14 +71,15 @@ class LlamaContext final : public CacheOps {
     // What the layers above it attend to, where that was asked for, else null.
     const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 
-    // Whether graphs end in the tail, where there is one and the device has all of it.
-    bool use_tail(bool wanted);
+    // Graphs end in the tail, but on the host's way. Returns host where there is no tail, or the device lacks some of
+    // it.
+    StepWay take_way(StepWay wanted);
     // Why not, if it was given one.
     std::string tail_lacks() const { return tail_lacks_; }
     // Decodes whose graph was that of the decode before.
     int reused_graphs() const;
     // What the tail brought from the newest decode.
-    std::span<const float> found() const;
+    std::span<const float> found();
 
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
@@ -96,6 +98,7 @@ class LlamaContext final : public CacheOps {
     StopPoll stop_;
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
+    std::vector<float> found_;
     std::vector<float> row_;  // of logits, fetched
     int rows_ = 0;            // of the newest decode
 };
