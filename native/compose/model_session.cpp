@@ -162,6 +162,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     const auto tail = needs.layer ? nullptr : make_tail(heads, plan, facts);
     if (needs.layer) facts.heads_fit = false;
     context.tail = tail;
+    context.states_alone = needs.all_states;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
     const auto make_target = [&](const TreeBounds& bounds) {
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
