@@ -1,6 +1,8 @@
 #include "llama/context.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
@@ -10,7 +12,8 @@
 namespace medusa {
 namespace {
 
-constexpr int cancelled = 2;  // llama_decode()'s word for it
+constexpr int cancelled = 2;                              // llama_decode()'s word for it
+constexpr std::string_view final_states = "result_norm";  // libllama's name of them; another: nothing is saved
 
 // Keys and values of one head.
 struct HeadSizes {
@@ -133,6 +136,14 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
+    const auto place = ggml_backend_dev_type(model_->output_device());
+    if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
+        // Asked before each node; false after one whose values were asked for ends the computation there.
+        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
+            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
+        };
+        p.cb_eval_user_data = this;
+    }
     std::vector<llama_sampler_seq_config> samplers;
     if (params.tail) {
         tail_ = std::make_unique<TailSamplers>(params.tail, params.max_sequences, model_->output_device());
@@ -199,6 +210,7 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     stop_ = stop;
     rows_ = static_cast<int>(rows.size());
     if (tap_) tap_->forget();
+    ends_at_states_ = std::exchange(next_ends_at_states_, false);
     int status = try_decode(rows);
     while (threads_.end(status == cancelled)) {
         take_back(rows);
