@@ -331,8 +331,16 @@ class Generation:
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
 
-    def __init__(self, *, calibration: Sequence[Sequence[float]] = (), costs: Sequence[tuple[int, float]] = ()) -> None:
-        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps)."""
+    def __init__(
+        self,
+        *,
+        calibration: Sequence[Sequence[float]] = (),
+        costs: Sequence[tuple[int, float]] = (),
+        learns_costs: bool = True,
+        max_nodes: int = 256,
+    ) -> None:
+        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps); learns_costs
+        False: they hold throughout, so that runs repeat. max_nodes: of a step, root included."""
     @property
     def calibration(self) -> list[list[float]]: ...
     @property
@@ -750,7 +758,12 @@ class testing:
             width: int = 8,
         ) -> None: ...
         def grow(
-            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.DraftCost
+            self,
+            root: int,
+            room: int,
+            calibration: testing.HeadCalibration,
+            cost: testing.DraftCost,
+            chain: Sequence[tuple[int, float]] = (),
         ) -> tuple[list[int], list[int], list[float], list[int]]:
             """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
         def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...
