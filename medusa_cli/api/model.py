@@ -55,6 +55,15 @@ class Model(Asked):
         self._first = Session(engine, self._turns)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet([self._first])
 
+    def __repr__(self) -> str:
+        if self._first.closed:
+            return f"<Model {self.name!r}, closed>"
+        plan = self._first._open().plan
+        heads = plan.heads is not None or plan.draft_model is not None
+        parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
+        drafts = ", ".join(parts + ["lookahead"] * (plan.lookahead is not None)) or "nothing"
+        return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {drafts}>"
+
     def _session(self) -> Session:
         return self._first
 
