@@ -51,7 +51,8 @@ class Server:
     def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
-        self.queue = AnswerQueue(SessionPool(engine, limits.cache_bytes), limits.waiting)
+        pool = SessionPool(engine, limits.cache_bytes)
+        self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(
             lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions
         )
@@ -97,7 +98,7 @@ class Server:
                 if isinstance(found, Sequence):
                     pieces += found
                     continue
-                return _json(shape.whole(self._ended(found), pieces))
+                return _json(shape.whole(_complete(found), pieces))
         finally:
             leaving.cancel()
             self.queue.drop(job)
@@ -120,7 +121,7 @@ class Server:
                     if (part := shape.step(event)) is not None:
                         yield _event(part)
                     continue
-                for chunk in shape.closing(self._ended(event)):
+                for chunk in shape.closing(_complete(event)):
                     yield _event(chunk)
                 if with_usage:
                     yield _event(shape.usage_chunk(event))
@@ -128,13 +129,6 @@ class Server:
                 return
         finally:
             self.queue.drop(job)
-
-    def _ended(self, answer: Answer) -> Answer:
-        """A whole answer, counted. ApiError for one that the shutdown cut short."""
-        self.metrics.count(answer)
-        if answer.stop_reason == "cancelled":
-            raise ApiError(503, "the server is shutting down", code="shutting_down")
-        return answer
 
     def _reported(self, error: BaseException) -> ApiError:
         """What the client is told; the rest goes to the log."""
@@ -208,6 +202,13 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _complete(answer: Answer) -> Answer:
+    """ApiError for an answer that the shutdown cut short."""
+    if answer.stop_reason == "cancelled":
+        raise ApiError(503, "the server is shutting down", code="shutting_down")
+    return answer
 
 
 def _client(request: Request) -> str:
