@@ -17,7 +17,7 @@ from typing import Any
 
 from medusa_cli.server import engine
 from medusa_cli.server.engine import Answer, Options, Piece
-from medusa_cli.server.errors import ApiError
+from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
@@ -81,7 +81,7 @@ class AnswerQueue:
     def submit(self, job: Job) -> None:
         """ApiError 429 when too many wait, 503 when the server is about to end."""
         if self._closed:
-            raise ApiError(503, "the server is shutting down", code="shutting_down")
+            raise shutting_down()
         is_idle = self.running is None and not self._waiting
         if self.waiting >= self._most and not is_idle:
             raise ApiError(
@@ -117,7 +117,7 @@ class AnswerQueue:
         """No more jobs: those that wait are refused, the running one goes on."""
         self._closed = True
         for job in [job for jobs in self._waiting.values() for job in jobs]:
-            job.events.put_nowait(ApiError(503, "the server is shutting down", code="shutting_down"))
+            job.events.put_nowait(shutting_down())
         self._waiting.clear()
         self._arrived.set()
 
