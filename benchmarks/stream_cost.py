@@ -142,7 +142,7 @@ def main() -> None:
         for name, session in sessions.items():
             stats = session.generate(prompt, max_tokens=TOKENS, ignore_eos=True).stats
             found = (stats["timings_ms"][part] / stats["steps"] for part in ("draft", "verify"))
-            least[name] = tuple(map(min, zip(least[name], found)))
+            least[name] = tuple(map(min, zip(least[name], found, strict=True)))
     print(f"plain step {plain:.2f} ms, over {LEVELS} nodes {wide:.2f} ms")
     table = Table("drafter", "draft, ms", "of a plain step", "expected, ms", "check of 8 nodes, ms", "file, MB")
     for name, (draft, verify) in least.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from medusa_cli.support.errors import MedusaError
 
 from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES, RECIPES, WHOLE, Recipe
+from .recipe_file import RecipeFile, check_together
+from .text.text_recipe import TextRecipe
 
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
@@ -22,7 +25,8 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipe.KINDS and recipe.OBJECTIVES.
+    kind, objective: of recipe.KINDS and recipe.OBJECTIVES. file: what a recipe says besides kind, objective, heads and
+    draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
@@ -47,6 +51,8 @@ class TrainOptions:
     n_gpu_layers: int = -1
     parallel: int = 32
     draft_vocab: int | None = None
+    whole_vocabulary: bool = False
+    file: RecipeFile = field(default_factory=RecipeFile)
     export_hf: Path | None = None
     joint: bool = False
     joint_layers: int = DEFAULT_LAYERS
@@ -54,6 +60,28 @@ class TrainOptions:
     adapter: Path | None = None
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the heads are trained."""
+        return self.file.heads(self.kind)
+
+    @property
+    def text(self) -> TextRecipe:
+        return self.file.text()
+
+    @property
+    def name(self) -> str:
+        """Of the files in the work folder that go with these heads: other recipes leave them alone."""
+        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
+            return self.kind
+        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
+        return f"{self.kind}-{digest.hexdigest()[:8]}"
+
+    @property
+    def keeps_teacher(self) -> bool:
+        """Whether the teacher's distributions lie on the disk."""
+        return self.objective == "teacher" and self.recipe.teacher_top != WHOLE
 
     @property
     def heads_minutes(self) -> float:
@@ -76,7 +104,8 @@ class TrainOptions:
             "seed": self.seed,
             "threads": self.threads,
             "parallel": self.parallel,
-            "draft_vocab": self.draft_vocab,
+            "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
+            "text": asdict(self.text),
             "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
 
@@ -89,6 +118,7 @@ class TrainOptions:
         ):
             if value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
+        check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
         if self.tokens is None and not self.minutes > 0:

@@ -100,7 +100,7 @@ def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.floa
     ranks = min(tree_search.RANKS, heads.output_rows)
 
     def drafted(row: int) -> list[list[int]]:
-        known = states[: row + 1] if heads.kind == "hydra++" else states[row]
+        known = states[: row + 1] if heads.has_prefix else states[row]
         return heads.draft_tokens(known, ranks, tokens[row : row + count])
 
     return _table(count, tokens, drafted)

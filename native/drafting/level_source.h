@@ -9,8 +9,8 @@
 namespace medusa {
 
 // Who says so: what a probability is worth is learned for each apart.
-enum class Origin : uint8_t { heads, recycled, both };
-inline constexpr int origins = 3;
+enum class Origin : uint8_t { heads, recycled, both, chain };
+inline constexpr int origins = 3;  // that are learned about here: who gives a chain knows what it is worth
 
 // The `ranks` most probable tokens below each of n nodes, most probable first: [n][ranks].
 struct LevelDrafts {

@@ -14,7 +14,7 @@ const char* heads_kind_name(HeadsKind kind);
 
 enum class LmHead { own, base, draft_vocab };
 
-// Hydra++'s attention layer.
+// The attention layer of Hydra++.
 struct PrefixParams {
     int head_count = 0;
     int head_count_kv = 0;  // divides head_count
@@ -45,8 +45,9 @@ struct HeadsMetadata {
     float embedding_scale = 1.0f;              // of the token embeddings that Hydra heads read
     int layers_above_input = 0;                // states read: after the layer below so many; 0: after the final norm
 
-    PrefixParams prefix;   // of hydra_plus
-    StreamParams streams;  // of streams
+    bool has_prefix = false;  // a prefix layer comes before the heads: hydra_plus, and medusa where the file says so
+    PrefixParams prefix;      // of it
+    StreamParams streams;     // of streams
 
     bool reads_path() const { return kind == HeadsKind::hydra || kind == HeadsKind::hydra_plus; }
 };

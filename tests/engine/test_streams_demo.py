@@ -20,7 +20,7 @@ from medusa_cli.tuning import texts
 
 TREE = native.Tree([[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0], [0, 0, 0, 0]])
 PACKED = 0.05
-"""Relative error of the logits, where all products round activations to 8 bits and those of trained layers are large."""
+"""Relative error of the logits where all products round activations to 8 bits, which trained layers make large."""
 
 
 def test_the_demo_model_drafts_as_numpy_does_and_says_the_same(demo_model_path: Path, tmp_path: Path) -> None:
