@@ -1,11 +1,11 @@
 """What a draft costs: streams through a model's own top layers beside Medusa and Hydra heads.
 
-    python benchmarks/stream_cost.py MODEL [--layers 2 4] [--context 200] [--rounds 6] [--threads 0]
+    python benchmarks/stream_cost.py MODEL [--layers 2 4] [--rank 32] [--context 200] [--rounds 6] [--threads 0]
 
-Random heads of 4 levels each (Medusa with one block, Hydra with two, q8_0; streams of rank 32, f16) over a draft
-vocabulary of 8192 tokens fill the same tree of 8 nodes. Sessions take turns; the table shows the least time of a draft
-and of a pass among the rounds. Expected: the time of a pass over as many nodes as there are streams, times the share of
-the weights that the streams read.
+Random heads of 4 levels each (Medusa with one block, Hydra with two, q8_0; streams with adapters in f16, none with
+--rank 0) over a draft vocabulary of 8192 tokens fill the same tree of 8 nodes. Sessions take turns; the table shows the
+least time of a draft and of a pass among the rounds. Expected: the time of a pass over as many nodes as there are
+streams, times the share of the weights that the streams read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from common import fixed_text
 from medusa_cli import native
 from medusa_cli.models import references
 
-LEVELS, ROWS, RANK, TOKENS = 4, 8192, 32, 24
+LEVELS, ROWS, TOKENS = 4, 8192, 24
 TREE = [[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0], [0, 0, 0, 0]]
 
 
 class Maker:
     """Writes random heads for a model."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, rank: int) -> None:
+        self.rank = rank
         self.file, self.folder, self.rng = native.read_gguf(str(path)), folder, np.random.default_rng(0)
         self.shapes = {tensor.name: tensor.shape for tensor in self.file.tensors}
         architecture = self.file.metadata["general.architecture"]
@@ -70,7 +71,10 @@ class Maker:
         for layer in range(first, self.layers):
             shapes = {name: self.shapes[f"blk.{layer}.{name}.weight"][::-1] for name in schema.STREAM_MATRICES}
             adapters.append(
-                {name: (self.half(RANK, shape[1]), self.half(shape[0], RANK)) for name, shape in shapes.items()}
+                {
+                    name: (self.half(self.rank, shape[1]), self.half(shape[0], self.rank))
+                    for name, shape in shapes.items()
+                }
             )
         return self.write(
             f"streams{layers}",
@@ -78,8 +82,9 @@ class Maker:
                 embedding=self.rng.standard_normal((LEVELS, self.hidden)).astype(np.float32),
                 first_layer=first,
                 layers=layers,
-                adapters=adapters,
-                alpha=RANK,
+                adapters=adapters if self.rank else [],
+                alpha=float(self.rank),
+                mode="lossless" if self.rank else "shared",
                 d2t=self.d2t,
                 root_scale=np.ones(self.hidden, np.float32),
                 base_name="",
@@ -101,7 +106,7 @@ class Maker:
             sizes[name] for name in sizes if name.startswith("blk.") and int(name.split(".")[1]) >= self.layers - layers
         )
         added = sum(
-            2 * RANK * sum(self.shapes[f"blk.{layer}.{name}.weight"])
+            2 * self.rank * sum(self.shapes[f"blk.{layer}.{name}.weight"])
             for layer in range(self.layers - layers, self.layers)
             for name in schema.STREAM_MATRICES
         )
@@ -115,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--threads", type=int, default=0)
@@ -123,7 +129,7 @@ def main() -> None:
     path = references.resolve(args.model, Console(stderr=True)).path
     model = native.Model(str(path))
     with tempfile.TemporaryDirectory() as folder:
-        maker = Maker(Path(path), Path(folder))
+        maker = Maker(Path(path), Path(folder), args.rank)
         files = {"medusa": maker.heads("medusa", 1), "hydra": maker.heads("hydra", 2)}
         files |= {f"streams, {layers} layers": maker.streams(layers) for layers in args.layers}
         tree = native.Tree(TREE)

@@ -15,7 +15,7 @@ from stream_numpy import Base, NumpyStreams
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.decoding import lossless
+from medusa_cli.decoding import lossless, tree_search
 from medusa_cli.tuning import texts
 
 TREE = native.Tree([[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0], [0, 0, 0, 0]])
@@ -70,17 +70,21 @@ def test_inspect_tells_the_layers(files: tuple[Path, Path]) -> None:
     assert found["streams"] == {"mode": "lossless", "layers": 2, "first_layer": 5, "rank": 8, "root": True}
 
 
-def test_tuning_ranks_the_tokens_that_came(files: tuple[Path, Path]) -> None:
-    """As one look at the probabilities behind each prefix does."""
+def test_tuning_ranks_the_tokens_that_came(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """As one look behind each prefix does."""
     model = native.Model(str(files[0]))
-    heads = native.Heads(model, str(files[1]))
-    reader = native.StreamReader(model, heads, 60, n_threads=1)
     said = native.Session(model).generate([1, 2, 3], max_tokens=30, ignore_eos=True).tokens
+    streams = random_streams(Base(files[0]), gamma=3)
+    write_heads(tmp_path / "heads.gguf", replace(streams, d2t=np.array(sorted(set(said)), np.int32)))
+    heads = native.Heads(model, str(tmp_path / "heads.gguf"))
+    reader = native.StreamReader(model, heads, 60, n_threads=1)
     found = texts.ranks_of_streams(heads, reader, [1, 2, 3], said)
     assert found.shape == (27, 3)
-    assert found.min() < 10
+    assert found.min() < tree_search.RANKS
+    ranks = min(tree_search.RANKS, heads.output_rows)
     for row in (0, 11, 26):
-        ranked = reader.draft_tokens([1, 2, 3, *said[: row + 1]], 10, first=2 + row)[0]
+        ranked = reader.draft_tokens([1, 2, 3, *said[: row + 1]], ranks, first=2 + row)[0]
         for head in range(3):
             came = said[row + head + 1]
-            assert found[row, head] == (ranked[head].index(came) if came in ranked[head] else found.max())
+            expected = ranked[head].index(came) if came in ranked[head] else tree_search.RANKS
+            assert found[row, head] == expected
