@@ -12,7 +12,9 @@ from medusa_cli.support.errors import MedusaError
 
 from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES
+from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from .streams.recipe import DRAFT_KINDS, RECIPE, STREAMS, StreamsRecipe
 
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
@@ -22,13 +24,14 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipe.KINDS and recipe.OBJECTIVES.
+    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers together with the heads, by `joint_strategy`, into a new model.
+    streams_layers: how many of the top layers streams run through; streams_recipe: how they are trained.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
@@ -52,6 +55,8 @@ class TrainOptions:
     joint_layers: int = DEFAULT_LAYERS
     joint_strategy: str = DEFAULT_STRATEGY
     adapter: Path | None = None
+    streams_layers: int = DEFAULT_STREAMS_LAYERS
+    streams_recipe: StreamsRecipe = RECIPE
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
@@ -77,13 +82,14 @@ class TrainOptions:
             "threads": self.threads,
             "parallel": self.parallel,
             "draft_vocab": self.draft_vocab,
+            "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
             "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for option, value, known in (
-            ("--kind", self.kind, KINDS),
+            ("--kind", self.kind, DRAFT_KINDS),
             ("--objective", self.objective, OBJECTIVES),
             ("--joint-strategy", self.joint_strategy, STRATEGIES),
         ):
@@ -105,6 +111,8 @@ class TrainOptions:
             self._check_adapter(self.adapter)
         if self.joint_layers < 1:
             raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1")
+        if self.kind == STREAMS:
+            self._check_streams()
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -114,6 +122,14 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
+
+    def _check_streams(self) -> None:
+        if self.streams_layers < 1:
+            raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
+        if self.joint:
+            raise MedusaError("--joint trains heads with the model, not streams: choose another --kind")
+        if self.export_hf is not None:
+            raise MedusaError("--export-hf knows no layout for streams: leave it out, or choose another --kind")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:

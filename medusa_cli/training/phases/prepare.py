@@ -18,6 +18,7 @@ from ..heads import draft_vocab
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 from ..heads.teacher import teacher_rows
 from ..heads.torch_setup import matmul_dtype
+from ..streams.recipe import STREAMS
 from ..text import dataset, sources
 from ..text.corpus import Corpus
 from .setup import Setup
@@ -107,17 +108,20 @@ def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVoca
     """Hidden states with, as the heads and the objective need them, token embeddings and the base's distributions."""
     states = FileRows(corpus.open_states(), setup.device)
     embeddings, scale = None, 1.0
-    if setup.options.kind != "medusa":
+    if setup.options.kind == STREAMS:
+        embeddings, _ = _token_embeddings(setup, data, None)
+    elif setup.options.kind != "medusa":
         embeddings, scale = _token_embeddings(setup, data, states)
     teacher = _teacher(setup, data, vocabulary, states) if setup.options.objective == "teacher" else None
     return PreparedRows(TextRows(states, embeddings, teacher), scale)
 
 
-def _token_embeddings(setup: Setup, data: DataSet, states: FileRows) -> tuple[TokenEmbeddings, float]:
-    """Of the tokens in use, as large as hidden states are; what they were multiplied with."""
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> tuple[TokenEmbeddings, float]:
+    """Of the tokens in use, as large as `states` are; what they were multiplied with. Without states as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
-    scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+    first = torch.arange(min(SCALE_ROWS, len(place)))
+    scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
     return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place), scale
 
