@@ -24,9 +24,9 @@ class StreamsRecipe:
     rank: int = 32
     alpha: float = 32.0
     root: bool = True
-    rate: float = 5e-4
-    vectors_rate: float = 4.0
-    batch: int = 256
+    rate: float = 2e-3
+    vectors_rate: float = 20.0
+    batch: int = 128
     warmup: int = 20
 
 
