@@ -219,6 +219,9 @@ class Heads:
 
     def __init__(self, model: Model, path: str) -> None: ...
     kind: str
+    has_prefix: bool
+    """Whether an attention layer over the states of all tokens comes before the heads: Hydra++, and Medusa heads that
+    say so."""
     head_count: int
     block_count: int
     lm_head: str
@@ -233,7 +236,7 @@ class Heads:
     def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
         """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
 
-        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: Hydra++ heads read them all.
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them all.
         path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
         heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
         """
@@ -248,7 +251,7 @@ def defaults() -> dict[str, Any]:
     """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
 
 class Sampling:
-    """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
+    """Sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
 
     def __init__(
         self,
@@ -258,6 +261,8 @@ class Sampling:
         top_p: float = 0.95,
         min_p: float = 0.05,
         repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
         repeat_last_n: int = 64,
         logit_bias: dict[int, float] | None = None,
         seed: int = 0,
@@ -291,6 +296,10 @@ class Piece:
     text: str
     drafted: bool
     """Accepted draft (False: sampled from the base model's own logits as the next root)."""
+    logprob: float | None
+    """ln p of the token, by the model alone: before temperature, penalties and biases; None where not asked for."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens in its place and their ln p, likeliest first."""
 
 class Generation:
     tokens: list[int]
@@ -379,10 +388,13 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        logprobs: int = -1,
         watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.
 
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.

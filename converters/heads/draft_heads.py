@@ -52,11 +52,12 @@ class DraftHeads:
     """Draft heads and what their file will say of them.
 
     blocks: [head][block]; the first block of head k of Hydra heads is [h, h * (k + 2)] wide (k from 0), and residuals
-    holds its linear residual of the same size. prefix: for Hydra++ alone. embedding_scale: what the base's token
+    holds its linear residual of the same size. prefix: of Hydra++, and of Medusa heads that have one.
+    embedding_scale: what the base's token
     embeddings are multiplied with before Hydra heads read them. weight_type: of the matrices, one of WEIGHT_TYPES.
     lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds
-    the base token of each row, and output, where present, the rows [D, h] themselves (absent: the engine takes
-    rows d2t of the base's output matrix when it loads).
+    the base token of each row, and outputs [head] or output for all, where present, the rows [D, h] themselves
+    (absent: the engine takes rows d2t of the base's output matrix when it loads).
     accuracy: [head][rank] = P(rank is right | its parent is right). tree: choice paths, parents first.
     """
 
@@ -88,12 +89,16 @@ class DraftHeads:
         matrices = [*self.outputs] if self.output is None else [self.output, *self.outputs]
         if any(matrix.ndim != 2 or matrix.shape[1] != hidden for matrix in matrices):
             raise MedusaError(f"heads: output matrices must be [rows, {hidden}]")
-        if (self.lm_head == "own") != (len(self.outputs) == len(self.blocks)):
-            raise MedusaError("heads: lm_head 'own' needs one output matrix for each head, the others none")
+        if self.outputs and (len(self.outputs) != len(self.blocks) or self.lm_head == "base"):
+            raise MedusaError("heads: own output matrices are one for each head, none with lm_head 'base'")
+        if self.lm_head == "own" and not self.outputs:
+            raise MedusaError("heads: lm_head 'own' needs one output matrix for each head")
         if (self.lm_head == "draft_vocab") != (self.d2t is not None):
             raise MedusaError("heads: lm_head 'draft_vocab' needs d2t, the others none")
-        if self.output is not None and (self.d2t is None or len(self.output) != len(self.d2t)):
-            raise MedusaError("heads: the draft vocabulary's output matrix must have one row for each entry of d2t")
+        if self.output is not None and self.d2t is None:
+            raise MedusaError("heads: one output matrix for all is a draft vocabulary's")
+        if self.d2t is not None and any(len(matrix) != len(self.d2t) for matrix in matrices):
+            raise MedusaError("heads: a draft vocabulary's output matrices must have one row for each entry of d2t")
         if len({len(row) for row in self.accuracy}) > 1 or len(self.accuracy) not in (0, len(self.blocks)):
             raise MedusaError("heads: accuracy must be a table of heads x ranks")
         return hidden
@@ -112,8 +117,9 @@ class DraftHeads:
                     )
 
     def _check_prefix(self, hidden: int) -> None:
-        if (self.prefix is not None) != (self.kind == "hydra++"):
-            raise MedusaError("heads: Hydra++ heads need a prefix layer, the others have none")
+        fits = self.kind != "hydra++" if self.prefix is None else self.kind in ("medusa", "hydra++")
+        if not fits:
+            raise MedusaError("heads: Hydra++ heads need a prefix layer, Medusa heads may have one, others have none")
         if self.prefix is None:
             return
         tensors = self.prefix.tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,12 @@ from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Ob
 from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
 from medusa_cli.training.streams.recipe import DraftKind
 
+if TYPE_CHECKING:
+    from medusa_cli.training.recipe_file import RecipeFile
+
 
 def train(
+    ctx: typer.Context,
     model: ModelArgument,
     output: Annotated[
         Path | None,
@@ -56,6 +60,12 @@ def train(
         Path | None,
         typer.Option(
             "--adapter", metavar="FILE", hidden=True, help="With --joint: also write the layers' change as a LoRA."
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", metavar="FILE", hidden=True, help="Heads, training and text as a paper has them: TOML or JSON."
         ),
     ] = None,
     objective: Annotated[
@@ -125,24 +135,27 @@ def train(
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
     if adapter is not None and adapter.exists() and not force:
         raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
+    file = _recipe(ctx, recipe)
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
     from medusa_cli.training.options import TrainOptions
+    from medusa_cli.training.recipe_file import ALL
 
+    said = file.option("draft_vocab", draft_vocab)
     training.run(
         TrainOptions(
             model=ref.path,
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
-            kind=kind,
+            kind=file.option("kind", kind),
             joint=joint,
             joint_layers=joint_layers,
             joint_strategy=joint_strategy,
             adapter=adapter,
             streams_layers=streams_layers,
-            objective=objective,
-            heads=heads,
+            objective=file.option("objective", objective),
+            heads=file.option("heads", heads),
             minutes=minutes,
             data=data,
             seed=seed,
@@ -150,12 +163,25 @@ def train(
             threads=threads,
             n_gpu_layers=n_gpu_layers,
             parallel=parallel,
-            draft_vocab=draft_vocab,
+            draft_vocab=None if said == ALL else said,
+            whole_vocabulary=said == ALL,
+            file=file,
             export_hf=export_hf,
             work_dir=work_dir,
             console=messages,
         )
     )
+
+
+def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
+    """What `path` says; MedusaError where an option says it, too."""
+    from medusa_cli.training.recipe_file import RecipeFile, read_recipe
+
+    if path is None:
+        return RecipeFile()
+    file = read_recipe(path)
+    file.refuse_twice([name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")])
+    return file
 
 
 def _place(model: Path, force: bool) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from medusa_cli.support.errors import MedusaError
 
 from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES, RECIPES, TEACHER_TOP, WHOLE, Recipe
+from .recipe_file import RecipeFile, check_together
 from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
 from .streams.recipe import DRAFT_KINDS, RECIPE, STREAMS, StreamsRecipe
+from .text.text_recipe import TextRecipe
 
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
@@ -24,7 +27,8 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES.
+    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES. file: what a recipe says besides kind,
+    objective, heads and draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
@@ -50,6 +54,8 @@ class TrainOptions:
     n_gpu_layers: int = -1
     parallel: int = 32
     draft_vocab: int | None = None
+    whole_vocabulary: bool = False
+    file: RecipeFile = field(default_factory=RecipeFile)
     export_hf: Path | None = None
     joint: bool = False
     joint_layers: int = DEFAULT_LAYERS
@@ -59,6 +65,33 @@ class TrainOptions:
     streams_recipe: StreamsRecipe = RECIPE
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    @property
+    def recipe(self) -> Recipe:
+        """How heads are trained; streams have streams_recipe."""
+        return self.file.heads(self.kind)
+
+    @property
+    def text(self) -> TextRecipe:
+        return self.file.text()
+
+    @property
+    def name(self) -> str:
+        """Of the files in the work folder that go with these heads: other recipes leave them alone."""
+        if self.kind == STREAMS or (self.recipe == RECIPES[self.kind] and not self.whole_vocabulary):
+            return self.kind
+        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
+        return f"{self.kind}-{digest.hexdigest()[:8]}"
+
+    @property
+    def keeps_teacher(self) -> bool:
+        """Whether the teacher's distributions lie on the disk."""
+        return self.objective == "teacher" and self.teacher_top != WHOLE
+
+    @property
+    def teacher_top(self) -> int:
+        """As Recipe.teacher_top."""
+        return TEACHER_TOP if self.kind == STREAMS else self.recipe.teacher_top
 
     @property
     def heads_minutes(self) -> float:
@@ -81,7 +114,8 @@ class TrainOptions:
             "seed": self.seed,
             "threads": self.threads,
             "parallel": self.parallel,
-            "draft_vocab": self.draft_vocab,
+            "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
+            "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
             "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
@@ -95,6 +129,10 @@ class TrainOptions:
         ):
             if value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
+        if self.kind == STREAMS:
+            self._check_streams()
+        else:
+            check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
         if self.tokens is None and not self.minutes > 0:
@@ -111,8 +149,6 @@ class TrainOptions:
             self._check_adapter(self.adapter)
         if self.joint_layers < 1:
             raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1")
-        if self.kind == STREAMS:
-            self._check_streams()
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -124,6 +160,10 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
     def _check_streams(self) -> None:
+        if of_heads := self.file.of_heads():
+            raise MedusaError(f"{self.file.path}: {of_heads[0]} is about heads, streams have none: leave it out")
+        if self.whole_vocabulary:
+            raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
         if self.streams_layers < 1:
             raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
         if self.joint:

@@ -83,7 +83,7 @@ def _run_phases(
         return result, finish.write_record(setup, text, data, vocabulary, drafted, result, None)
 
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
-    plan = planning.plan_fit(setup, examples, schedule, seconds)
+    plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
     trained, changed = fitted.heads, None
@@ -101,7 +101,7 @@ def _run_phases(
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
     prompts = _file_hash(options.data) if options.data else "own"
-    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
     parent = options.work_dir or paths.cache_dir() / "train"
     return parent / f"{base.fingerprint}-{key}"
 

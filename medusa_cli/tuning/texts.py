@@ -92,7 +92,7 @@ def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.floa
     ranks = min(tree_search.RANKS, heads.output_rows)
     table = np.full((max(0, len(tokens) - count), count), tree_search.RANKS, dtype=np.int64)
     for row in range(len(table)):
-        known = states[: row + 1] if heads.kind == "hydra++" else states[row]
+        known = states[: row + 1] if heads.has_prefix else states[row]
         drafted = heads.draft_tokens(known, ranks, tokens[row : row + count])
         for head, guesses in enumerate(drafted):
             wanted = tokens[row + head + 1]

@@ -130,7 +130,9 @@ std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& head
     std::unique_ptr<in_graph::Drafts> drafts;
     if (plan.has_levels()) {
         try {
-            drafts = in_graph::make_drafts(heads, plan.tree);
+            // Medusa heads behind a prefix layer draft on the host.
+            const HeadsMetadata& kind = heads->metadata();
+            if (!(kind.has_prefix && kind.kind == HeadsKind::medusa)) drafts = in_graph::make_drafts(heads, plan.tree);
         } catch (const OutOfMemory& failure) {
             facts.lacks = failure.what();
         }

@@ -17,9 +17,14 @@ struct SamplingParams {
     float top_p = 0.95f;       // >= 1: off
     float min_p = 0.05f;       // <= 0: off
     float repeat_penalty = 1.0f;
-    int repeat_last_n = 64;
+    float frequency_penalty = 0.0f;  // off a token's logit, for each time it is there
+    float presence_penalty = 0.0f;   // the same, once
+    int repeat_last_n = 64;          // tokens that penalties look back on
     std::vector<std::pair<Token, float>> logit_bias;
     uint64_t seed = 0;
+
+    bool penalizes() const { return repeat_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f; }
+    bool changes_logits() const { return penalizes() || !logit_bias.empty(); }
 };
 
 struct Candidate {

@@ -48,7 +48,7 @@ Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafte
 
 std::string Session::host_reason(const SamplingParams& sampling, const AcceptParams& accept) const {
     const bool greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
-    return medusa::host_reason(facts_, {greedy, sampling.repeat_penalty == 1.0f && sampling.logit_bias.empty()});
+    return medusa::host_reason(facts_, {greedy, !sampling.changes_logits()});
 }
 
 void Session::reset() {
@@ -75,7 +75,8 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         }
     }
     cancelled_ = false;
-    target_->accept_in_graph(host_reason(params.sampling, params.accept).empty());
+    // Rows of logits stay on a device whose graph accepts.
+    target_->accept_in_graph(params.logprobs < 0 && host_reason(params.sampling, params.accept).empty());
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
@@ -137,7 +138,8 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     }
     run.root = first_root(run);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
-    emit(run, {&run.root, 1});
+    constexpr int row = 0;
+    emit(run, {&run.root, 1}, {&row, 1});
     return true;
 }
 
@@ -242,7 +244,7 @@ void Session::step(Run& run) {
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
     run.out.paths.push_back(accepted.path);
-    emit(run, emitted);
+    emit(run, emitted, accepted.path);
     counters.other_ms += watch.lap();
 }
 
@@ -267,7 +269,8 @@ void Counters::count_threads(const ThreadUse& use) {
     if (use.repeated) ++repeated;
 }
 
-void Session::emit(Run& run, std::span<const Token> tokens) {
+// rows: of the newest decode, from which each of the tokens follows.
+void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int> rows) {
     run.emitted += tokens.size();
     Generation& out = run.out;
     std::vector<Piece> pieces;
@@ -279,6 +282,9 @@ void Session::emit(Run& run, std::span<const Token> tokens) {
         }
         const bool drafted = i + 1 < tokens.size();  // the last one is the new root
         pieces.push_back({token, run.text.push(vocabulary_->piece(token)), drafted});
+        if (run.params.logprobs >= 0) {
+            pieces.back().chances = chances_of(target_->logits(rows[i]), token, run.params.logprobs);
+        }
         out.tokens.push_back(token);
         if (run.text.stopped()) {
             out.stop_reason = StopReason::stop;

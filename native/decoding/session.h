@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "decoding/accept.h"
+#include "decoding/chances.h"
 #include "decoding/drafter.h"
 #include "decoding/in_graph.h"
 #include "decoding/step_policy.h"
@@ -25,6 +26,7 @@ struct GenerateParams {
     AcceptParams accept;
     std::vector<std::string> stop;
     bool ignore_eos = false;
+    int logprobs = -1;      // how many likeliest tokens are told for each emitted one; 0: only that one; < 0: nothing
     bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
@@ -38,7 +40,8 @@ inline constexpr Token no_token = -1;
 struct Piece {
     Token token;
     std::string text;
-    bool drafted;  // an accepted draft; false: drawn as the next root
+    bool drafted;                      // an accepted draft; false: drawn as the next root
+    std::optional<Chances> chances{};  // where they were asked for
 };
 
 // Counts and times of one generation. A step commits its root and the accepted nodes below it.
@@ -118,7 +121,7 @@ class Session {
     Accepted accept(Run& run);
     Token first_root(Run& run);
     std::vector<Token> commit(const Accepted& accepted);
-    void emit(Run& run, std::span<const Token> tokens);
+    void emit(Run& run, std::span<const Token> tokens, std::span<const int> rows);
     void stop_at(DecodeStatus status, Run& run);
     void keep_committed();
     const Tree& shape_for(int room);

@@ -20,11 +20,28 @@ DrafterNeeds needs_of(const Heads& heads) {
     const HeadsMetadata& metadata = heads.metadata();
     DrafterNeeds needs{.hidden = true};
     // The prefix layer attends to the states of all tokens.
-    needs.all_states = metadata.kind == HeadsKind::hydra_plus && !metadata.prefix.from_answer;
+    needs.all_states = metadata.has_prefix && !metadata.prefix.from_answer;
     if (metadata.layers_above_input > 0) {
         needs.layer = heads.model().layer_count() - 1 - metadata.layers_above_input;
     }
     return needs;
+}
+
+HeadsLevels::HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+    : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {
+    if (heads_->metadata().has_prefix) prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
+}
+
+void HeadsLevels::committed(int position, std::span<const float> state) {
+    if (prefix_) prefix_->append(position, state);
+}
+
+void HeadsLevels::rolled_back(int position) {
+    if (prefix_) prefix_->roll_back(position);
+}
+
+std::span<const float> HeadsLevels::state_of(const DraftInput& input) {
+    return prefix_ ? prefix_->newest() : input.hidden;
 }
 
 void HeadsLevels::begin(const DraftInput& input) {

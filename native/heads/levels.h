@@ -8,6 +8,7 @@
 
 #include "drafting/level_source.h"
 #include "heads/graph.h"
+#include "heads/prefix_layer.h"
 #include "heads/weights.h"
 
 namespace medusa {
@@ -22,6 +23,8 @@ class HeadsLevels : public LevelSource {
   public:
     DrafterNeeds needs() const override { return needs_of(*heads_); }
     int depth() const override { return depth_; }
+    void committed(int position, std::span<const float> state) final;
+    void rolled_back(int position) final;
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
 
@@ -31,9 +34,10 @@ class HeadsLevels : public LevelSource {
 
   protected:
     // The first `depth` heads.
-    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
-        : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {}
+    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
+    // What the heads read in a step [h]: the newest token's state, or what the prefix layer makes of it.
+    std::span<const float> state_of(const DraftInput& input);
     virtual void begin_step(const DraftInput& input) = 0;
 
     const std::shared_ptr<Heads> heads_;
@@ -41,6 +45,7 @@ class HeadsLevels : public LevelSource {
     const ggml_backend_ptr backend_;
 
   private:
+    std::unique_ptr<PrefixLayer> prefix_;
     ThreadCount threads_;
     std::vector<int> rows_;
 };

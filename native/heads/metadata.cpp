@@ -24,7 +24,9 @@ class Reader {
         read_input();
         read_accuracy();
         read_tree();
-        if (out_.kind == HeadsKind::hydra_plus) read_prefix();
+        const bool says_prefix = file_.get_u32("medusa.prefix.head_count").has_value();
+        out_.has_prefix = out_.kind == HeadsKind::hydra_plus || (out_.kind == HeadsKind::medusa && says_prefix);
+        if (out_.has_prefix) read_prefix();
         check_tensor_names();
         return std::move(out_);
     }
@@ -166,7 +168,7 @@ class Reader {
             if (out_.reads_path()) add("block.0.residual");
             if (out_.lm_head != LmHead::base) add("output");
         }
-        if (out_.kind == HeadsKind::hydra_plus) {
+        if (out_.has_prefix) {
             for (const char* part : prefix_tensors) names.insert(prefix_tensor(part));
         }
         return names;

@@ -14,7 +14,7 @@ const char* heads_kind_name(HeadsKind kind);
 
 enum class LmHead { own, base, draft_vocab };
 
-// Hydra++'s attention layer.
+// The attention layer of Hydra++.
 struct PrefixParams {
     int head_count = 0;
     int head_count_kv = 0;  // divides head_count
@@ -35,7 +35,8 @@ struct HeadsMetadata {
     float embedding_scale = 1.0f;              // of the token embeddings that Hydra heads read
     int layers_above_input = 0;                // states read: after the layer below so many; 0: after the final norm
 
-    PrefixParams prefix;  // of hydra_plus
+    bool has_prefix = false;  // a prefix layer comes before the heads: hydra_plus, and medusa where the file says so
+    PrefixParams prefix;      // of it
 
     bool reads_path() const { return kind != HeadsKind::medusa; }
 };

@@ -51,7 +51,7 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     blocks_.resize(head_count());
     declare_blocks();
     declare_outputs();
-    if (metadata_.kind == HeadsKind::hydra_plus) declare_prefix();
+    if (metadata_.has_prefix) declare_prefix();
     allocate();
     upload();
 }

@@ -87,9 +87,10 @@ std::unique_ptr<Chain> make_chain(const SamplingParams& params, int vocab_size, 
         }
         add(llama_sampler_init_logit_bias(vocab_size, static_cast<int32_t>(bias.size()), bias.data()));
     }
-    if (params.repeat_penalty != 1.0f) {
+    if (params.penalizes()) {
         const int window = std::max(params.repeat_last_n, 0);
-        llama_sampler* penalties = llama_sampler_init_penalties(vocab_size, window, params.repeat_penalty, 0.0f, 0.0f);
+        llama_sampler* penalties = llama_sampler_init_penalties(vocab_size, window, params.repeat_penalty,
+                                                                params.frequency_penalty, params.presence_penalty);
         const size_t skip = prompt.size() > static_cast<size_t>(window) ? prompt.size() - window : 0;
         for (const Token token : prompt.subspan(skip)) llama_sampler_accept(penalties, token);
         add(penalties);

@@ -30,10 +30,12 @@ def random_heads(
     bias: bool = True,
     type_: str = "f16",
     embedding_scale: float = 1.0,
+    prefix: bool = False,
     hidden: int = BASE_HIDDEN,
     seed: int = 0,
 ) -> SourceHeads:
-    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one."""
+    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one. prefix: a
+    prefix layer before heads of another kind than hydra++."""
     rng = np.random.default_rng(seed)
     tensors: list[HeadTensor] = []
 
@@ -71,7 +73,7 @@ def random_heads(
     metadata: dict[str, int | float | str] = {}
     if kind != "medusa":
         metadata[schema.EMBEDDING_SCALE_KEY] = embedding_scale
-    if kind == "hydra++":
+    if prefix or kind == "hydra++":
         width = hidden // PREFIX_HEADS * PREFIX_HEADS_KV
         shapes = schema.prefix_shapes(hidden, hidden, width, PREFIX_INNER)
         for name in schema.PREFIX_MATRICES:

@@ -63,6 +63,11 @@ class SourceHeads:
     metadata: dict[str, int | float | str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether an attention layer comes before the heads."""
+        return any(item.role == "prefix" for item in self.tensors)
+
 
 def tensor(
     checkpoint: Checkpoint, source: str, name: str, shape: Sequence[int], role: Role, factor: float = 1.0

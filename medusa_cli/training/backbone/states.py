@@ -1,4 +1,4 @@
-"""What the trained layers read: states after the layer below them, of all tokens of all texts, on disk."""
+"""States of all tokens of all texts, on disk: after the layer below the trained ones, or after the final norm."""
 
 from __future__ import annotations
 
@@ -48,9 +48,12 @@ def whole_texts(
 
 
 class LayerStates:
-    """States of `texts` after one layer in half precision, SHARD_TEXTS texts a file, in a folder of their own."""
+    """States of `texts` after one layer in half precision, SHARD_TEXTS texts a file, in a folder of their own.
 
-    def __init__(self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int) -> None:
+    layer: None: after the final norm.
+    """
+
+    def __init__(self, folder: Path, texts: Sequence[WholeText], layer: int | None, hidden: int) -> None:
         """Opens or creates. Files of other texts go."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
         digest = hashlib.sha256(str(layer).encode())
@@ -84,12 +87,14 @@ class LayerStates:
         if not missing:
             return
         longest = max(len(text.fed) for text in self.texts)
-        reader = native.StatesReader(model, longest, tap_layer=self.layer, n_threads=threads)
+        last = self.layer is None
+        reader = native.StatesReader(model, longest, tap_layer=self.layer, outputs=last, n_threads=threads)
         rows = 0
         for shard in missing:
             parts = []
             for text in self._texts_of(shard):
-                states = reader.read(text.fed.tolist()).after_layer
+                found = reader.read(text.fed.tolist())
+                states = found.post_norm if last else found.after_layer
                 assert states is not None
                 parts.append(as_stored(states))
                 rows += len(text.fed)

@@ -87,6 +87,7 @@ def content(
 ) -> draft_heads.DraftHeads:
     """What the file of heads will hold."""
     parts = head_parts(heads)
+    whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
     return draft_heads.DraftHeads(
         kind=parts.kind,
         blocks=parts.blocks,
@@ -94,8 +95,9 @@ def content(
         prefix=parts.prefix,
         embedding_scale=rows.embedding_scale,
         weight_type=WEIGHT_TYPE,
-        lm_head="draft_vocab",
-        d2t=vocabulary.d2t,
+        lm_head="own" if whole and own else "base" if whole else "draft_vocab",
+        d2t=None if whole else vocabulary.d2t,
+        outputs=parts.outputs,
         accuracy=result.accuracy,
         tree=result.tree,
         base_name=setup.base.name,

@@ -36,13 +36,13 @@ def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
     """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written."""
-    console, checkpoint = setup.options.console, setup.folder / f"{plan.kind}.pt"
+    console, checkpoint = setup.options.console, setup.folder / f"{setup.options.name}.pt"
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not fit.restore(checkpoint):
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     output = vocabulary.fast_output
     watched = watched_texts(data.split.build, plan)
-    curve = Curve(setup.folder / f"{plan.kind}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
+    curve = Curve(setup.folder / f"{setup.options.name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
     curve.start(fit.step)
 
     def held_out(heads: Heads) -> float:
