@@ -510,6 +510,16 @@ class StatesReader:
         the output matrix give, for which each token pays. NativeError where the layer cannot be read."""
     def read(self, tokens: Sequence[int]) -> States: ...
 
+class StreamReader:
+    """What streams draft along one text after another, each from an empty cache."""
+
+    def __init__(self, model: Model, heads: Heads, longest: int, *, n_threads: int = 0) -> None:
+        """longest: most tokens of a text. NativeError for heads of another kind or model."""
+    def draft_tokens(self, tokens: Sequence[int], ranks: int, first: int = 0) -> list[list[list[int]]]:
+        """[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each."""
+    def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """[streams, output_rows] behind tokens[-2], with tokens[-1] as the root."""
+
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
@@ -648,6 +658,20 @@ class testing:
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    class StreamProbe:
+        """A target and its streams without a session."""
+
+        def __init__(self, model: Model, heads: Heads, n_ctx: int, n_threads: int = 1) -> None: ...
+        def prefill(self, tokens: Sequence[int]) -> None: ...
+        def verify(self, tree: Tree, tokens: Sequence[int]) -> None: ...
+        def commit(self, tree: Tree, path: Sequence[int]) -> None: ...
+        def discard(self) -> None: ...
+        def truncate(self, count: int) -> int: ...
+        def logits(self, row: int) -> NDArray[np.float32]:
+            """[1, n_vocab], behind a row of the newest decode."""
+        def probabilities(self, context: Sequence[int], row: int) -> NDArray[np.float32]:
+            """[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root."""
 
     class PrefixLayer:
         """The attention layer of Hydra++ heads by itself, with its cache."""

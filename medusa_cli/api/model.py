@@ -71,6 +71,20 @@ class Model(Asked):
         return session
 
     @property
+    def n_vocab(self) -> int:
+        """Token ids go from 0 to here, exclusive."""
+        return self._first._open().model.n_vocab
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own template (Jinja), which turns messages into a prompt."""
+        return self._first._open().model.chat_template
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for, which need not be whole characters; of special tokens their names."""
+        return self._first._open().model.token_piece(token, special=True)
+
+    @property
     def queue_length(self) -> int:
         """Answers that are under way or wait, of all sessions."""
         return self._turns.length

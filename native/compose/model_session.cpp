@@ -158,19 +158,23 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.type_v = params.type_v;
     const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
     context.tap_layer = needs.layer;
+    context.tap_attention = needs.attention;
     StepFacts facts = step_facts(*model, plan, params);
     const auto tail = needs.layer ? nullptr : make_tail(heads, plan, facts);
     if (needs.layer) facts.heads_fit = false;
     context.tail = tail;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
+    const AttentionTap* attention = nullptr;
     const auto make_target = [&](const TreeBounds& bounds) {
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
+        attention = target->attention();
         if (tail) facts.lacks = target->tail_lacks();
         return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
         if (params.draft_model) return draft_levels(plan, params, context, target);
-        auto on_host = make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+        const auto threads = [&target] { return target.thread_use().threads; };
+        auto on_host = make_levels(heads, plan.tree.depth(), threads, attention);
         if (!tail) return on_host;
         return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };

@@ -15,6 +15,7 @@ namespace medusa {
 struct DrafterNeeds {
     bool hidden = false;         // hidden states: of the last accepted node in draft(), of all in committed()
     std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
+    bool attention = false;      // and what the layers above that one attend to
     bool all_states = false;     // committed() for the tokens of the prompt, too, and not for its last one alone
     bool rows = false;           // verified(): what the model said at every node of a draft
 };
@@ -26,6 +27,7 @@ struct DraftInput {
     const Tree& shape;               // what a drafter of a fixed tree fills
     bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
+    int row = 0;                     // of the newest decode, that `hidden` belongs to
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).

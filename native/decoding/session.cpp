@@ -178,7 +178,7 @@ void Session::draft(Run& run, bool speculative) {
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
-    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr}, draft_);
+    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row}, draft_);
     cached_.pop_back();
 }
 

@@ -12,6 +12,7 @@ std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& sh
         case HeadsKind::hydra:
             return std::make_unique<HydraDrafts>(std::move(heads), shape);
         case HeadsKind::hydra_plus:
+        case HeadsKind::streams:
             break;
     }
     return nullptr;

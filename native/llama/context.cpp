@@ -45,6 +45,12 @@ void check_tap(const LlamaModel& model, const ContextParams& params) {
     if (!params.unified) throw Error("states after a layer can be read from unified caches only");
 }
 
+std::unique_ptr<LayerTap> tap_for(const LlamaModel& model, const ContextParams& params) {
+    const int layer = *params.tap_layer, above = layer + 1;
+    if (!params.tap_attention) return std::make_unique<LayerTap>(layer);
+    return std::make_unique<LayerTap>(layer, std::make_unique<AttentionTap>(above, model.layer_count() - above));
+}
+
 // Whether passes with different numbers of threads give the same bits, and can be repeated.
 bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
@@ -108,7 +114,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     llama_sampler_seq_config tap_config = {};
     if (params.tap_layer) {
         check_tap(*model_, params);
-        tap_ = std::make_unique<LayerTap>(*params.tap_layer);
+        tap_ = tap_for(*model_, params);
         tap_config = {static_cast<llama_seq_id>(p.n_seq_max++), tap_->sampler()};
         p.samplers = &tap_config;
         p.n_samplers = 1;
@@ -148,6 +154,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
         tail_.reset();
+    }
+    if (attention() && !attention()->lacks().empty()) {
+        llama_free(context_);
+        throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
+                    "): use --no-spec, or leave the cache types and kernels as they are");
     }
 }
 

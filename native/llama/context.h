@@ -24,6 +24,7 @@ struct ContextParams {
     Threads threads;
     bool unified = true;           // sequences share cells
     std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
+    bool tap_attention = false;    // and what the layers above it attend to
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
@@ -66,6 +67,8 @@ class LlamaContext final : public CacheOps {
     std::span<const float> hidden(int row) const;
     // State of any row of the newest decode, output or not, after the tapped layer.
     std::span<const float> tapped(int row) const;
+    // What the layers above it attend to, where that was asked for, else null.
+    const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 
     // Whether graphs end in the tail, where there is one and the device has all of it.
     bool use_tail(bool wanted);

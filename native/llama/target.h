@@ -36,6 +36,9 @@ class LlamaTarget final : public Target {
     // What the tail of the params needs and is not there; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
 
+    // Of the context.
+    const AttentionTap* attention() const { return context_->attention(); }
+
     void discard() override;
     void hold_threads() { context_->hold_threads(); }
     ThreadUse thread_use() const override { return context_->thread_use(); }
