@@ -95,7 +95,7 @@ def compare(options: Any, base: Any, folder: Path, interrupt: Any, arguments: ar
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
     timed = replace(setup, options=replace(options, minutes=text.seconds / 60 + arguments.heads_minutes))
     schedule = planning.plan_time(timed, len(vocabulary.d2t))
-    plan = planning.plan_fit(timed, examples, schedule, text.seconds)
+    plan = planning.plan_fit(timed, examples, schedule, text.seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
     texts = joint.whole_texts_of(corpus, data)
     model = native.Model(str(base.path), n_gpu_layers=0)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from medusa_cli.decoding.options import MAX_SEED, ModelArgument
 from medusa_cli.training.backbone.recipe import ALL_LAYERS, DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy, Warmup
-from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
+from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
+from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from medusa_cli.training.streams.recipe import DraftKind
+
+if TYPE_CHECKING:
+    from medusa_cli.training.recipe_file import RecipeFile
 
 
 def train(
+    ctx: typer.Context,
     model: ModelArgument,
     output: Annotated[
         Path | None,
@@ -26,9 +32,14 @@ def train(
     ] = None,
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
-        Kind,
-        typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
+        DraftKind,
+        typer.Option(
+            "--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts), hydra++ or streams."
+        ),
     ] = DEFAULT_KIND,
+    streams_layers: Annotated[
+        int, typer.Option("--streams-layers", min=1, hidden=True, help="Layers that streams run through, from the top.")
+    ] = DEFAULT_STREAMS_LAYERS,
     joint: Annotated[
         bool,
         typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
@@ -90,6 +101,12 @@ def train(
         Path | None,
         typer.Option(
             "--adapter", metavar="FILE", hidden=True, help="With --joint: also write the layers' change as a LoRA."
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", metavar="FILE", hidden=True, help="Heads, training and text as a paper has them: TOML or JSON."
         ),
     ] = None,
     objective: Annotated[
@@ -162,17 +179,20 @@ def train(
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
     if adapter is not None and adapter.exists() and not force:
         raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
+    file = _recipe(ctx, recipe)
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
     from medusa_cli.training.options import TrainOptions
+    from medusa_cli.training.recipe_file import ALL
 
+    said = file.option("draft_vocab", draft_vocab)
     training.run(
         TrainOptions(
             model=ref.path,
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
-            kind=kind,
+            kind=file.option("kind", kind),
             joint=joint,
             joint_layers=_layers(joint_layers),
             joint_strategy=joint_strategy,
@@ -181,8 +201,9 @@ def train(
             joint_heads_rate=joint_heads_rate,
             joint_weight=joint_weight,
             adapter=adapter,
-            objective=objective,
-            heads=heads,
+            streams_layers=streams_layers,
+            objective=file.option("objective", objective),
+            heads=file.option("heads", heads),
             minutes=minutes,
             data=data,
             seed=seed,
@@ -190,7 +211,9 @@ def train(
             threads=threads,
             n_gpu_layers=n_gpu_layers,
             parallel=parallel,
-            draft_vocab=draft_vocab,
+            draft_vocab=None if said == ALL else said,
+            whole_vocabulary=said == ALL,
+            file=file,
             export_hf=export_hf,
             work_dir=work_dir,
             console=messages,
@@ -207,6 +230,17 @@ def _layers(text: str) -> int | None:
     if not text.isdecimal():
         raise MedusaError(f"--joint-layers {text}: not a number, choose at least 1, or {ALL_LAYERS}")
     return int(text)
+
+
+def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
+    """What `path` says; MedusaError where an option says it, too."""
+    from medusa_cli.training.recipe_file import RecipeFile, read_recipe
+
+    if path is None:
+        return RecipeFile()
+    file = read_recipe(path)
+    file.refuse_twice([name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")])
+    return file
 
 
 def _place(model: Path, force: bool) -> Path:

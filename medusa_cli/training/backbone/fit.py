@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from .adapters import Adapters
 from .layers import TopLayers
 from .loss import kl_loss
 from .recipe import JointRecipe
-from .states import EnteredTexts
+from .states import EnteredTexts, WholeText
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,18 @@ class JointFit:
             torch.cat([states[:-1] for states in answers]),
             embeddings.drafted(at, self.plan.heads) if embeddings is not None else None,
             lengths,
+            self._contexts(normed, whole),
         )
         wanted = torch.from_numpy(data.examples.target)[index].long().to(self.device)
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         z = self.heads(inputs, data.draft_output.dtype)
         taught = data.source.taught(at, self.plan.heads)
-        return backbone, heads_loss(z, wanted, data.draft_output, block, taught)
+        return backbone, heads_loss(z, wanted, self.heads.output(data.draft_output), block, taught)
+
+    def _contexts(self, normed: Sequence[Tensor], texts: Sequence[WholeText]) -> list[Tensor]:
+        """States before each answer, where a prefix layer sees them."""
+        pairs = zip(normed, texts, strict=True) if self.heads.shape.sees_prompts else ()
+        return [states[: text.answer_at] for states, text in pairs]
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""

@@ -1,10 +1,10 @@
-"""What the trained layers read: states after the layer below them, of all tokens of all texts, on disk."""
+"""States of all tokens of all texts, on disk: after the layer below the trained ones, or after the final norm."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,11 +73,18 @@ class Embeddings:
 class LayerStates:
     """States of `texts` after one layer in half precision, a file for each text in a folder of their own.
 
-    Read from the engine when they are first asked for: a short run does not pay for texts that it never sees.
+    layer: None: after the final norm. With a model to read from, read() makes what is missing: a short run does not
+    pay for texts that it never sees.
     """
 
     def __init__(
-        self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int, model: native.Model, threads: int
+        self,
+        folder: Path,
+        texts: Sequence[WholeText],
+        layer: int | None,
+        hidden: int,
+        model: native.Model | None = None,
+        threads: int = 0,
     ) -> None:
         """Opens or creates. Files of other texts go."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
@@ -102,29 +109,47 @@ class LayerStates:
         return sum(len(text.fed) for text in self.texts) * self.hidden * 2
 
     @property
-    def missing_bytes(self) -> int:
-        missing = (text for number, text in enumerate(self.texts) if not self._file(number).exists())
-        return sum(len(text.fed) for text in missing) * self.hidden * 2
+    def missing_rows(self) -> int:
+        return sum(len(self.texts[text].fed) for text in self._missing())
+
+    def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
+        """Reads all that is missing; on_rows(rows of that so far) may raise: whole files stay."""
+        self._model, self._threads = model, threads
+        rows = 0
+        for text in self._missing():
+            self._make(text)
+            rows += len(self.texts[text].fed)
+            on_rows(rows)
 
     def read(self, text: int) -> NDArray[np.float16]:
         """[rows, hidden] of texts[text]."""
-        path = self._file(text)
-        if not path.exists():
-            if self._reader is None:
-                longest = max(len(whole.fed) for whole in self.texts)
-                self._reader = native.StatesReader(self._model, longest, tap_layer=self.layer, n_threads=self._threads)
-            states = self._reader.read(self.texts[text].fed.tolist()).after_layer
-            assert states is not None
-            with atomic_file(path) as file:
-                np.save(file, as_stored(states))
-        stored: NDArray[np.float16] = np.load(path, mmap_mode="r")
+        if not self._file(text).exists():
+            self._make(text)
+        stored: NDArray[np.float16] = np.load(self._file(text), mmap_mode="r")
         return stored
+
+    def _make(self, text: int) -> None:
+        assert self._model is not None
+        last = self.layer is None
+        if self._reader is None:
+            longest = max(len(whole.fed) for whole in self.texts)
+            self._reader = native.StatesReader(
+                self._model, longest, tap_layer=self.layer, outputs=last, n_threads=self._threads
+            )
+        found = self._reader.read(self.texts[text].fed.tolist())
+        states = found.post_norm if last else found.after_layer
+        assert states is not None
+        with atomic_file(self._file(text)) as file:
+            np.save(file, as_stored(states))
 
     def _file(self, text: int) -> Path:
         return self.folder / f"{text:06d}.npy"
 
+    def _missing(self) -> list[int]:
+        return [text for text in range(len(self.texts)) if not self._file(text).exists()]
 
-def _key(texts: Sequence[WholeText], layer: int, hidden: int) -> dict[str, Any]:
+
+def _key(texts: Sequence[WholeText], layer: int | None, hidden: int) -> dict[str, Any]:
     digest = hashlib.sha256(str(layer).encode())
     for text in texts:
         digest.update(text.fed.tobytes())

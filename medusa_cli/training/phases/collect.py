@@ -71,6 +71,7 @@ def _text_writer(setup: Setup, corpus: Corpus, source: PromptSource) -> TextWrit
         parallel=options.parallel,
         threads=options.threads,
         self_written=options.data is None,
+        recipe=options.text,
     )
 
 

@@ -45,7 +45,7 @@ def fit_heads(
 
     Fresh heads where the options say that they begin with the backbone.
     """
-    console, checkpoint = setup.options.console, setup.folder / f"{plan.kind}.pt"
+    console, checkpoint = setup.options.console, setup.folder / f"{setup.options.name}.pt"
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not setup.options.heads_first:
         return FittedHeads(fit.heads, plan, 0, CurvePoint(0, math.nan, 1.0), [])
@@ -53,7 +53,7 @@ def fit_heads(
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     output = vocabulary.fast_output
     watched = watched_texts(data.split.build, plan)
-    curve = Curve(setup.folder / f"{plan.kind}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
+    curve = Curve(setup.folder / f"{setup.options.name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
     curve.start(fit.step)
 
     def held_out(heads: Heads) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli import native
@@ -20,6 +19,7 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
 from ..backbone import adapter_file, checkpoint, merge, parity, quality
+from ..backbone.contexts import HeldPrompts
 from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
 from ..backbone.layers import TopLayers
 from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RESULT_SHARE
@@ -138,8 +138,7 @@ def train_jointly(
 
 def whole_texts_of(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
     """Those to train on ("train") and those held out ("held"), with their prompts."""
-    starts = np.cumsum([0, *(text.length for text in corpus.texts)])[:-1].tolist()
-    prompts: dict[int, NDArray[np.int32]] = dict(zip(starts, corpus.load_prompts(), strict=True))
+    prompts = corpus.prompts_by_row()
     held = list({span.start: span for span in (*data.split.build, *data.split.score)}.values())
     texts = {
         name: whole_texts(spans, prompts, data.tokens) for name, spans in (("train", data.split.train), ("held", held))
@@ -164,7 +163,7 @@ def entered_texts(setup: Setup, backbone: Backbone, model: native.Model, texts: 
         return Embeddings(texts, backbone.layers.embeddings)
     layer, hidden, threads = backbone.layers.first - 1, setup.base.n_embd, setup.options.threads
     states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, hidden, model, threads)
-    free, needed = shutil.disk_usage(setup.folder).free, states.missing_bytes
+    free, needed = shutil.disk_usage(setup.folder).free, states.missing_rows * hidden * 2
     say(setup.options.console, f"States of layer {layer}: up to {states.nbytes / GIB:.2f} GiB in {states.folder}")
     if needed > free:
         raise MedusaError(f"{states.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free")
@@ -263,12 +262,13 @@ def _result(
         own = quality.Distance.of(quality.compare(old, values, backbone.output, said))
         foreign = quality.foreign_distance(model, new, PASSAGES, backbone.output, options.threads)
     known = {text.span.start for text in held}
+    contexts = HeldPrompts(new, held, options.threads) if fit.heads.shape.sees_prompts else None
     return JointResult(
         base=read_base(path),
         data=replace(
             data, split=replace(data.split, build=_of(data.split.build, known), score=_of(data.split.score, known))
         ),
-        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings)),
+        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings, contexts=contexts)),
         heads=fit.heads,
         plan=fit.plan,
         parity=found,
