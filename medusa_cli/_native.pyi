@@ -635,6 +635,10 @@ class testing:
         """
 
     @staticmethod
+    def ranked_in_graph(rows: NDArray[np.float32]) -> list[list[tuple[int, float]]]:
+        """Of each row the likeliest tokens and their logits; empty where NaN or equals leave them open."""
+
+    @staticmethod
     def largest_in_graph(rows: NDArray[np.float32], count: int, device: str | None = None) -> NDArray[np.float32]:
         """Places of the `count` largest numbers of each row, largest first."""
 

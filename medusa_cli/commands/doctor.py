@@ -127,10 +127,12 @@ def _print_devices(model: dict[str, Any], out: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
-        where = f"in the model's graph, {sent['in_graph']} bytes to the host"
+        where = f"in the model's graph, {sent['in_graph']} bytes to the host at temperature 0"
+        where += f" ({size(sent['grown'])} with a dynamic tree)" if sent["grown"] else ""
+        where += f", {size(sent['sampled'])} where tokens are sampled"
         if sent["host_reason"]:
-            where = f"on the host, too: {sent['host_reason']}"
-        out.print(f"At temperature 0 with a fixed tree: {where}", markup=False, soft_wrap=True)
+            where = f"on the host: {sent['host_reason']}"
+        out.print(f"Steps are accepted and drafted {where}", markup=False, soft_wrap=True)
 
 
 def _known(value: int | None) -> str:

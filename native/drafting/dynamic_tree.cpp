@@ -31,7 +31,7 @@ double DynamicTree::grow(LevelSource& source, const DraftInput& input, const Cal
     double levels_ms = 0;
     size_t settled = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
-        if (!choose_frontier(depth, cost, free)) break;
+        if (!choose_frontier(source, depth, root, cost, free)) break;
         const Stopwatch watch;
         expand(source, depth, root, calibrations, drawing != nullptr);
         if (!free) {
@@ -75,7 +75,7 @@ bool DynamicTree::join_chain(int depth, const Candidate& found) {
 
 // Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
 // that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
-bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
+bool DynamicTree::choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free) {
     frontier_.clear();
     if (depth == 1) {
         frontier_.push_back(root_index);
@@ -83,9 +83,13 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
     }
     const double node_worth = cost.rate() * cost.node_ms();
     double gain = 0;
+    std::vector<Token>& path = paths_;
+    path.resize(static_cast<size_t>(depth));
     for (int i = 0; i < static_cast<int>(pool_.size()); ++i) {
         const Candidate& candidate = pool_[i];
         if (candidate.depth != depth - 1 || candidate.p <= node_worth) continue;
+        path_of(i, depth, root, path);
+        if (!source.reaches(path)) continue;
         frontier_.push_back(i);
         gain += std::max(candidate.p * best_share_[depth] - node_worth, 0.0);
     }
@@ -94,11 +98,17 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
     return gain > (free ? 0 : cost.rate() * cost.level_ms(depth));
 }
 
+// Of a candidate of depth - 1, from the root on.
+void DynamicTree::path_of(int candidate, int depth, Token root, std::span<Token> out) const {
+    out.front() = root;
+    for (int i = depth - 1; i > 0; --i, candidate = pool_[candidate].parent) out[i] = pool_[candidate].token;
+}
+
 void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws) {
-    paths_.assign(frontier_.size() * depth, root);
+    const auto length = static_cast<size_t>(depth);
+    paths_.resize(frontier_.size() * length);
     for (size_t row = 0; row < frontier_.size(); ++row) {
-        int at = frontier_[row];
-        for (int i = depth - 1; i > 0; --i, at = pool_[at].parent) paths_[row * depth + i] = pool_[at].token;
+        path_of(frontier_[row], depth, root, std::span(paths_).subspan(row * length, length));
     }
     source.level(depth, paths_, draws ? params_.proposal_ranks : params_.ranks, drafts_);
     for (size_t row = 0; row < frontier_.size(); ++row) {

@@ -59,7 +59,8 @@ class DynamicTree {
         int node;  // in the tree
     };
     void begin_chain(std::span<const Guess> chain);
-    bool choose_frontier(int depth, const DraftCost& cost, bool free);
+    bool choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free);
+    void path_of(int candidate, int depth, Token root, std::span<Token> out) const;
     bool join_chain(int depth, const Candidate& found);
     void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
     struct Size {

@@ -40,6 +40,8 @@ class LevelSource {
     virtual void verified(const Verified& step) {}
     // A step starts. The root is the last token of input.context.
     virtual void begin(const DraftInput& input) = 0;
+    // Whether level() can be asked below the node that `path` leads to, from the root on.
+    virtual bool reaches(std::span<const Token> path) const { return true; }
     // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.
     // Siblings are distinct. Of one step, levels are asked for in order.
     virtual void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) = 0;
