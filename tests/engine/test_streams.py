@@ -38,7 +38,7 @@ class Case:
         self.path, self.streams = path, streams
         self.file = path.with_suffix(".streams.gguf")
         write_heads(self.file, streams)
-        self.model = native.Model(str(path), n_gpu_layers=0, repack=repack)
+        self.model = native.Model(str(path), repack=repack)
         self.heads = native.Heads(self.model, str(self.file))
         self.numpy = NumpyStreams(Base(path), streams)
         self.states = native.StatesReader(self.model, 5000, tap_layer=streams.first_layer - 1, n_threads=1)
