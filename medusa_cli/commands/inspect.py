@@ -107,7 +107,8 @@ def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, 
     rows = [("heads", f"{_known(heads['head_count'])} of kind {_known(heads['kind'])}")]
     if heads["path"] != found["path"]:
         rows.append(("heads file", heads["path"]))
-    rows.append(("blocks per head", _known(heads["block_count"])))
+    if heads["block_count"] != 0:
+        rows.append(("blocks per head", _known(heads["block_count"])))
     draft = f", {heads['draft_vocab_size']} tokens" if heads["draft_vocab_size"] else ""
     rows.append(("lm_head", f"{_known(heads['lm_head'])}{draft}"))
     types = ", ".join(heads["types"])
