@@ -6,6 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Acceleration": "api.acceleration",
     "Answer": "api.answer",
     "AsyncStream": "api.stream",
     "MedusaError": "support.errors",
@@ -14,6 +15,7 @@ _PUBLIC = {
     "Session": "api.session",
     "Stream": "api.stream",
     "TokenChance": "api.answer",
+    "accelerate": "api.acceleration",
 }
 """Of each name, the module that is loaded when it is first used: commands start quickly. Types: __init__.pyi."""
 
@@ -26,3 +28,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

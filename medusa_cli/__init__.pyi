@@ -1,5 +1,7 @@
 """Public names and where they come from: types of what __init__.py loads when it is first used."""
 
+from medusa_cli.api.acceleration import Acceleration as Acceleration
+from medusa_cli.api.acceleration import accelerate as accelerate
 from medusa_cli.api.answer import Answer as Answer
 from medusa_cli.api.answer import Piece as Piece
 from medusa_cli.api.answer import TokenChance as TokenChance
@@ -9,4 +11,5 @@ from medusa_cli.api.stream import AsyncStream as AsyncStream
 from medusa_cli.api.stream import Stream as Stream
 from medusa_cli.support.errors import MedusaError as MedusaError
 
+__all__: list[str]
 __version__: str

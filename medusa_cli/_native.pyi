@@ -39,13 +39,25 @@ def physical_cores() -> int:
 def thread_advice() -> tuple[int, float | None]:
     """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
-def kernel_info() -> dict[str, Any]:
-    """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
+def use_kernels(wanted: bool) -> None:
+    """Whether models that are loaded from now on get our kernels, and attention runs on them; yes at first.
 
-    selected: name of the instruction set whose kernels new models get; None: llama.cpp's run, and "reason" says why.
-    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. attention:
-    whether the selected ones have one of their own. types: ggml types that have kernels. buffer: name of the buffer
-    type that holds the weights the kernels multiply with.
+    Weights stay where they are. Not while another thread decodes.
+    """
+
+def forward_log(wanted: bool) -> None:
+    """Whether llama.cpp's log goes to whoever read it before this module was loaded, too; no at first."""
+
+def kernel_info() -> dict[str, Any]:
+    """The kernels of this process.
+
+    {"used", "selected", "requested", "reason", "late", "supported", "attention", "types", "buffer"}.
+
+    used: new models get them. selected: name of the instruction set whose kernels these are; None: llama.cpp's run, and
+    "reason" says why. late: because a model was loaded before them. requested: MEDUSA_ISA when the module was loaded.
+    supported: what this processor has, the best last. attention: whether the selected ones have one of their own.
+    types: ggml types that have kernels. buffer: name of the buffer type that holds the weights the kernels multiply
+    with.
     """
 
 # --- files ---------------------------------------------------------------------------------------
@@ -319,8 +331,16 @@ class Generation:
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
 
-    def __init__(self, *, calibration: Sequence[Sequence[float]] = (), costs: Sequence[tuple[int, float]] = ()) -> None:
-        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps)."""
+    def __init__(
+        self,
+        *,
+        calibration: Sequence[Sequence[float]] = (),
+        costs: Sequence[tuple[int, float]] = (),
+        learns_costs: bool = True,
+        max_nodes: int = 256,
+    ) -> None:
+        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps); learns_costs
+        False: they hold throughout, so that runs repeat. max_nodes: of a step, root included."""
     @property
     def calibration(self) -> list[list[float]]: ...
     @property
@@ -615,6 +635,10 @@ class testing:
         """
 
     @staticmethod
+    def ranked_in_graph(rows: NDArray[np.float32]) -> list[list[tuple[int, float]]]:
+        """Of each row the likeliest tokens and their logits; empty where NaN or equals leave them open."""
+
+    @staticmethod
     def largest_in_graph(rows: NDArray[np.float32], count: int, device: str | None = None) -> NDArray[np.float32]:
         """Places of the `count` largest numbers of each row, largest first."""
 
@@ -738,7 +762,12 @@ class testing:
             width: int = 8,
         ) -> None: ...
         def grow(
-            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.DraftCost
+            self,
+            root: int,
+            room: int,
+            calibration: testing.HeadCalibration,
+            cost: testing.DraftCost,
+            chain: Sequence[tuple[int, float]] = (),
         ) -> tuple[list[int], list[int], list[float], list[int]]:
             """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
         def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...

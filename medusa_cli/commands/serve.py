@@ -108,7 +108,7 @@ def serve(
         )
         url = life.url_of(bound, server.host)
         messages.print(
-            f"{opened.name}: a page to chat on at {url}, for programs {url}/v1. Ctrl-C ends.",
+            f"{opened.name} at {url}: a page to chat on, and /v1 for programs. Ctrl-C ends.",
             markup=False,
             soft_wrap=True,
         )

@@ -83,11 +83,15 @@ nb::dict statistics(const Generation& g) {
     return out;
 }
 
-DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs) {
+DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs,
+                                    bool learns_costs, int max_nodes) {
+    if (max_nodes < 1 || max_nodes > Tree::max_size) {
+        throw Error("max_nodes: from 1 to " + std::to_string(Tree::max_size));
+    }
     for (const auto& [nodes, cost] : costs) {
         if (nodes < 1 || !(cost > 0)) throw Error("the cost of a tree: positive, by a number of nodes from 1");
     }
-    return {std::move(calibration), std::move(costs)};
+    return {std::move(calibration), std::move(costs), learns_costs, max_nodes};
 }
 
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
@@ -311,7 +315,7 @@ void bind_session(nb::module_& m) {
     bind_answers(m);
     nb::class_<DynamicTreeStart>(m, "DynamicTree")
         .def(nb::new_(&make_dynamic_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
-             "costs"_a = std::vector<std::pair<int, double>>{})
+             "costs"_a = std::vector<std::pair<int, double>>{}, "learns_costs"_a = true, "max_nodes"_a = Tree::max_size)
         .def_ro("calibration", &DynamicTreeStart::calibration)
         .def_ro("costs", &DynamicTreeStart::curve);
     const LookaheadParams lookahead;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/common.h"
+#include "decoding/in_graph.h"
 
 namespace medusa {
 
@@ -40,6 +41,9 @@ class Chain {
     // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1.
     // At temperature 0 one candidate, the argmax (ties: the lowest token).
     virtual void apply(std::span<const float> logits, std::vector<Candidate>& out) = 0;
+    // The same of ranked tokens in place of a whole row: for chains without penalties and biases, to which no more
+    // tokens count.
+    virtual void apply(std::span<const RankedToken> ranked, std::vector<Candidate>& out) = 0;
     // Moves the state past `token`.
     virtual void accept(Token token) = 0;
     virtual std::unique_ptr<Chain> clone() const = 0;

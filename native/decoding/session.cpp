@@ -46,9 +46,23 @@ Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafte
       tree_(drafter_ ? std::move(tree) : Tree()),
       policy_(std::move(policy)) {}
 
+namespace {
+
+AnswerFacts answer_facts(const SamplingParams& sampling, const AcceptParams& accept) {
+    AnswerFacts facts;
+    facts.greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
+    facts.bare_logits = !sampling.changes_logits();
+    const bool whole = accept.kind == AcceptKind::nucleus || (accept.kind == AcceptKind::typical && accept.model_alone);
+    const bool few = sampling.temperature <= 0.0f || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
+    facts.few_ranks = few && !whole;
+    facts.drawn = accept.kind == AcceptKind::rejection;
+    return facts;
+}
+
+}  // namespace
+
 std::string Session::host_reason(const SamplingParams& sampling, const AcceptParams& accept) const {
-    const bool greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
-    return medusa::host_reason(facts_, {greedy, !sampling.changes_logits()});
+    return medusa::host_reason(facts_, answer_facts(sampling, accept));
 }
 
 void Session::reset() {
@@ -75,8 +89,10 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         }
     }
     cancelled_ = false;
+    const AnswerFacts facts = answer_facts(params.sampling, params.accept);
     // Rows of logits stay on a device whose graph accepts.
-    target_->accept_in_graph(params.logprobs < 0 && host_reason(params.sampling, params.accept).empty());
+    const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
+    target_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
@@ -84,7 +100,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
     // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
-    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1);
+    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1, target_->pads());
     if (params.max_tokens == 0) {
         run.out.stop_reason = StopReason::length;
         return *last_;
@@ -178,7 +194,8 @@ void Session::draft(Run& run, bool speculative) {
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
-    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row}, draft_);
+    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row},
+                    draft_);
     cached_.pop_back();
 }
 

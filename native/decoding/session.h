@@ -33,8 +33,6 @@ struct GenerateParams {
 enum class StopReason { none, eos, stop, length, context_full, cancelled };
 const char* stop_reason_name(StopReason reason);
 
-inline constexpr Token no_token = -1;
-
 // One emitted token and the text that became printable with it. The last piece of a generation may carry only text
 // that had been held back, and no_token.
 struct Piece {

@@ -1,6 +1,8 @@
 #include "llama/context.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
@@ -10,7 +12,8 @@
 namespace medusa {
 namespace {
 
-constexpr int cancelled = 2;  // llama_decode()'s word for it
+constexpr int cancelled = 2;                              // llama_decode()'s word for it
+constexpr std::string_view final_states = "result_norm";  // libllama's name of them; another: nothing is saved
 
 // Keys and values of one head.
 struct HeadSizes {
@@ -133,6 +136,14 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
+    const auto place = ggml_backend_dev_type(model_->output_device());
+    if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
+        // Asked before each node; false after one whose values were asked for ends the computation there.
+        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
+            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
+        };
+        p.cb_eval_user_data = this;
+    }
     std::vector<llama_sampler_seq_config> samplers;
     if (params.tail) {
         tail_ = std::make_unique<TailSamplers>(params.tail, params.max_sequences, model_->output_device());
@@ -199,6 +210,7 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     stop_ = stop;
     rows_ = static_cast<int>(rows.size());
     if (tap_) tap_->forget();
+    ends_at_states_ = std::exchange(next_ends_at_states_, false);
     int status = try_decode(rows);
     while (threads_.end(status == cancelled)) {
         take_back(rows);
@@ -216,13 +228,12 @@ void LlamaContext::synchronize() const {
     guarded([&] { return llama_synchronize(context_), 0; });
 }
 
-bool LlamaContext::use_tail(bool wanted) {
-    if (!tail_ || wanted == tail_->tail().attached()) return tail_ && wanted;
-    if (wanted) {
-        tail_->attach(context_);
-    } else {
-        tail_->detach(context_);
-    }
+StepWay LlamaContext::take_way(StepWay wanted) {
+    if (!tail_) return StepWay::host;
+    const bool attached = tail_->tail().attached();
+    if (attached ? wanted == tail_->way() : wanted == StepWay::host) return wanted;
+    if (attached) tail_->detach(context_);
+    if (wanted != StepWay::host) tail_->attach(context_, wanted);
     return wanted;
 }
 
@@ -230,10 +241,16 @@ int LlamaContext::reused_graphs() const {
     return llama_perf_context(context_).n_reused;
 }
 
-std::span<const float> LlamaContext::found() const {
-    const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
-    if (!data) throw Error("the model's graph found nothing: this is an error of medusa");
-    return {data, llama_get_sampled_logits_count_ith(context_, 0)};
+std::span<const float> LlamaContext::found() {
+    found_.clear();
+    for (int row = 0; row < rows_; ++row) {
+        const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, row); });
+        const size_t count = data ? llama_get_sampled_logits_count_ith(context_, row) : 0;
+        if (count == 0) break;
+        found_.insert(found_.end(), data, data + count);
+    }
+    if (found_.empty()) throw Error("the model's graph found nothing: this is an error of medusa");
+    return found_;
 }
 
 std::span<const float> LlamaContext::logits(int row) {

@@ -32,6 +32,7 @@ def random_heads(
     bias: bool = True,
     type_: str = "f16",
     embedding_scale: float = 1.0,
+    from_answer: bool = False,
     prefix: bool = False,
     hidden: int = BASE_HIDDEN,
     seed: int = 0,
@@ -86,6 +87,7 @@ def random_heads(
         metadata[schema.PREFIX_HEAD_COUNT_KV_KEY] = PREFIX_HEADS_KV
         metadata[schema.PREFIX_ROPE_FREQ_BASE_KEY] = 10000.0
         metadata[schema.PREFIX_NORM_EPS_KEY] = 1e-5
+        metadata[schema.PREFIX_FROM_ANSWER_KEY] = from_answer
     return SourceHeads("random", kind, heads, blocks, lm_head, hidden, rows, tensors, metadata=metadata)
 
 
