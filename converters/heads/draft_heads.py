@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,13 +157,13 @@ class DraftHeads:
                 tensors += _linear(partial(schema.block, k, j), block)
             for residual in self.residuals[k : k + 1]:
                 tensors += _linear(partial(schema.residual, k), residual)
-        tensors += [_tensor(schema.output(k, "weight"), matrix, "output") for k, matrix in enumerate(self.outputs)]
+        tensors += [tensor_of(schema.output(k, "weight"), matrix, "output") for k, matrix in enumerate(self.outputs)]
         if self.output is not None:
-            tensors.append(_tensor(schema.SHARED_OUTPUT, self.output, "output"))
+            tensors.append(tensor_of(schema.SHARED_OUTPUT, self.output, "output"))
         if self.prefix is not None:
             stored = self.prefix.tensors
             names = (*PREFIX_MATRICES, *PREFIX_NORMS)
-            tensors += [_tensor(schema.prefix(name), stored[name], "prefix") for name in names]
+            tensors += [tensor_of(schema.prefix(name), stored[name], "prefix") for name in names]
         if self.d2t is not None:
             tensors.append(HeadTensor(schema.D2T, self.d2t.shape, "map", partial(np.array, self.d2t, np.int32)))
         return tensors
@@ -181,7 +181,23 @@ class DraftHeads:
         return metadata
 
 
-def write_heads(path: Path, heads: DraftHeads) -> None:
+class Writable(Protocol):
+    """What write_heads() asks of heads; the fields are DraftHeads'."""
+
+    @property
+    def base_name(self) -> str: ...
+    @property
+    def base_fingerprint(self) -> str: ...
+    @property
+    def weight_type(self) -> str: ...
+    @property
+    def accuracy(self) -> Sequence[Sequence[float]]: ...
+    @property
+    def tree(self) -> Sequence[Sequence[int]]: ...
+    def source(self) -> SourceHeads: ...
+
+
+def write_heads(path: Path, heads: Writable) -> None:
     """Writes `heads` to `path` as a sidecar, whole or not at all.
 
     MedusaError for parts that do not fit together and for values that a file cannot hold.
@@ -194,10 +210,11 @@ def write_heads(path: Path, heads: DraftHeads) -> None:
 
 
 def _linear(named: Callable[[schema.Part], str], block: Block) -> list[HeadTensor]:
-    return [_tensor(named("weight"), block.weight, "block"), _tensor(named("bias"), block.bias, "bias")]
+    return [tensor_of(named("weight"), block.weight, "block"), tensor_of(named("bias"), block.bias, "bias")]
 
 
-def _tensor(name: str, values: NDArray[np.floating], role: Role) -> HeadTensor:
+def tensor_of(name: str, values: NDArray[np.floating], role: Role) -> HeadTensor:
+    """Loading it raises MedusaError for what a file cannot hold."""
     return HeadTensor(name, values.shape, role, partial(_checked, name, values))
 
 

@@ -10,6 +10,7 @@
 #include "heads/graph.h"
 #include "heads/prefix_layer.h"
 #include "heads/weights.h"
+#include "llama/attention_tap.h"
 
 namespace medusa {
 
@@ -53,7 +54,8 @@ class HeadsLevels : public LevelSource {
 // The `ranks` most probable rows of a head, most probable first.
 void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
 
-// What the kind of the heads calls for.
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
+// What the kind of the heads calls for. attention: of the context that states come from, which streams need.
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                                         const AttentionTap* attention = nullptr);
 
 }  // namespace medusa

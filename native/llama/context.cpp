@@ -49,6 +49,12 @@ void check_tap(const LlamaModel& model, const ContextParams& params) {
     if (!params.unified) throw Error("states after a layer can be read from unified caches only");
 }
 
+std::unique_ptr<LayerTap> tap_for(const LlamaModel& model, const ContextParams& params) {
+    const int layer = *params.tap_layer, above = layer + 1;
+    if (!params.tap_attention) return std::make_unique<LayerTap>(layer);
+    return std::make_unique<LayerTap>(layer, std::make_unique<AttentionTap>(above, model.layer_count() - above));
+}
+
 // Whether passes with different numbers of threads give the same bits, and can be repeated.
 bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
@@ -112,7 +118,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     llama_sampler_seq_config tap_config = {};
     if (params.tap_layer) {
         check_tap(*model_, params);
-        tap_ = std::make_unique<LayerTap>(*params.tap_layer);
+        tap_ = tap_for(*model_, params);
         tap_config = {static_cast<llama_seq_id>(p.n_seq_max++), tap_->sampler()};
         p.samplers = &tap_config;
         p.n_samplers = 1;
@@ -160,6 +166,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
         tail_.reset();
+    }
+    if (attention() && !attention()->lacks().empty()) {
+        llama_free(context_);
+        throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
+                    "): use --no-spec, or leave the cache types and kernels as they are");
     }
 }
 
@@ -218,13 +229,12 @@ void LlamaContext::synchronize() const {
     guarded([&] { return llama_synchronize(context_), 0; });
 }
 
-bool LlamaContext::use_tail(bool wanted) {
-    if (!tail_ || wanted == tail_->tail().attached()) return tail_ && wanted;
-    if (wanted) {
-        tail_->attach(context_);
-    } else {
-        tail_->detach(context_);
-    }
+StepWay LlamaContext::take_way(StepWay wanted) {
+    if (!tail_) return StepWay::host;
+    const bool attached = tail_->tail().attached();
+    if (attached ? wanted == tail_->way() : wanted == StepWay::host) return wanted;
+    if (attached) tail_->detach(context_);
+    if (wanted != StepWay::host) tail_->attach(context_, wanted);
     return wanted;
 }
 
@@ -232,10 +242,16 @@ int LlamaContext::reused_graphs() const {
     return llama_perf_context(context_).n_reused;
 }
 
-std::span<const float> LlamaContext::found() const {
-    const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
-    if (!data) throw Error("the model's graph found nothing: this is an error of medusa");
-    return {data, llama_get_sampled_logits_count_ith(context_, 0)};
+std::span<const float> LlamaContext::found() {
+    found_.clear();
+    for (int row = 0; row < rows_; ++row) {
+        const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, row); });
+        const size_t count = data ? llama_get_sampled_logits_count_ith(context_, row) : 0;
+        if (count == 0) break;
+        found_.insert(found_.end(), data, data + count);
+    }
+    if (found_.empty()) throw Error("the model's graph found nothing: this is an error of medusa");
+    return found_;
 }
 
 std::span<const float> LlamaContext::logits(int row) {
