@@ -72,6 +72,11 @@ class Model(Asked):
         """Tokens that prompt and answer may have together."""
         return self._first.n_ctx
 
+    @property
+    def own_session(self) -> Session:
+        """The one in which the model itself answers."""
+        return self._first
+
     def session(self) -> Session:
         """Another conversation on the same weights, with a context of its own."""
         with arguments.in_python_names():
@@ -105,7 +110,13 @@ class Model(Asked):
     def close(self) -> None:
         """Ends what is under way and gives the memory back. Sessions of the model are closed, too."""
         self.cancel()
+        from medusa_cli.decoding import runtime
+
         self._turns.wait_empty()
+        if not self._first.is_closed:
+            # What recycling learned is kept, where the option `history` asks for it.
+            with runtime.keeping(self._first._open(), self._console):
+                pass
         for session in list(self._sessions):
             session.close()
 

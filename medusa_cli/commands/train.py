@@ -9,7 +9,9 @@ import typer
 
 from medusa_cli.decoding.options import MAX_SEED, ModelArgument
 from medusa_cli.training.backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy
-from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
+from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
+from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from medusa_cli.training.streams.recipe import DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.recipe_file import RecipeFile
@@ -30,9 +32,14 @@ def train(
     ] = None,
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
-        Kind,
-        typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
+        DraftKind,
+        typer.Option(
+            "--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts), hydra++ or streams."
+        ),
     ] = DEFAULT_KIND,
+    streams_layers: Annotated[
+        int, typer.Option("--streams-layers", min=1, hidden=True, help="Layers that streams run through, from the top.")
+    ] = DEFAULT_STREAMS_LAYERS,
     joint: Annotated[
         bool,
         typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
@@ -146,6 +153,7 @@ def train(
             joint_layers=joint_layers,
             joint_strategy=joint_strategy,
             adapter=adapter,
+            streams_layers=streams_layers,
             objective=file.option("objective", objective),
             heads=file.option("heads", heads),
             minutes=minutes,

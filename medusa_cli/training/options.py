@@ -13,8 +13,10 @@ from medusa_cli.support.errors import MedusaError
 
 from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES, RECIPES, WHOLE, Recipe
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES, RECIPES, TEACHER_TOP, WHOLE, Recipe
 from .recipe_file import RecipeFile, check_together
+from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from .streams.recipe import DRAFT_KINDS, RECIPE, STREAMS, StreamsRecipe
 from .text.text_recipe import TextRecipe
 
 TREE_NODES = 16
@@ -25,14 +27,15 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipe.KINDS and recipe.OBJECTIVES. file: what a recipe says besides kind, objective, heads and
-    draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
+    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES. file: what a recipe says besides kind,
+    objective, heads and draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
     generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
     generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers together with the heads, by `joint_strategy`, into a new model.
+    streams_layers: how many of the top layers streams run through; streams_recipe: how they are trained.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
@@ -58,12 +61,14 @@ class TrainOptions:
     joint_layers: int = DEFAULT_LAYERS
     joint_strategy: str = DEFAULT_STRATEGY
     adapter: Path | None = None
+    streams_layers: int = DEFAULT_STREAMS_LAYERS
+    streams_recipe: StreamsRecipe = RECIPE
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
     @property
     def recipe(self) -> Recipe:
-        """How the heads are trained."""
+        """How heads are trained; streams have streams_recipe."""
         return self.file.heads(self.kind)
 
     @property
@@ -73,7 +78,7 @@ class TrainOptions:
     @property
     def name(self) -> str:
         """Of the files in the work folder that go with these heads: other recipes leave them alone."""
-        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
+        if self.kind == STREAMS or (self.recipe == RECIPES[self.kind] and not self.whole_vocabulary):
             return self.kind
         digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
         return f"{self.kind}-{digest.hexdigest()[:8]}"
@@ -81,7 +86,12 @@ class TrainOptions:
     @property
     def keeps_teacher(self) -> bool:
         """Whether the teacher's distributions lie on the disk."""
-        return self.objective == "teacher" and self.recipe.teacher_top != WHOLE
+        return self.objective == "teacher" and self.teacher_top != WHOLE
+
+    @property
+    def teacher_top(self) -> int:
+        """As Recipe.teacher_top."""
+        return TEACHER_TOP if self.kind == STREAMS else self.recipe.teacher_top
 
     @property
     def heads_minutes(self) -> float:
@@ -106,19 +116,23 @@ class TrainOptions:
             "parallel": self.parallel,
             "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
+            "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
             "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for option, value, known in (
-            ("--kind", self.kind, KINDS),
+            ("--kind", self.kind, DRAFT_KINDS),
             ("--objective", self.objective, OBJECTIVES),
             ("--joint-strategy", self.joint_strategy, STRATEGIES),
         ):
             if value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
-        check_together(self.kind, self.objective, self.recipe, str(self.file.path))
+        if self.kind == STREAMS:
+            self._check_streams()
+        else:
+            check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
         if self.tokens is None and not self.minutes > 0:
@@ -144,6 +158,18 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
+
+    def _check_streams(self) -> None:
+        if of_heads := self.file.of_heads():
+            raise MedusaError(f"{self.file.path}: {of_heads[0]} is about heads, streams have none: leave it out")
+        if self.whole_vocabulary:
+            raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
+        if self.streams_layers < 1:
+            raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
+        if self.joint:
+            raise MedusaError("--joint trains heads with the model, not streams: choose another --kind")
+        if self.export_hf is not None:
+            raise MedusaError("--export-hf knows no layout for streams: leave it out, or choose another --kind")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:

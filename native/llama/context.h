@@ -24,8 +24,8 @@ struct ContextParams {
     Threads threads;
     bool unified = true;           // sequences share cells
     std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
-    bool states_alone = false;     // end_at_states() will be called
     bool tap_attention = false;    // and what the layers above it attend to
+    bool states_alone = false;     // end_at_states() will be called
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
@@ -101,8 +101,8 @@ class LlamaContext final : public CacheOps {
     StopPoll stop_;
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
-    bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> found_;
+    bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> row_;  // of logits, fetched
     int rows_ = 0;            // of the newest decode
 };

@@ -122,10 +122,10 @@ def refused(path: Path) -> str:
 
 
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
-    assert "joint training knows models of llama, qwen2, qwen3, gemma3, not of mamba" in refused(
+    assert "training of layers knows models of llama, qwen2, qwen3, gemma3, not of mamba" in refused(
         tiny_recurrent(tmp_path / "mamba.gguf")
     )
-    assert "llama.expert_count is 4: joint training knows no such layers" in refused(
+    assert "llama.expert_count is 4: training knows no such layers" in refused(
         tiny_base(tmp_path / "experts.gguf", experts=4)
     )
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
@@ -20,23 +24,45 @@ from ..options import TREE_NODES
 from ..report import record
 from ..report.messages import EVALUATION_NODES, TrainResult
 from ..text import sources
+from ..text.dataset import Span
 from .collect import CollectedText
 from .fitting import FittedHeads
 from .joint import JointResult
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
+from .streams import FittedStreams
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
 
 
-def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> TrainResult:
+class Ranking(Protocol):
+    """Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
+
+    def __call__(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]: ...
+
+
+def ranking(data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> Ranking:
+    """That of heads."""
+
+    def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
+        return rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output)
+
+    return rank
+
+
+def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
     halves, done = [], 0
     total = sum(span.length for span in (*data.split.build, *data.split.score))
     with phase(setup.options.console, "Measuring", "positions") as bar:
+
+        def on_rows(rows: int) -> None:
+            bar.update(done + rows, total)
+            setup.interrupt.check()
+
         for spans in (data.split.build, data.split.score):
-            halves.append(rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output))
+            halves.append(rank(spans, on_rows))
             done += sum(span.length for span in spans)
             bar.update(done, total)
     build, score = halves
@@ -56,13 +82,13 @@ def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: Prep
     )
 
 
-def write_heads(
+def content(
     setup: Setup, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads, result: TrainResult
-) -> None:
-    """The sidecar, or base and heads in one file."""
+) -> draft_heads.DraftHeads:
+    """What the file of heads will hold."""
     parts = head_parts(heads)
     whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
-    content = draft_heads.DraftHeads(
+    return draft_heads.DraftHeads(
         kind=parts.kind,
         blocks=parts.blocks,
         residuals=parts.residuals,
@@ -77,6 +103,10 @@ def write_heads(
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
     )
+
+
+def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
+    """The sidecar, or base and heads in one file."""
     if setup.options.sidecar:
         draft_heads.write_heads(setup.options.output, content)
         return
@@ -94,7 +124,7 @@ def write_record(
     text: CollectedText,
     data: DataSet,
     vocabulary: DraftVocabulary,
-    fitted: FittedHeads,
+    fitted: FittedHeads | FittedStreams,
     result: TrainResult,
     joint: JointResult | None,
 ) -> list[Path]:
@@ -127,7 +157,7 @@ def write_record(
     return written
 
 
-def _training_record(fitted: FittedHeads) -> dict[str, Any]:
+def _training_record(fitted: FittedHeads | FittedStreams) -> dict[str, Any]:
     plan, points = fitted.plan, fitted.points
     positions, seconds = fitted.steps * plan.batch, points[-1].seconds if points else 0.0
     return {

@@ -92,7 +92,7 @@ def train_jointly(
 ) -> JointResult:
     """All phases of it. Stopped after Ctrl-C, with everything saved."""
     begin = time.monotonic()
-    texts = _texts(corpus, data)
+    texts = whole_texts_of(corpus, data)
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
     backbone = _open_backbone(setup)
     with phase(setup.options.console, "Comparing layers", "tokens"):
@@ -112,8 +112,8 @@ def train_jointly(
     return _result(setup, backbone, model, texts["held"], data, rows, fit, found)
 
 
-def _texts(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
-    """Those to train on and those held out, with their prompts."""
+def whole_texts_of(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
+    """Those to train on ("train") and those held out ("held"), with their prompts."""
     prompts = corpus.prompts_by_row()
     held = list({span.start: span for span in (*data.split.build, *data.split.score)}.values())
     texts = {

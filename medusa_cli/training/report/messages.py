@@ -47,7 +47,7 @@ class TrainResult:
 def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    teacher = TEACHER_BYTES * options.recipe.teacher_top if options.keeps_teacher else 0
+    teacher = TEACHER_BYTES * options.teacher_top if options.keeps_teacher else 0
     what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
     say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
     if corpus.tokens:
