@@ -12,8 +12,9 @@
 namespace medusa {
 namespace {
 
-constexpr int cancelled = 2;                              // llama_decode()'s word for it
-constexpr std::string_view final_states = "result_norm";  // libllama's name of them; another: nothing is saved
+constexpr int cancelled = 2;  // llama_decode()'s word for it
+// libllama's name of them where they are wanted; where it has another one nothing is saved.
+constexpr std::string_view final_states = "result_embd_pooled";
 
 // Keys and values of one head.
 struct HeadSizes {
