@@ -37,7 +37,8 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     rcParams["svg.hashsalt"] = "joint"
     first = next(iter(found.values()))
     rules = list(dict.fromkeys(row["rule"] for row in first))
-    sizes = list(dict.fromkeys(row["nodes"] for row in first))
+    sizes = sorted({row["nodes"] for row in first})
+    highest = max(row["tokens_per_step"] for rows in found.values() for row in rows)
     figure = Figure(figsize=(3.6 * len(rules), 3.2), layout="constrained")
     panels = figure.subplots(1, len(rules), sharey=True, squeeze=False)[0]
     width = 0.8 / len(found)
@@ -52,7 +53,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
             axes.bar_label(bars, [f"{value:.2f}" if value else "" for value in values], fontsize=6, padding=2)
         axes.set_xticks(range(len(sizes)), [f"{size} nodes" for size in sizes], fontsize=9)
         axes.set_title(rule, loc="left", fontsize=10, fontweight="bold")
-        axes.set_ylim(1.0, None)
+        axes.set_ylim(1.0, highest + 0.1)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("tokens per step", fontsize=9)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found), frameon=False)
