@@ -77,6 +77,16 @@ auto guarded(Call&& call) {
     }
 }
 
+// Why there is none of `cells`, of which `wanted` were asked for.
+Error no_context(int cells, int wanted) {
+    if (const std::string reason = allocation_reason(); !reason.empty()) {
+        throw OutOfMemory("no memory for a context of " + std::to_string(cells) + " tokens" + reason +
+                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+    }
+    return Error("cannot make a context of " + std::to_string(wanted) + " tokens" + log_reason() +
+                 ": lower --ctx-size or choose other cache types");
+}
+
 }  // namespace
 
 // Arrays of one llama_batch, reused from step to step.
@@ -139,10 +149,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.abort_callback_data = this;
     const auto place = ggml_backend_dev_type(model_->output_device());
     if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
-        // Asked before each node; false after one whose values were asked for ends the computation there.
-        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
-            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
-        };
+        p.cb_eval = goes_on;
         p.cb_eval_user_data = this;
     }
     std::vector<llama_sampler_seq_config> samplers;
@@ -154,14 +161,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
     context_ = llama_init_from_model(model_->handle(), p);
-    if (const std::string reason = allocation_reason(); !context_ && !reason.empty()) {
-        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
-                          ": lower --ctx-size or -ngl, or choose smaller cache types");
-    }
-    if (!context_) {
-        throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
-                    ": lower --ctx-size or choose other cache types");
-    }
+    if (!context_) throw no_context(static_cast<int>(p.n_ctx), params.context_size);
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
@@ -172,6 +172,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
                     "): use --no-spec, or leave the cache types and kernels as they are");
     }
+}
+
+// libllama asks before each node of a graph; false after one whose values were asked for ends the computation there.
+bool LlamaContext::goes_on(ggml_tensor* node, bool ask, void* self) {
+    return ask && static_cast<LlamaContext*>(self)->ends_at_states_ && ggml_get_name(node) == final_states;
 }
 
 LlamaContext::~LlamaContext() {
