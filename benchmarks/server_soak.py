@@ -157,8 +157,10 @@ def main() -> int:
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--cache-memory", type=int, default=400, help="MiB; little, so that caches are full early")
     options = parser.parse_args()
-    command = [sys.executable, "-m", "medusa_cli", "serve", options.model, "--port", "0"]
+    cache = str(options.cache_memory)
+    command = [sys.executable, "-m", "medusa_cli", "serve", options.model, "--port", "0", "--cache-memory", cache]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"at (http://\S+?): ", process.stderr.readline())

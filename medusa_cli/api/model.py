@@ -109,11 +109,11 @@ class Model(Asked):
 
     def close(self) -> None:
         """Ends what is under way and gives the memory back. Sessions of the model are closed, too."""
-        self.cancel()
         from medusa_cli.decoding import runtime
 
+        self.cancel()
         self._turns.wait_empty()
-        if not self._first.is_closed:
+        if not self._first.closed:
             # What recycling learned is kept, where the option `history` asks for it.
             with runtime.keeping(self._first._open(), self._console):
                 pass

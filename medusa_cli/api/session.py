@@ -119,10 +119,6 @@ class Session(Asked):
             raise MedusaError("this model, or this session of it, is closed")
         return self._engine
 
-    @property
-    def is_closed(self) -> bool:
-        return self._engine is None
-
     def cancel(self) -> None:
         """From any thread: ends this session's answers, the one under way and those that wait, as "cancelled"."""
         self._turns.cancel_all(self)

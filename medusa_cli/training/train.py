@@ -62,8 +62,7 @@ def _run_phases(
         check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
-    if options.joint:
-        joint.check_model(setup)
+    found = joint.check_model(setup) if options.joint else None
     if options.kind == STREAMS:
         streams.check_model(setup)
     plan_time = streams.plan_time if options.kind == STREAMS else planning.plan_time
@@ -80,21 +79,25 @@ def _run_phases(
         data = streams.measured(drafted, data)
         result = finish.measure(setup, data, drafted.rank)
         finish.write_heads(setup, streams.content(setup, vocabulary, drafted, result))
-        return result, finish.write_record(setup, text, data, vocabulary, drafted, result, None)
+        return result, finish.write_record(setup, text, data, vocabulary, drafted, result, None, None)
 
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
     plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
-    trained, changed = fitted.heads, None
-    if options.joint:
-        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted)
+    trained, changed, alone = fitted.heads, None, None
+    if found is not None:
+        seconds += fitted.seconds
+        if options.heads_first:
+            alone = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained)).by_size
+        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
         setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
     result = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained))
     finish.write_heads(setup, finish.content(setup, vocabulary, rows, trained, result))
-    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
+    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed, alone)
     if changed is not None:
         joint.finish(setup, changed)
+        finish.say_gain(setup, alone, result)
     return result, written
 
 

@@ -61,6 +61,20 @@ bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     return kernels::serves_attention(params.type_k, params.type_v, size.key, size.value) && !model.is_recurrent();
 }
 
+// Throws Error, OutOfMemory where it does not fit.
+llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
+    llama_context* made = llama_init_from_model(model.handle(), p);
+    if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
+        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
+                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+    }
+    if (!made) {
+        throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason() +
+                    ": lower --ctx-size or choose other cache types");
+    }
+    return made;
+}
+
 // On a device the processor's threads have little to do.
 Threads threads_for(const LlamaModel& model, Threads wanted) {
     wanted.adapt &= ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
@@ -75,16 +89,6 @@ auto guarded(Call&& call) {
     } catch (const std::exception& failure) {
         throw Error(std::string("the device failed (") + failure.what() + "): start again, or use --device none");
     }
-}
-
-// Why there is none of `cells`, of which `wanted` were asked for.
-Error no_context(int cells, int wanted) {
-    if (const std::string reason = allocation_reason(); !reason.empty()) {
-        throw OutOfMemory("no memory for a context of " + std::to_string(cells) + " tokens" + reason +
-                          ": lower --ctx-size or -ngl, or choose smaller cache types");
-    }
-    return Error("cannot make a context of " + std::to_string(wanted) + " tokens" + log_reason() +
-                 ": lower --ctx-size or choose other cache types");
 }
 
 }  // namespace
@@ -160,8 +164,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_samplers = samplers.size();
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
-    context_ = llama_init_from_model(model_->handle(), p);
-    if (!context_) throw no_context(static_cast<int>(p.n_ctx), params.context_size);
+    context_ = made_context(*model_, p);
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);

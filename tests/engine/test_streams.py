@@ -22,8 +22,10 @@ from stream_numpy import Base, NumpyStreams
 from medusa_cli import native
 from medusa_cli.decoding import lossless
 
-EXACT, PACKED = 2e-3, 2.5e-2
-"""Relative error of the logits: F16 caches and adapters; and where products round to 8 bits."""
+OURS = native.kernel_info()["selected"] is not None
+EXACT, LONG, PACKED = (2e-3, 2e-3, 2.5e-2) if OURS else (1.5e-2, 0.1, 2.5e-2)
+"""Relative error of the logits: F16 caches and adapters; behind a long text, where llama.cpp's own attention adds up in
+F16; and where products round to 8 bits."""
 Q8_0 = 7
 LAYERS = 7
 TEXT = np.random.default_rng(3).integers(3, BASE_VOCAB, 400).tolist()
@@ -36,7 +38,7 @@ class Case:
         self.path, self.streams = path, streams
         self.file = path.with_suffix(".streams.gguf")
         write_heads(self.file, streams)
-        self.model = native.Model(str(path), n_gpu_layers=0, repack=repack)
+        self.model = native.Model(str(path), repack=repack)
         self.heads = native.Heads(self.model, str(self.file))
         self.numpy = NumpyStreams(Base(path), streams)
         self.states = native.StatesReader(self.model, 5000, tap_layer=streams.first_layer - 1, n_threads=1)
@@ -92,7 +94,7 @@ def test_a_long_context(case: Case) -> None:
     short = replace(case.streams, first_layer=LAYERS - 1, layers=1, adapters=case.streams.adapters[:1])
     one = Case(case.path, short, repack=False)
     reader = native.StreamReader(one.model, one.heads, len(text))
-    assert deviation(reader.probabilities(text), one.logits(text)) < EXACT
+    assert deviation(reader.probabilities(text), one.logits(text)) < LONG
 
 
 @st.composite

@@ -55,9 +55,9 @@ def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
     """The same streams, scales being 1."""
     recipe = replace(RECIPE, rank=made.rank, alpha=made.alpha, root=made.root_scale is not None)
     streams = Streams(top, len(made.embedding), recipe)
-    streams.embedding.copy_(torch.from_numpy(made.embedding))
+    streams.embedding.copy_(torch.from_numpy(np.array(made.embedding)))
     if streams.root is not None:
-        streams.root.copy_(torch.from_numpy(np.asarray(made.root_scale)))
+        streams.root.copy_(torch.from_numpy(np.array(made.root_scale)))
     for layer, adapters in zip(top.layers, made.adapters, strict=True):
         for name, stored in adapters.items():
             pair = zip(streams.adapters.matrices(f"blk.{layer.number}.{name}"), stored, strict=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -112,7 +114,10 @@ class Layer(nn.Module):
 
 
 class TopLayers(nn.Module):
-    """The layers from `first` on and the final norm."""
+    """The layers from `first` on and the final norm.
+
+    embeddings [V, hidden]: what the first layer of all reads, with the model's own scale; None where that is no part.
+    """
 
     def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
         super().__init__()
@@ -121,6 +126,9 @@ class TopLayers(nn.Module):
         for layer in self.layers:
             layer.to_device(device)
         self.output_norm = torch.from_numpy(tensors.load("output_norm.weight")).to(device)
+        self.embeddings: NDArray[np.float32] | None = None
+        if first == 0:
+            self.embeddings = tensors.load("token_embd.weight") * np.float32(shape.embedding_scale)
         self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
 
     def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:

@@ -15,6 +15,7 @@ from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support.progress import phase
 
+from ..backbone import checkpoint
 from ..heads import export
 from ..heads.layers import Heads
 from ..heads.ranking import rank_texts
@@ -22,7 +23,7 @@ from ..heads.weights import WEIGHT_TYPE, head_parts
 from ..leftovers import SCRATCH
 from ..options import TREE_NODES
 from ..report import record
-from ..report.messages import EVALUATION_NODES, TrainResult
+from ..report.messages import EVALUATION_NODES, TrainResult, say
 from ..text import sources
 from ..text.dataset import Span
 from .collect import CollectedText
@@ -127,8 +128,12 @@ def write_record(
     fitted: FittedHeads | FittedStreams,
     result: TrainResult,
     joint: JointResult | None,
+    alone: dict[int, float] | None,
 ) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for.
+
+    alone: tokens per step by nodes of the heads before joint training, where they were trained before it.
+    """
     options, base = setup.options, setup.base
     document = {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
@@ -145,16 +150,40 @@ def write_record(
         },
         "draft_vocabulary": vocabulary.choice.as_json(),
         "training": _training_record(fitted),
-        "joint": joint.as_json() if joint is not None else None,
+        "joint": {**joint.as_json(), "heads_alone": _by_nodes(alone)} if joint is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
-        "tokens_per_step": {str(nodes): value for nodes, value in result.by_size.items()},
+        "tokens_per_step": _by_nodes(result.by_size),
     }
     written = record.write(document, options.output)
     if options.export_hf is not None:
-        written += export.export_heads(options.output, base, options.export_hf)
+        written += _export(setup, options.export_hf)
     return written
+
+
+def _by_nodes(values: dict[int, float] | None) -> dict[str, float] | None:
+    return None if values is None else {str(nodes): value for nodes, value in values.items()}
+
+
+def say_gain(setup: Setup, alone: dict[int, float] | None, result: TrainResult) -> None:
+    """Whether joint training paid: the same heads before it, on the model as it was."""
+    if alone is None:
+        return
+    before, after = alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
+    say(
+        setup.options.console,
+        f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the heads "
+        f"alone on the unchanged model{'' if after > before else ': joint training did not pay, keep those'}",
+    )
+
+
+def _export(setup: Setup, folder: Path) -> list[Path]:
+    """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
+    output = setup.options.output
+    if setup.options.joint and setup.options.kind == "medusa":
+        return checkpoint.write(setup.base.path, *export.medusa_blocks(output), folder)
+    return export.export_heads(output, setup.base, folder)
 
 
 def _training_record(fitted: FittedHeads | FittedStreams) -> dict[str, Any]:

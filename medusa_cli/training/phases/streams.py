@@ -81,13 +81,13 @@ def check_model(setup: Setup) -> DecoderShape:
 def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
     """As planning.plan_time()."""
     options = setup.options
-    if options.tokens is not None:
+    if options.minutes is None:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
         vocabulary = min(options.draft_vocab or ASSUMED_VOCABULARY, setup.base.n_vocab)
     top = _open_layers(setup)
     rate = measure_rate(top, _unplanned(setup, top, ""), vocabulary, setup.device)
-    return Schedule(None, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    return Schedule(options.tokens, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
 def train(
@@ -162,7 +162,8 @@ def _compare(setup: Setup, model: native.Model, top: TopLayers, texts: list[Whol
         return
     output = torch.from_numpy(output_rows(setup.base, np.arange(setup.base.n_vocab))).to(setup.device)
     with phase(setup.options.console, "Comparing layers", "tokens"):
-        found = parity.check(model, top, output, [text.fed.tolist() for text in texts], setup.options.threads)
+        shown, allowed = [text.fed.tolist() for text in texts], parity.tolerance(BaseTensors(setup.base.path))
+        found = parity.check(model, top, output, shown, setup.options.threads, allowed)
     last = top.first + len(top.layers) - 1
     same = f"as in the engine on {found.agreement:.1%} of {found.tokens} tokens"
     say(setup.options.console, f"Layers {top.first} to {last} in torch: {same}")
@@ -210,7 +211,10 @@ def _plan(setup: Setup, top: TopLayers, data: StreamsData, schedule: Schedule, s
     examples, options = data.examples, setup.options
     digest = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes()).hexdigest()
     plan = _unplanned(setup, top, digest)
-    path, asked = setup.folder / f"{STREAMS}.plan.json", {**asdict(plan), **options.asked_amount()}
+    path, asked = (
+        setup.folder / f"{STREAMS}.plan.json",
+        {**asdict(plan), "tokens": options.tokens, "minutes": options.minutes},
+    )
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
