@@ -159,10 +159,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.abort_callback_data = this;
     const auto place = ggml_backend_dev_type(model_->output_device());
     if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
-        // Asked before each node; false after one whose values were asked for ends the computation there.
-        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
-            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
-        };
+        p.cb_eval = goes_on;
         p.cb_eval_user_data = this;
     }
     std::vector<llama_sampler_seq_config> samplers;
@@ -184,6 +181,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
                     "): use --no-spec, or leave the cache types and kernels as they are");
     }
+}
+
+// libllama asks before each node of a graph; false after one whose values were asked for ends the computation there.
+bool LlamaContext::goes_on(ggml_tensor* node, bool ask, void* self) {
+    return ask && static_cast<LlamaContext*>(self)->ends_at_states_ && ggml_get_name(node) == final_states;
 }
 
 LlamaContext::~LlamaContext() {
