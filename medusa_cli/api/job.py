@@ -21,8 +21,16 @@ OnPieces = Callable[[list[Piece]], None]
 class Job:
     """What is to be answered; its place in the queue is kept from the beginning."""
 
-    def __init__(self, owner: object, engine: Engine, turns: Turns, tokens: list[int], settings: Settings) -> None:
-        """MedusaError where the engine cannot answer that."""
+    def __init__(
+        self,
+        owner: object,
+        engine: Engine,
+        turns: Turns,
+        tokens: list[int],
+        settings: Settings,
+        on_end: Callable[[list[int]], None],
+    ) -> None:
+        """on_end gets the tokens that are cached then. MedusaError where the engine cannot answer that."""
         with in_python_names():
             engine.check(tokens, settings)
         self.seed = settings.pick_seed()
@@ -31,6 +39,7 @@ class Job:
         self._turn = Turn(owner, engine.session.cancel)
         self._tokens = tokens
         self._settings = settings
+        self._on_end = on_end
         turns.join(self._turn)
 
     def run(self, on_pieces: OnPieces | None = None) -> Answer:
@@ -52,14 +61,17 @@ class Job:
             if self._turn.cancelled or not threading.main_thread().is_alive():
                 self._engine.session.cancel()
 
-        with in_python_names():
-            generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step)
+        try:
+            with in_python_names():
+                generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step)
+        finally:
+            self._on_end(self._engine.session.cached_tokens)
         return Answer.of(generation, self.seed, answered)
 
     def cancel(self) -> None:
         """From any thread: the answer ends within one step, or does not begin."""
         self._turns.cancel(self._turn)
 
-    def abandon(self) -> None:
-        """Gives the place in the queue back, of a job that will not run."""
-        self._turns.leave(self._turn)
+    def __del__(self) -> None:
+        if hasattr(self, "_on_end"):
+            self._turns.leave(self._turn)

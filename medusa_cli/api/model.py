@@ -55,6 +55,15 @@ class Model(Asked):
         self._first = Session(engine, self._turns)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet([self._first])
 
+    def __repr__(self) -> str:
+        if self._first.closed:
+            return f"<Model {self.name!r}, closed>"
+        plan = self._first._open().plan
+        heads = plan.heads is not None or plan.draft_model is not None
+        parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
+        drafts = ", ".join(parts + ["lookahead"] * (plan.lookahead is not None)) or "nothing"
+        return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {drafts}>"
+
     def _session(self) -> Session:
         return self._first
 
@@ -62,6 +71,11 @@ class Model(Asked):
     def n_ctx(self) -> int:
         """Tokens that prompt and answer may have together."""
         return self._first.n_ctx
+
+    @property
+    def own_session(self) -> Session:
+        """The one in which the model itself answers."""
+        return self._first
 
     def session(self) -> Session:
         """Another conversation on the same weights, with a context of its own."""
@@ -95,8 +109,14 @@ class Model(Asked):
 
     def close(self) -> None:
         """Ends what is under way and gives the memory back. Sessions of the model are closed, too."""
+        from medusa_cli.decoding import runtime
+
         self.cancel()
         self._turns.wait_empty()
+        if not self._first.closed:
+            # What recycling learned is kept, where the option `history` asks for it.
+            with runtime.keeping(self._first._open(), self._console):
+                pass
         for session in list(self._sessions):
             session.close()
 

@@ -74,6 +74,7 @@ class Session(Asked):
     def __init__(self, engine: Engine, turns: Turns) -> None:
         self._engine: Engine | None = engine
         self._turns = turns
+        self._cached: list[int] = []
 
     def _session(self) -> Session:
         return self
@@ -90,19 +91,28 @@ class Session(Asked):
 
     @property
     def cached_tokens(self) -> list[int]:
-        """What it has decoded. A prompt that begins with the same tokens goes on behind them."""
-        return self._open().session.cached_tokens
+        """What it had decoded after its newest answer; a prompt that begins with these tokens goes on behind them."""
+        self._open()
+        return list(self._cached)
 
     def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: AnswerArguments) -> Job:
         """The answer to be, with its place in the queue. MedusaError for bad arguments."""
         engine = self._open()
         chosen = arguments.answer_settings(options)
-        return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen)
+        return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen, self._keep)
+
+    def _keep(self, cached: list[int]) -> None:
+        self._cached = cached
 
     def tokens_of(self, asked: Prompt, tools: Tools | None, raw: bool) -> list[int]:
         """Token ids of a prompt."""
         with arguments.in_python_names():
             return prompt.tokens_of(self._open(), asked, tools, raw)
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory was given back."""
+        return self._engine is None
 
     def _open(self) -> Engine:
         if self._engine is None:

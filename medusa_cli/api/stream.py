@@ -29,11 +29,7 @@ def _start(job: Job, put: Callable[[Found], None]) -> None:
             end = error
         put(end)
 
-    try:
-        threading.Thread(target=work, name="medusa answer").start()
-    except BaseException:
-        job.abandon()
-        raise
+    threading.Thread(target=work, name="medusa answer").start()
 
 
 class _Reader:
@@ -85,15 +81,22 @@ class Stream(_Reader):
             if self._end is not None:
                 self._ended()
                 raise StopIteration
-            self._take(self._queue.get())
+            self._take(self._get())
         return self._ready.popleft()
 
     @property
     def answer(self) -> Answer:
         """The whole answer; waits for its end. Pieces that were not read can still be read."""
         while self._end is None:
-            self._take(self._queue.get())
+            self._take(self._get())
         return self._ended()
+
+    def _get(self) -> Found:
+        try:
+            return self._queue.get()
+        except BaseException:  # Ctrl-C: a traceback may keep the stream alive
+            self.cancel()
+            raise
 
     def close(self) -> None:
         """cancel(), as iterators call it."""
@@ -117,7 +120,7 @@ class AsyncStream(_Reader):
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError as error:
-            job.abandon()
+            job.cancel()
             raise MedusaError("there is no running event loop: await it in a coroutine, or use stream()") from error
         found: asyncio.Queue[Found] = asyncio.Queue()
         self._queue = found

@@ -15,6 +15,7 @@ class Turn:
         self.owner = owner
         self.interrupt = interrupt
         self.cancelled = False
+        self.waited_for = False
 
 
 class Turns:
@@ -41,6 +42,7 @@ class Turns:
         """Waits until it is first in the queue. False: it was cancelled before."""
         try:
             with self._changed:
+                turn.waited_for = True
                 self._changed.wait_for(lambda: turn.cancelled or self._queue[0] is turn)
             yield not turn.cancelled
         finally:
@@ -62,6 +64,8 @@ class Turns:
             # The lock is held: no other turn can have begun meanwhile, which would be interrupted in its place.
             if self._queue and self._queue[0] is turn:
                 turn.interrupt()
+            if not turn.waited_for and turn in self._queue:
+                self._queue.remove(turn)  # perhaps nobody ever comes for it
         self._changed.notify_all()
 
     def wait_empty(self) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from medusa_cli.decoding.options import MAX_SEED, ModelArgument
-from medusa_cli.training.backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy
-from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
+from medusa_cli.training.backbone.recipe import ALL_LAYERS, DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy, Warmup
+from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
+from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from medusa_cli.training.streams.recipe import DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.recipe_file import RecipeFile
@@ -30,25 +32,71 @@ def train(
     ] = None,
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
-        Kind,
-        typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
+        DraftKind,
+        typer.Option(
+            "--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts), hydra++ or streams."
+        ),
     ] = DEFAULT_KIND,
+    streams_layers: Annotated[
+        int, typer.Option("--streams-layers", min=1, hidden=True, help="Layers that streams run through, from the top.")
+    ] = DEFAULT_STREAMS_LAYERS,
     joint: Annotated[
         bool,
         typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
     ] = False,
     joint_layers: Annotated[
-        int, typer.Option("--joint-layers", min=1, hidden=True, help="Layers trained with --joint, from the top.")
-    ] = DEFAULT_LAYERS,
+        str,
+        typer.Option(
+            "--joint-layers",
+            metavar="N",
+            hidden=True,
+            help="Layers trained with --joint, from the top: a number, or all.",
+        ),
+    ] = str(DEFAULT_LAYERS),
     joint_strategy: Annotated[
         Strategy,
         typer.Option(
             "--joint-strategy",
             metavar="WHAT",
             hidden=True,
-            help="distill: the layers keep the model's own probabilities; truth: they learn the text.",
+            help="distill: the layers keep the model's own probabilities; truth: they learn the text; direct: truth "
+            "without warm-up and with one rate.",
         ),
     ] = DEFAULT_STRATEGY,
+    joint_warmup: Annotated[
+        Warmup | None,
+        typer.Option(
+            "--joint-warmup",
+            metavar="WHAT",
+            hidden=True,
+            help="heads: they are trained alone first; sine: their loss comes in slowly; both or none; default: the "
+            "strategy's.",
+        ),
+    ] = None,
+    joint_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-rate", metavar="X", hidden=True, help="Learning rate of the layers; default: the strategy's."
+        ),
+    ] = None,
+    joint_heads_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-heads-rate",
+            metavar="X",
+            hidden=True,
+            help="That of the heads, so many times as high; default: the strategy's.",
+        ),
+    ] = None,
+    joint_weight: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-weight",
+            metavar="X",
+            hidden=True,
+            help="Weight of the heads' loss beside the layers' own; default: the strategy's.",
+        ),
+    ] = None,
     adapter: Annotated[
         Path | None,
         typer.Option(
@@ -72,8 +120,11 @@ def train(
     ] = DEFAULT_OBJECTIVE,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="Time for everything: text generation and training.")
-    ] = 60,
+        float | None,
+        typer.Option(
+            "--minutes", min=0.1, show_default="60", help="Time for everything: text generation and training."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
@@ -143,9 +194,14 @@ def train(
             sidecar=sidecar or output is None,
             kind=file.option("kind", kind),
             joint=joint,
-            joint_layers=joint_layers,
+            joint_layers=_layers(joint_layers),
             joint_strategy=joint_strategy,
+            joint_warmup=joint_warmup,
+            joint_rate=joint_rate,
+            joint_heads_rate=joint_heads_rate,
+            joint_weight=joint_weight,
             adapter=adapter,
+            streams_layers=streams_layers,
             objective=file.option("objective", objective),
             heads=file.option("heads", heads),
             minutes=minutes,
@@ -163,6 +219,17 @@ def train(
             console=messages,
         )
     )
+
+
+def _layers(text: str) -> int | None:
+    """None: all of them."""
+    from medusa_cli.support.errors import MedusaError
+
+    if text == ALL_LAYERS:
+        return None
+    if not text.isdecimal():
+        raise MedusaError(f"--joint-layers {text}: not a number, choose at least 1, or {ALL_LAYERS}")
+    return int(text)
 
 
 def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:

@@ -17,7 +17,9 @@ from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import heads, references
+from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,11 +184,24 @@ def _open(
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
+        _check_cache(model, options)
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, loaded, plan, options, small)
     kept = _recall(model, session, plan, console) if draft.history else None
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
     return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept)
+
+
+def _check_cache(model: native.Model, options: EngineOptions) -> None:
+    """MedusaError for a context that this machine could not hold at all: filling its memory would end the process."""
+    total, _ = machine.memory()
+    types = options.cache_type_k.value, options.cache_type_v.value
+    needed = _cache_bytes(model.path, offload.Context(options.ctx_size, *types))
+    if not model.gpu and total is not None and needed > total:
+        raise MedusaError(
+            f"a context of {options.ctx_size} tokens takes {size(needed)}, this machine has {size(total)}: "
+            "give a smaller -c"
+        )
 
 
 def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:

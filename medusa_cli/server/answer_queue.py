@@ -10,14 +10,14 @@ import contextlib
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from medusa_cli.server import engine
 from medusa_cli.server.engine import Answer, Options, Piece
-from medusa_cli.server.errors import ApiError
+from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
@@ -43,8 +43,15 @@ class Job:
 class AnswerQueue:
     """Answers one job at a time. Clients take turns; the jobs of one client are first come, first served."""
 
-    def __init__(self, pool: SessionPool, most_waiting: int = DEFAULT_WAITING) -> None:
+    def __init__(
+        self,
+        pool: SessionPool,
+        most_waiting: int = DEFAULT_WAITING,
+        on_end: Callable[[Answer], None] = lambda answer: None,
+    ) -> None:
+        """on_end: told of each answer, also of those that nobody reads any more; on the event loop."""
         self._pool = pool
+        self._on_end = on_end
         self._most = most_waiting
         self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
         self._arrived = asyncio.Event()
@@ -74,7 +81,7 @@ class AnswerQueue:
     def submit(self, job: Job) -> None:
         """ApiError 429 when too many wait, 503 when the server is about to end."""
         if self._closed:
-            raise ApiError(503, "the server is shutting down", code="shutting_down")
+            raise shutting_down()
         is_idle = self.running is None and not self._waiting
         if self.waiting >= self._most and not is_idle:
             raise ApiError(
@@ -110,7 +117,7 @@ class AnswerQueue:
         """No more jobs: those that wait are refused, the running one goes on."""
         self._closed = True
         for job in [job for jobs in self._waiting.values() for job in jobs]:
-            job.events.put_nowait(ApiError(503, "the server is shutting down", code="shutting_down"))
+            job.events.put_nowait(shutting_down())
         self._waiting.clear()
         self._arrived.set()
 
@@ -135,10 +142,12 @@ class AnswerQueue:
             self.running = job
             begun = time.monotonic()
             try:
-                await loop.run_in_executor(self._thread, self._answer, job)
+                answer = await loop.run_in_executor(self._thread, self._answer, job)
             finally:
                 job.done = True
                 self.running = None
+            if answer is not None:
+                self._on_end(answer)
             spent = time.monotonic() - begun
             self._usual_seconds = spent if self._usual_seconds is None else 0.8 * self._usual_seconds + 0.2 * spent
 
@@ -156,14 +165,18 @@ class AnswerQueue:
             self._waiting[client] = jobs  # behind all others
         return job
 
-    def _answer(self, job: Job) -> None:
+    def _answer(self, job: Job) -> Answer | None:
         """On the engine's thread: never raises, what went wrong is the job's last event."""
         try:
-            if not job.dropped:
-                job.work = self._pool.take(job.prompt).job(job.prompt, None, False, job.options)
-                self._tell(job, job.work.run(lambda pieces: self._tell(job, list(pieces))))
+            if job.dropped:
+                return None
+            job.work = self._pool.take(job.prompt).job(job.prompt, None, False, job.options)
+            answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
         except BaseException as error:
             self._tell(job, error)
+            return None
+        self._tell(job, answer)
+        return answer
 
     def _tell(self, job: Job, event: Any) -> None:
         assert self._loop is not None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import format_sse_event
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from medusa_cli import __version__
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.engine import Answer, Engine, Options, Piece
-from medusa_cli.server.errors import ApiError
+from medusa_cli.server.engine import Engine, Options, Piece
+from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import Guards
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
@@ -45,13 +45,30 @@ class Limits:
     body_bytes: int = MOST_BODY_BYTES
 
 
+class EventStream(StreamingResponse):
+    """on_end is called however it ends, also where the client left before the first event."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        super().__init__(events)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
 class Server:
     """What the endpoints share. defaults: sampling where a request says nothing."""
 
     def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
-        self.queue = AnswerQueue(SessionPool(engine, limits.cache_bytes), limits.waiting)
+        pool = SessionPool(engine, limits.cache_bytes)
+        self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(
             lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions
         )
@@ -76,8 +93,7 @@ class Server:
     async def _answer(self, body: Sampled, request: Request, shape: Shape, job: Job) -> Response:
         self.queue.submit(job)
         if body.stream:
-            events = self._stream(shape, job, body.wants_usage)
-            return StreamingResponse(events, media_type="text/event-stream")
+            return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
@@ -97,44 +113,39 @@ class Server:
                 if isinstance(found, Sequence):
                     pieces += found
                     continue
-                return _json(shape.whole(self._ended(found), pieces))
+                if found.stop_reason == "cancelled":
+                    raise shutting_down()
+                return _json(shape.whole(found, pieces))
         finally:
             leaving.cancel()
             self.queue.drop(job)
 
     async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events; the generator is closed when the client leaves, which ends the answer."""
-        try:
-            for chunk in shape.opening():
-                yield _event(chunk)
-            while True:
-                try:
-                    event = await asyncio.wait_for(job.events.get(), PING_SECONDS)
-                except asyncio.TimeoutError:
-                    yield format_sse_event(comment="waiting")
-                    continue
-                if isinstance(event, BaseException):
-                    yield _event(self._reported(event).body())
-                    return
-                if isinstance(event, Sequence):
-                    if (part := shape.step(event)) is not None:
-                        yield _event(part)
-                    continue
-                for chunk in shape.closing(self._ended(event)):
-                    yield _event(chunk)
-                if with_usage:
-                    yield _event(shape.usage_chunk(event))
-                yield format_sse_event(data_str="[DONE]")
+        """Server-sent events."""
+        for chunk in shape.opening():
+            yield _event(chunk)
+        while True:
+            try:
+                event = await asyncio.wait_for(job.events.get(), PING_SECONDS)
+            except asyncio.TimeoutError:
+                yield format_sse_event(comment="waiting")
+                continue
+            if isinstance(event, BaseException):
+                yield _event(self._reported(event).body())
                 return
-        finally:
-            self.queue.drop(job)
-
-    def _ended(self, answer: Answer) -> Answer:
-        """A whole answer, counted. ApiError for one that the shutdown cut short."""
-        self.metrics.count(answer)
-        if answer.stop_reason == "cancelled":
-            raise ApiError(503, "the server is shutting down", code="shutting_down")
-        return answer
+            if isinstance(event, Sequence):
+                if (part := shape.step(event)) is not None:
+                    yield _event(part)
+                continue
+            if event.stop_reason == "cancelled":
+                yield _event(shutting_down().body())
+                return
+            for chunk in shape.closing(event):
+                yield _event(chunk)
+            if with_usage:
+                yield _event(shape.usage_chunk(event))
+            yield format_sse_event(data_str="[DONE]")
+            return
 
     def _reported(self, error: BaseException) -> ApiError:
         """What the client is told; the rest goes to the log."""

@@ -48,6 +48,11 @@ def wrong(message: str, param: str | None = None, code: str | None = None) -> Ap
     return ApiError(400, message, param=param, code=code)
 
 
+def shutting_down() -> ApiError:
+    """The server is about to end: 503."""
+    return ApiError(503, "the server is shutting down", code="shutting_down")
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """What a client is told of `error`. Paths and internals stay here: a log has them, a client does not."""
     if isinstance(error, ApiError):

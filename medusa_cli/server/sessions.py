@@ -30,7 +30,7 @@ class SessionPool:
     def __init__(self, engine: Engine, budget: int = DEFAULT_BUDGET) -> None:
         self._engine = engine
         self._budget = budget
-        self._sessions: list[Session] = []  # the most recently used last
+        self._sessions = [engine.own_session]  # the most recently used last
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -49,16 +49,14 @@ class SessionPool:
         return chosen
 
     def _chosen(self, prompt: list[int]) -> Session:
-        best: Session | None = None
-        used = lost = -1
+        best, used, lost = self._sessions[0], -1, 0
         for session in self._sessions:
             cached = list(session.cached_tokens)
             common = common_prefix(cached, prompt)
             if common > used:
                 best, used, lost = session, common, len(cached) - common
-        if best is not None and (lost <= used or used >= len(prompt) - 1 or self._is_full(best)):
-            return best
-        return self._engine.session()
+        is_asked_again = used >= len(prompt) - 1
+        return best if lost <= used or is_asked_again or self._is_full(best) else self._engine.session()
 
     def _is_full(self, like: Session) -> bool:
         """Whether one more session of that size is beyond the budget."""

@@ -102,6 +102,10 @@ class RecipeFile:
         changes: dict[str, Any] = {key: WHOLE if value == ALL else value for key, value in self._of(Recipe).items()}
         return replace(RECIPES[kind], **changes)
 
+    def of_heads(self) -> list[str]:
+        """The keys that say how heads are made."""
+        return list(self._of(Recipe))
+
     def text(self) -> TextRecipe:
         return replace(TextRecipe(), **self._of(TextRecipe))
 

@@ -167,6 +167,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     const auto tail = make_tail(heads, plan, context.context_size, facts);
     context.tail = tail;
     context.pads = plan.dynamic || plan.lookup;
+    context.states_alone = needs.all_states;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
     const AttentionTap* attention = nullptr;
     const auto make_target = [&](const TreeBounds& bounds) {

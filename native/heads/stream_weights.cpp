@@ -5,6 +5,7 @@
 
 #include "base/quantize.h"
 #include "heads/expected_tensor.h"
+#include "kernels/buffer_type.h"
 
 namespace medusa {
 namespace {
@@ -18,6 +19,7 @@ constexpr const char* known_parts[] = {
     "attn_output.bias", "ffn_norm.weight", "ffn_gate.weight",    "ffn_up.weight",      "ffn_down.weight"};
 
 constexpr float largest_half = 65504.0f;
+constexpr size_t width_step = 32;
 
 template <typename Range>
 bool holds(const Range& range, const std::string& value) {
@@ -32,23 +34,34 @@ std::string block(int number, const std::string& rest) {
 
 StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, const HeadsMetadata& metadata,
                              ggml_backend_dev_t device)
-    : model_(model), file_(file), params_(metadata.streams), base_(model.tensors()) {
+    : model_(model), file_(file), params_(metadata.streams), device_(device), base_(model.tensors()) {
     const int64_t h = model.embedding_size();
     find_layers();
     find_output_norm();
     embeddings_ = numbers(stream_embedding, {h, metadata.head_count});
     if (params_.root) root_scale_ = numbers(stream_root_scale, {h});
-    if (params_.rank == 0) return;
-    context_.reset(ggml_init({8 * layers_.size() * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    if (params_.rank > 0) load_adapters();
+}
+
+void StreamWeights::load_adapters() {
+    const auto context = [&] {
+        return ggml_init({8 * layers_.size() * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
+    };
+    context_.reset(context());
+    packed_context_.reset(context());
     for (int layer = 0; layer < params_.layers; ++layer) declare_adapters(layer);
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(device)));
-    if (!buffer_) {
-        throw OutOfMemory("no memory for the adapters of " + file.path() + " on " + ggml_backend_dev_name(device) +
-                          ": lower -ngl");
-    }
-    for (const auto& [tensor, values] : uploads_) {
-        ggml_backend_tensor_set(tensor, values.data(), 0, values.size() * sizeof(ggml_fp16_t));
-    }
+    const auto place = [&](ggml_context* tensors, ggml_backend_buffer_type_t type) {
+        if (!ggml_get_first_tensor(tensors)) return ggml_backend_buffer_ptr();
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(tensors, type));
+        if (!buffer) {
+            throw OutOfMemory("no memory for the adapters of " + file_.path() + " on " +
+                              ggml_backend_dev_name(device_) + ": lower -ngl");
+        }
+        return buffer;
+    };
+    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
+    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
+    for (const auto& [tensor, bytes] : uploads_) ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
     uploads_.clear();
 }
 
@@ -146,10 +159,11 @@ void StreamWeights::declare_adapters(int layer) {
     target.to_down = declare_adapter(layer, {"ffn_down"});
 }
 
-// The factors of all in two matrices: a's one below the other, b's along the diagonal, times alpha / rank. One product
-// with some zeros is quicker than several small ones.
+// The factors of all in two matrices: a's one below the other, b's along the diagonal, times alpha / rank, and zeros up
+// to a width that the kernels take. One product with some zeros is quicker than several small ones.
 Adapter StreamWeights::declare_adapter(int layer, const std::vector<std::string>& matrices) {
-    const auto rank = static_cast<size_t>(params_.rank), width = rank * matrices.size();
+    const auto rank = static_cast<size_t>(params_.rank);
+    const size_t width = (rank * matrices.size() + width_step - 1) / width_step * width_step;
     const float scale = params_.alpha / static_cast<float>(params_.rank);
     std::vector<float> all_a, all_b;
     int64_t inputs = 0;
@@ -165,10 +179,12 @@ Adapter StreamWeights::declare_adapter(int layer, const std::vector<std::string>
             all_b[first + at / rank * width + i * rank + at % rank] = scale * b[at];
         }
     }
+    all_a.resize(static_cast<size_t>(inputs) * width);
     const auto name = [&](const char* part) { return stream_adapter(layer, matrices.front(), part); };
     return {declare(name("lora_a"), all_a, inputs), declare(name("lora_b"), all_b, static_cast<int64_t>(width))};
 }
 
+// In 8 bits where the kernels take them, which halves what a draft reads of them.
 ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<float>& values, int64_t columns) {
     for (const float value : values) {
         if (!(std::abs(value) <= largest_half)) {
@@ -176,12 +192,13 @@ ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<f
                         " holds values that are too large: train the streams again");
         }
     }
-    const auto count = static_cast<int64_t>(values.size());
-    ggml_tensor* tensor = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F16, columns, count / columns);
+    const int64_t rows = static_cast<int64_t>(values.size()) / columns;
+    const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool packed = on_cpu && model_.repacks() && kernels::serves(GGML_TYPE_Q8_0, columns, rows);
+    const ggml_type type = packed ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
     ggml_set_name(tensor, name.c_str());
-    Upload upload{tensor, std::vector<ggml_fp16_t>(values.size())};
-    ggml_fp32_to_fp16_row(values.data(), upload.values.data(), count);
-    uploads_.push_back(std::move(upload));
+    uploads_.push_back({tensor, quantize_rows(ggml_type_name(type), values, columns)});
     return tensor;
 }
 
@@ -191,8 +208,8 @@ std::span<const float> StreamWeights::embedding(int stream) const {
 }
 
 uint64_t StreamWeights::size_bytes() const {
-    const uint64_t adapters = buffer_ ? ggml_backend_buffer_get_size(buffer_.get()) : 0;
-    return adapters + (embeddings_.size() + root_scale_.size()) * sizeof(float);
+    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
+    return size(buffer_) + size(packed_buffer_) + (embeddings_.size() + root_scale_.size()) * sizeof(float);
 }
 
 }  // namespace medusa

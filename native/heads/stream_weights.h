@@ -47,10 +47,10 @@ class StreamWeights {
     uint64_t size_bytes() const;
 
   private:
-    // Adapters of several matrices of one input, waiting for memory.
+    // An adapter's matrix, waiting for memory.
     struct Upload {
         ggml_tensor* tensor;
-        std::vector<ggml_fp16_t> values;
+        std::vector<uint8_t> bytes;
     };
 
     void find_layers();
@@ -59,6 +59,7 @@ class StreamWeights {
     void find_output_norm();
     ggml_tensor* base_tensor(const std::string& name, bool wanted) const;
     Linear base_matrix(int number, const std::string& name) const;
+    void load_adapters();
     void declare_adapters(int layer);
     Adapter declare_adapter(int layer, const std::vector<std::string>& matrices);
     ggml_tensor* declare(const std::string& name, const std::vector<float>& values, int64_t columns);
@@ -67,13 +68,15 @@ class StreamWeights {
     const LlamaModel& model_;
     const GgufFile& file_;
     const StreamParams& params_;
+    ggml_backend_dev_t device_;
     std::vector<std::pair<std::string, ggml_tensor*>> base_;
     std::vector<StreamLayer> layers_;
     ggml_tensor* output_norm_ = nullptr;
     float norm_eps_ = 0;
     std::vector<float> embeddings_, root_scale_;
-    ggml_context_ptr context_;
-    ggml_backend_buffer_ptr buffer_;
+    // Matrices that the kernels serve lie in their buffer type.
+    ggml_context_ptr context_, packed_context_;
+    ggml_backend_buffer_ptr buffer_, packed_buffer_;
     std::vector<Upload> uploads_;
 };
 

@@ -1,6 +1,8 @@
 #include "llama/context.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
@@ -11,6 +13,8 @@ namespace medusa {
 namespace {
 
 constexpr int cancelled = 2;  // llama_decode()'s word for it
+// libllama's name of them where they are wanted; where it has another one nothing is saved.
+constexpr std::string_view final_states = "result_embd_pooled";
 
 // Keys and values of one head.
 struct HeadSizes {
@@ -55,6 +59,20 @@ std::unique_ptr<LayerTap> tap_for(const LlamaModel& model, const ContextParams& 
 bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
     return kernels::serves_attention(params.type_k, params.type_v, size.key, size.value) && !model.is_recurrent();
+}
+
+// Throws Error, OutOfMemory where it does not fit.
+llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
+    llama_context* made = llama_init_from_model(model.handle(), p);
+    if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
+        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
+                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+    }
+    if (!made) {
+        throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason() +
+                    ": lower --ctx-size or choose other cache types");
+    }
+    return made;
 }
 
 // On a device the processor's threads have little to do.
@@ -133,6 +151,14 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
+    const auto place = ggml_backend_dev_type(model_->output_device());
+    if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
+        // Asked before each node; false after one whose values were asked for ends the computation there.
+        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
+            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
+        };
+        p.cb_eval_user_data = this;
+    }
     std::vector<llama_sampler_seq_config> samplers;
     if (params.tail) {
         tail_ = std::make_unique<TailSamplers>(params.tail, params.max_sequences, model_->output_device());
@@ -141,15 +167,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_samplers = samplers.size();
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
-    context_ = llama_init_from_model(model_->handle(), p);
-    if (const std::string reason = allocation_reason(); !context_ && !reason.empty()) {
-        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
-                          ": lower --ctx-size or -ngl, or choose smaller cache types");
-    }
-    if (!context_) {
-        throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
-                    ": lower --ctx-size or choose other cache types");
-    }
+    context_ = made_context(*model_, p);
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
@@ -199,6 +217,7 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     stop_ = stop;
     rows_ = static_cast<int>(rows.size());
     if (tap_) tap_->forget();
+    ends_at_states_ = std::exchange(next_ends_at_states_, false);
     int status = try_decode(rows);
     while (threads_.end(status == cancelled)) {
         take_back(rows);

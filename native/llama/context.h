@@ -25,6 +25,7 @@ struct ContextParams {
     bool unified = true;           // sequences share cells
     std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
     bool tap_attention = false;    // and what the layers above it attend to
+    bool states_alone = false;     // end_at_states() will be called
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
@@ -59,6 +60,8 @@ class LlamaContext final : public CacheOps {
     // For whoever compares the times of passes: their number changes only where threads are kept from running.
     void hold_threads() { threads_.hold(); }
     ThreadUse thread_use() const { return threads_.use(); }
+    // The next decode leaves its outputs without logits. On a processor that saves the output matrix.
+    void end_at_states() { next_ends_at_states_ = true; }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
@@ -99,6 +102,7 @@ class LlamaContext final : public CacheOps {
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
     std::vector<float> found_;
+    bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> row_;  // of logits, fetched
     int rows_ = 0;            // of the newest decode
 };

@@ -111,6 +111,7 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
         if (stop && stop()) return DecodeStatus::cancelled;
         const auto chunk = tokens.first(std::min(tokens.size(), states_at_once()));
         const int first = position();
+        if (!tapped_) context_->end_at_states();
         if (const DecodeStatus status = append(chunk, !tapped_, stop); status != DecodeStatus::ok) {
             return status;
         }

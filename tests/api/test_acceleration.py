@@ -94,7 +94,12 @@ def test_what_is_on_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert table.splitlines()[0].split()[:2] == ["kernels", info["selected"]]
     assert " ".join(info["types"]) in table
     assert "attention" in table
-    assert repr(accelerate(False)).split() == ["kernels", "llama.cpp's", "own:", "accelerate(False)"]
+    assert repr(accelerate(False)).splitlines()[0].split(maxsplit=1) == [
+        "kernels",
+        "llama.cpp's own: accelerate(False)",
+    ]
+    with pytest.raises(AttributeError):
+        accelerate().on = False  # type: ignore[misc]
     without = Acceleration(False, None, "MEDUSA_ISA=off", False, ("scalar", "avx2"), ())
     assert "this CPU could run: scalar, avx2" in repr(without)
 

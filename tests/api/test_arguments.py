@@ -92,6 +92,7 @@ def test_good_arguments_reach_the_settings() -> None:
     ("options", "said"),
     [
         ({"ctx_size": -1}, "ctx_size takes a whole number from 0"),
+        ({"ctx_size": 2**31 - 1}, "give a smaller ctx_size"),
         ({"heads": "nope.gguf"}, "nope.gguf"),
         ({"tree": "nope"}, "no tree named 'nope'"),
         ({"cache_type_k": "f15"}, "cache_type_k takes f32"),

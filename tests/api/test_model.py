@@ -6,6 +6,10 @@ import asyncio
 import gc
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +144,53 @@ def test_threads_take_turns(model: Model) -> None:
     assert [found[number] for number in range(6)] == alone
 
 
+def test_ctrl_c_ends_the_answer_and_is_raised(model: Model) -> None:
+    stream = None
+
+    def ask_whole() -> None:
+        model.generate(LONG)
+
+    def ask_by_pieces() -> None:
+        nonlocal stream
+        stream = model.stream(LONG)  # kept: forgetting it would end it, too
+        for _ in stream:
+            pass
+
+    for ask in (ask_whole, ask_by_pieces):
+        threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+        wait_until_free(model)
+    assert stream is not None
+
+
+def test_a_program_ends_while_an_answer_is_under_way(demo_model_path: Path) -> None:
+    program = f"""
+from medusa_cli import Model
+model = Model({str(demo_model_path)!r}, quiet=True)
+print(next(model.stream("Write a very long story.", ignore_eos=True)) is not None)
+stream = model.stream("Write a very long story.", ignore_eos=True)
+print(next(stream) is not None)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\nTrue\n", "")
+
+
+def test_a_model_says_what_it_is(model: Model) -> None:
+    assert repr(model) == "<Model 'demo', context 1024, drafts: tree dynamic, lookup>"
+
+
+def test_an_answer_that_nobody_runs_holds_up_nobody(model: Model) -> None:
+    session = model.session()
+    dropped = session.job(PROMPT, None, False, {})
+    cancelled = session.job(PROMPT, None, False, {})
+    del dropped
+    cancelled.cancel()
+    assert model.queue_length == 0
+    assert model.generate(PROMPT, max_tokens=2).stop_reason == "length"
+    assert cancelled.run().stop_reason == "cancelled"
+
+
 def test_turns_are_taken_in_order() -> None:
     turns, order = Turns(), list[int]()
     places = [Turn(None, lambda: order.append(-1)) for _ in range(5)]
@@ -153,6 +204,8 @@ def test_turns_are_taken_in_order() -> None:
     threads = [threading.Thread(target=take, args=(number,)) for number in (4, 3, 2, 1)]
     for thread in threads:
         thread.start()
+    while not all(place.waited_for for place in places[1:]):
+        time.sleep(0.001)
     turns.cancel(places[3])
     threads[1].join(5)
     assert order == [103]

@@ -94,16 +94,19 @@ def test_a_chain_is_weighed_beside_the_nodes_of_the_levels(
     chances: dict[Path, float] = {(ROOT,): 1.0}
     chained: Path = (ROOT,)
     for token, q in chain:
-        chances[(*chained, token)] = chances[chained] * q
+        reached = chances[chained] * q
         chained = (*chained, token)
+        chances[chained] = reached
         below = [path for path in table if len(path) == len(chained) - 1 and path in chances]
         for path in below:
             for guess, said in table[path]:
+                longer: Path = (*path, guess)
                 p = chances[path] * calibration.probability(len(path), said)
-                chances[(*path, guess)] = max(p, chances.get((*path, guess), 0.0))
+                chances[longer] = max(p, chances.get(longer, 0.0))
     for path in sorted((path for path in table if len(path) > len(chain)), key=len):
         for guess, said in table[path]:
-            chances[(*path, guess)] = chances[path] * calibration.probability(len(path), said)
+            longer = (*path, guess)
+            chances[longer] = chances[path] * calibration.probability(len(path), said)
     best = sorted((p for path, p in chances.items() if len(path) > 1), reverse=True)
     sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(30, len(best) + 1)]
     worth = {size: 1 + sum(best[: size - 1]) - (1 + slope * (size - 1)) for size in sizes}

@@ -22,8 +22,10 @@ from stream_numpy import Base, NumpyStreams
 from medusa_cli import native
 from medusa_cli.decoding import lossless
 
-EXACT, PACKED = 2e-3, 2.5e-2
-"""Relative error of the logits: F16 caches and adapters; and where products round activations to 8 bits."""
+OURS = native.kernel_info()["selected"] is not None
+EXACT, LONG, PACKED = (2e-3, 2e-3, 2.5e-2) if OURS else (1.5e-2, 0.1, 2.5e-2)
+"""Relative error of the logits: F16 caches and adapters; behind a long text, where llama.cpp's own attention adds up in
+F16; and where products round to 8 bits."""
 Q8_0 = 7
 LAYERS = 7
 TEXT = np.random.default_rng(3).integers(3, BASE_VOCAB, 400).tolist()
@@ -36,7 +38,7 @@ class Case:
         self.path, self.streams = path, streams
         self.file = path.with_suffix(".streams.gguf")
         write_heads(self.file, streams)
-        self.model = native.Model(str(path), n_gpu_layers=0, repack=repack)
+        self.model = native.Model(str(path), repack=repack)
         self.heads = native.Heads(self.model, str(self.file))
         self.numpy = NumpyStreams(Base(path), streams)
         self.states = native.StatesReader(self.model, 5000, tap_layer=streams.first_layer - 1, n_threads=1)
@@ -60,7 +62,8 @@ def deviation(probabilities: NDArray[np.float32], logits: NDArray[np.float64]) -
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_probabilities_equal_numpy(tmp_path: Path, architecture: str, layers: int, rank: int, root: bool) -> None:
     path = random_base(tmp_path / "base.gguf", architecture, tied=root, rope_factors=architecture == "llama")
-    case = Case(path, random_streams(Base(path), gamma=5, layers=layers, rank=rank, root=root))
+    streams = random_streams(Base(path), gamma=5, layers=layers, rank=rank, root=root)
+    case = Case(path, streams, repack=False)
     assert (case.heads.kind, case.heads.head_count, case.heads.output_rows) == ("streams", 5, 48)
     reader = native.StreamReader(case.model, case.heads, 300, n_threads=1)
     for length in (2, 40, 300):
@@ -72,7 +75,7 @@ def test_probabilities_equal_numpy(tmp_path: Path, architecture: str, layers: in
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     path = random_base(tmp_path_factory.mktemp("streams") / "base.gguf", "qwen3")
-    return Case(path, random_streams(Base(path), layers=2))
+    return Case(path, random_streams(Base(path), layers=2), repack=False)
 
 
 @pytest.mark.parametrize("repack", [True, False])
@@ -80,17 +83,18 @@ def test_quantized_layers(tmp_path: Path, repack: bool) -> None:
     random_base(tmp_path / "full.gguf", "llama")
     native.quantize_model(str(tmp_path / "full.gguf"), str(tmp_path / "base.gguf"), file_type=Q8_0)
     base = Base(tmp_path / "base.gguf")
-    case = Case(tmp_path / "base.gguf", random_streams(base, layers=3), repack=repack)
-    reader = native.StreamReader(case.model, case.heads, 60)
-    assert deviation(reader.probabilities(TEXT[:60]), case.logits(TEXT[:60])) < PACKED
+    for rank in (5, 32):
+        case = Case(tmp_path / "base.gguf", random_streams(base, layers=3, rank=rank), repack=repack)
+        reader = native.StreamReader(case.model, case.heads, 60)
+        assert deviation(reader.probabilities(TEXT[:60]), case.logits(TEXT[:60])) < PACKED
 
 
 def test_a_long_context(case: Case) -> None:
     text = np.random.default_rng(4).integers(3, BASE_VOCAB, 4096).tolist()
     short = replace(case.streams, first_layer=LAYERS - 1, layers=1, adapters=case.streams.adapters[:1])
-    one = Case(case.path, short)
+    one = Case(case.path, short, repack=False)
     reader = native.StreamReader(one.model, one.heads, len(text))
-    assert deviation(reader.probabilities(text), one.logits(text)) < EXACT
+    assert deviation(reader.probabilities(text), one.logits(text)) < LONG
 
 
 @st.composite

@@ -41,6 +41,7 @@ class FakeModel:
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.own_session = self.session()
 
     def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
         self.tools.append(tools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,36 @@ from medusa_cli import native
 Matrix = NDArray[np.float64]
 
 
+class Tensors(Mapping[str, Matrix]):
+    """Of a GGUF, dequantized when they are asked for."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+        self.known: dict[str, Matrix] = {}
+
+    def __getitem__(self, name: str) -> Matrix:
+        if name not in self.known:
+            tensor = self.stored[name]
+            self.known[name] = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
+        return self.known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
 class Base:
     """The top layers of a GGUF of llama, qwen2 or qwen3, dequantized."""
 
     def __init__(self, path: Path | str) -> None:
         metadata = native.read_gguf(str(path)).metadata
         self.name, self.fingerprint = str(metadata.get("general.name", "")), fingerprint(metadata)
-        reader = gguf.GGUFReader(path)
-        self.tensors = {
-            tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float64)
-            for tensor in reader.tensors
-            if tensor.name.startswith(("blk.", "output", "token_embd", "rope"))
-        }
+        self.tensors = Tensors(path)
         self.architecture = str(metadata["general.architecture"])
 
         def value(name: str, otherwise: Any = None) -> Any:
@@ -130,5 +149,5 @@ class NumpyStreams:
             query, key, value = self.keys(layer, normed, positions, adapted=True)
             keys, values = (np.concatenate([old, new]) for old, new in zip(caches[layer], (key, value), strict=True))
             x = self.rest(layer, x, self.attend(query, keys, values, visible), adapted=True)
-        output = base.tensors.get("output.weight", base.tensors["token_embd.weight"])
+        output = base.tensors["output.weight" if "output.weight" in base.tensors else "token_embd.weight"]
         return np.asarray(base.norm(x, "output_norm") @ output[streams.d2t].T)

@@ -272,9 +272,15 @@ def test_each_kind_runs_and_comes_back_from_the_authors_layout(tmp_path: Path, n
     assert [row[0] for row in after.draft_tokens(states, 1, path)] == tokens.tolist()
     np.testing.assert_allclose(theirs.max(axis=1), ours.max(axis=1), rtol=0.05)
 
-    plain = native.Session(model).generate([5, 6, 7], max_tokens=12, ignore_eos=True).tokens
-    drafting = native.Session(model, before, tree=native.Tree([[0], [1], [0, 0]]))
-    assert drafting.generate([5, 6, 7], max_tokens=12, ignore_eos=True).tokens == plain
+    prompt = list(range(5, 90))
+    plain = native.Session(model).generate(prompt, max_tokens=40, ignore_eos=True)
+    at_once, by_token = (native.Session(model, before, tree=native.Tree([[0], [1], [0, 0]])) for _ in range(2))
+    for length in range(1, len(prompt)):  # each token the last of its prompt: its state comes with its logits
+        by_token.generate(prompt[:length], max_tokens=1)
+    found = [session.generate(prompt, max_tokens=40, ignore_eos=True) for session in (at_once, by_token)]
+    assert all(one.tokens == plain.tokens for one in found)
+    assert found[0].stats["steps"] == found[1].stats["steps"]
+    assert found[0].stats["acceptance_per_depth"] == found[1].stats["acceptance_per_depth"]
 
 
 def test_longer_answers_are_other_text(tmp_path: Path) -> None:

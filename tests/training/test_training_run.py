@@ -311,6 +311,19 @@ def test_a_timed_run_plans_and_ends(base: Path, tmp_path: Path, engine: Engine) 
     assert plan["steps"] >= 1
 
 
+def test_tokens_and_minutes_together(base: Path, tmp_path: Path, engine: Engine) -> None:
+    """The tokens say how much text there is, the minutes how long it is trained on."""
+    train.run(options(base, tmp_path, tokens=2000))
+    alone = json.loads((tmp_path / "out.train.json").read_text())
+    written = engine.texts
+    result = train.run(options(base, tmp_path, tokens=2000, minutes=1000.0))
+    plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
+    assert engine.texts == written
+    assert result.tokens == alone["text"]["trained_on"]
+    assert (plan["tokens"], plan["minutes"]) == (2000, 1000.0)
+    assert plan["steps"] == MAX_EPOCHS / EPOCHS * alone["training"]["planned_steps"]
+
+
 def test_a_model_that_only_loops_is_refused(
     base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +395,8 @@ def test_training_fills_the_time_that_is_left() -> None:
     assert schedule.steps(5_000, 500, seconds=0) == MAX_EPOCHS * 10
     assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99) == EPOCHS * 10
     assert Schedule(10_000, None, 1.0).tokens_left(4_000, 99) == 6_000
+    assert Schedule(10_000, 1000.0, 400.0).tokens_left(4_000, 5000) == 6_000
+    assert Schedule(10_000, 1000.0, 400.0).steps(50_000, 500, seconds=600) == 320
 
 
 def test_a_model_that_repeats_itself_ends_the_text(

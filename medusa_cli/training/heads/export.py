@@ -40,6 +40,18 @@ def check_folder(folder: Path) -> None:
         raise MedusaError(f"{folder}: its parent folder does not exist, create it first")
 
 
+def medusa_blocks(path: Path) -> tuple[dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]], int, int]:
+    """(tensors, heads, blocks) of the Medusa heads in the GGUF `path`: "head.block.linear.part" -> shape and values."""
+    heads = _Heads(path)
+    tensors: dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]] = {}
+    for k in range(heads.count):
+        for j in range(heads.blocks):
+            for part in schema.PARTS:
+                name = schema.block(k, j, part)
+                tensors[f"{k}.{j}.linear.{part}"] = heads.shape(name), partial(heads.load, name)
+    return tensors, heads.count, heads.blocks
+
+
 def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
     """Writes the heads in the GGUF `heads` (sidecar or single file, for `base`) to `folder`.
 

@@ -71,7 +71,7 @@ class Best:
     at: int = -1
     """Index into curve."""
 
-    def add(self, point: CurvePoint, heads: Heads) -> None:
+    def add(self, point: CurvePoint, heads: torch.nn.Module) -> None:
         self.curve.append(point)
         if self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step:
             self.at = len(self.curve) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from ..heads.fit import CurvePoint, Fit, FitPlan
@@ -31,13 +32,23 @@ class FittedHeads:
     best: CurvePoint
     points: list[Point]
 
+    @property
+    def seconds(self) -> float:
+        """Of training, over all calls."""
+        return self.points[-1].seconds if self.points else 0.0
+
 
 def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
-    """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written."""
+    """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written.
+
+    Fresh heads where the options say that they begin with the backbone.
+    """
     console, checkpoint = setup.options.console, setup.folder / f"{setup.options.name}.pt"
     fit = Fit(plan, setup.base.n_embd, setup.device)
+    if not setup.options.heads_first:
+        return FittedHeads(fit.heads, plan, 0, CurvePoint(0, math.nan, 1.0), [])
     if not fit.restore(checkpoint):
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     output = vocabulary.fast_output

@@ -25,14 +25,14 @@ MOST_EVALUATED = 8192
 def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
     """How the time is divided, given how fast training goes with a draft vocabulary of this size (None: not known)."""
     options, recipe = setup.options, setup.options.recipe
-    if options.tokens is not None:
+    if options.heads_minutes is None:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
         assumed = setup.base.n_vocab if options.whole_vocabulary else options.draft_vocab or ASSUMED_VOCABULARY
         vocabulary = min(assumed, setup.base.n_vocab)
     shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks)
     rate = measure_rate(shape, recipe, options.objective, vocabulary, setup.device)
-    return Schedule(None, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    return Schedule(options.tokens, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
 def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float, vocabulary: int) -> FitPlan:
@@ -47,7 +47,8 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
     kind, objective, device = options.kind, options.objective, setup.device.type
     plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, recipe)
     plan = replace(plan, vocabulary=vocabulary)
-    path, asked = setup.folder / f"{options.name}.plan.json", {**asdict(plan), **options.asked_amount()}
+    path = setup.folder / f"{options.name}.plan.json"
+    asked = {**asdict(plan), "tokens": options.tokens, "minutes": options.heads_minutes}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])

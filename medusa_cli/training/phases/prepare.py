@@ -21,6 +21,7 @@ from ..heads.recipe import WHOLE
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 from ..heads.teacher import teacher_rows
 from ..heads.torch_setup import matmul_dtype
+from ..streams.recipe import STREAMS
 from ..text import dataset, sources
 from ..text.corpus import Corpus
 from .setup import Setup
@@ -114,9 +115,12 @@ def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVoca
     states of prompts."""
     states = FileRows(corpus.open_states(), setup.device)
     embeddings, scale = None, 1.0
-    if setup.options.kind != "medusa":
+    if setup.options.kind == STREAMS:
+        embeddings, _ = _token_embeddings(setup, data, None)
+    elif setup.options.kind != "medusa":
         embeddings, scale = _token_embeddings(setup, data, states)
-    contexts = _contexts(setup, corpus, data) if setup.options.recipe.prefix == "context" else None
+    has_context = setup.options.kind != STREAMS and setup.options.recipe.prefix == "context"
+    contexts = _contexts(setup, corpus, data) if has_context else None
     return PreparedRows(TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts), scale)
 
 
@@ -140,11 +144,12 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
     return read
 
 
-def _token_embeddings(setup: Setup, data: DataSet, states: FileRows) -> tuple[TokenEmbeddings, float]:
-    """Of the tokens in use, as large as hidden states are; what they were multiplied with."""
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> tuple[TokenEmbeddings, float]:
+    """Of the tokens in use, as large as `states` are; what they were multiplied with. Without states as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
-    scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+    first = torch.arange(min(SCALE_ROWS, len(place)))
+    scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
     return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place), scale
 
@@ -155,7 +160,7 @@ def _teacher(
     """As TextRows has it: the base's distribution at every row that is trained on. Stopped after Ctrl-C."""
     if setup.options.objective != "teacher":
         return None
-    top = setup.options.recipe.teacher_top
+    top = setup.options.teacher_top
     if top == WHOLE:
         return vocabulary.fast_output
     rows = max(span.start + span.length for span in data.split.train)
