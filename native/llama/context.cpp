@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/buffer_type.h"
+#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "llama.h"
 #include "llama/backend.h"
