@@ -1,7 +1,7 @@
 """What one pass over n tokens costs behind texts of several lengths, beside a plain read of the cache.
 
     python benchmarks/context_cost.py MODEL [--contexts 64 4096] [--widths 1 8] [--rounds 3] [--no-stock]
-                                      [--out costs.json] [--plot costs.svg]
+                                      [--threads 0] [--out costs.json] [--plot costs.svg]
 
 Ours and unmodified llama.cpp kernels (MEDUSA_ISA=off) are measured in turn, in two processes. "reads" says how many
 plain reads of the cache (at the speed of `machine_limits` in the same run) one pass takes longer than behind the
@@ -28,10 +28,10 @@ SIDES = {"ours": None, "stock": "off"}
 class Worker:
     """A process with the model loaded."""
 
-    def __init__(self, model: str, isa: str | None) -> None:
+    def __init__(self, model: str, isa: str | None, threads: int) -> None:
         environment = dict(os.environ) | ({} if isa is None else {"MEDUSA_ISA": isa})
         self.process = subprocess.Popen(
-            [sys.executable, __file__, model, "--worker"],
+            [sys.executable, __file__, model, "--worker", "--threads", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -48,7 +48,7 @@ class Worker:
         return json.loads(line)
 
 
-def work(model_path: str) -> None:
+def work(model_path: str, threads: int) -> None:
     """Answers ["context", tokens, widest], ["pass", width], ["bandwidth"] and ["cache"], one a line."""
     from medusa_cli import native
     from medusa_cli.decoding import offload
@@ -61,12 +61,12 @@ def work(model_path: str) -> None:
         what, *numbers = json.loads(line)
         answer: Any = None
         if what == "context":
-            timer = native.VerifyTimer(model, numbers[1], position=numbers[0], hidden=False)
+            timer = native.VerifyTimer(model, numbers[1], position=numbers[0], hidden=False, n_threads=threads)
         elif what == "pass":
             # The first pass builds the graph and warms the caches.
             answer = statistics.median(timer.time(numbers[0], passes=4)[1:])
         elif what == "bandwidth":
-            answer = native.machine_limits()[0]
+            answer = native.machine_limits(n_threads=threads, rounds=5)[0]
         else:
             shape = offload.shape_of(native.read_gguf(str(path)))
             answer = 2 * (sum(shape.keys) + sum(shape.values))
@@ -76,7 +76,7 @@ def work(model_path: str) -> None:
 def measure(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     """Fills `found`: {"cache": bytes of a token, "bandwidth": bytes per second, SIDE: {context: {width: ms}}}."""
     sides = [side for side in SIDES if side == "ours" or not arguments.no_stock]
-    workers = {side: Worker(arguments.model, SIDES[side]) for side in sides}
+    workers = {side: Worker(arguments.model, SIDES[side], arguments.threads) for side in sides}
     found["cache"] = workers["ours"].ask("cache")
     found["bandwidth"] = max(found.get("bandwidth", 0), workers["ours"].ask("bandwidth"))
     for context in arguments.contexts:
@@ -135,13 +135,14 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[64, 4096])
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--no-stock", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return work(arguments.model)
+        return work(arguments.model, arguments.threads)
     found: dict[str, Any] = {side: {} for side in SIDES}
     if arguments.out and arguments.out.exists():
         found = json.loads(arguments.out.read_text())
