@@ -44,7 +44,8 @@ class Bench:
     def __init__(self, model: str, heads: Path | None, nodes: int, n_ctx: int = 0) -> None:
         reference = references.resolve(model, Console(stderr=True))
         self.model = native.Model(str(reference.path))
-        self.heads = native.Heads(self.model, str(heads or reference.heads or reference.path))
+        own = reference.heads.path if reference.heads else reference.path
+        self.heads = native.Heads(self.model, str(heads or own))
         self.tree = native.Tree(self.heads.tree).clipped(self.heads.head_count, self.heads.output_rows, nodes)
         self.drafting = native.Session(self.model, self.heads, tree=self.tree, n_ctx=n_ctx)
         self.plain = native.Session(self.model, n_ctx=n_ctx)

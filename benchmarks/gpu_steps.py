@@ -264,7 +264,8 @@ def texts(order: Order, done: Sequence[Row]) -> Iterator[Row]:
     """Greedy texts of a real model, drafted and plain: identical, explained, or wrong."""
     known = {(row["tree"], row["prompt"]) for row in done}
     reference, loaded = _text_model(order)
-    heads = native.Heads(loaded, str(order.heads or reference.heads or reference.path))
+    own = reference.heads.path if reference.heads else reference.path
+    heads = native.Heads(loaded, str(order.heads or own))
     shapes = {str(n): native.Tree(heads.tree).clipped(heads.head_count, heads.output_rows, n) for n in TEXT_SIZES}
     shapes = {str(tree.size): tree for tree in shapes.values()}  # a file's tree may be smaller than what is asked for
     plain = native.Session(loaded, n_ctx=2048, n_threads=order.threads)

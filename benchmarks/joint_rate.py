@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     args = parser.parse_args()
 
+    from medusa_cli import native
     from medusa_cli.models import references
     from medusa_cli.training.heads.torch_setup import pick_device, require_torch
 
@@ -54,12 +55,20 @@ def main() -> None:
     tokens = rng.integers(0, DRAFT_VOCABULARY, TEXTS * ANSWER).astype(np.int32)
     spans = [Span(at * ANSWER, ANSWER, str(at)) for at in range(TEXTS)]
     prompts = {span.start: np.arange(PROMPT, dtype=np.int32) for span in spans}
+    rows_each = PROMPT + ANSWER - 1
     made = rng.standard_normal((TEXTS * (PROMPT + ANSWER), base.n_embd)).astype(np.float16)
     with tempfile.TemporaryDirectory() as folder:
         stored = states.LayerStates(
-            Path(folder) / "states", states.whole_texts(spans, prompts, tokens), first - 1, base.n_embd
+            Path(folder) / "states",
+            states.whole_texts(spans, prompts, tokens),
+            first - 1,
+            base.n_embd,
+            native.Model(str(path)),
+            1,
         )
-        np.save(Path(folder) / "states" / "00000.npy", made)
+        for number in range(TEXTS):
+            begin = number * rows_each
+            np.save(Path(folder) / "states" / f"{number:06d}.npy", made[begin : begin + rows_each])
         rows = FileRows([made[: len(tokens)]], device)
         embeddings = TokenEmbeddings(rows.gather(torch.arange(len(tokens))), np.arange(len(tokens)))
         t2d = np.arange(base.n_vocab, dtype=np.int32)

@@ -3,7 +3,7 @@
     python benchmarks/tokens_per_step.py --data question.jsonl --heads A.gguf B.gguf [--model demo] [--nodes 4 8 16]
                                          [--dynamic] [-n 128] [--rules greedy,exact,typical]
                                          [--temperature 0.7 1.0] [--seeds 3]
-                                         [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12]
+                                         [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12] [--json FILE]
 
 First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text;
 --dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
@@ -15,6 +15,7 @@ below X; `--ratio` when they bring less than that many times the tokens per step
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -87,11 +88,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--require", nargs="*", default=[], metavar="NODES:X")
     parser.add_argument("--ratio", type=float)
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     console = Console()
     prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
     table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "depth 1, 2, ...")
     greedy: dict[tuple[Path | None, int], float] = {}
+    rows = []
     for heads in arguments.heads:
         bench = Bench(arguments.model, heads, 1)
         for nodes in [*arguments.nodes, *([0] if arguments.dynamic else [])]:
@@ -99,6 +102,16 @@ def main() -> None:
                 found = measure(session_of(bench, nodes), bench, prompts, temperature, arguments)
                 for rule, sums in found.items():
                     shown = "0" if rule == "greedy" else f"{temperature:g}"
+                    rows.append(
+                        {
+                            "heads": str(heads.name if heads else arguments.model),
+                            "nodes": nodes or "dynamic",
+                            "temperature": float(shown),
+                            "rule": rule,
+                            "tokens_per_step": sums.per_step,
+                            "steps": sums.steps,
+                        }
+                    )
                     table.add_row(
                         bench.heads.kind if heads is None else heads.name,
                         str(nodes or "dynamic"),
@@ -111,6 +124,8 @@ def main() -> None:
                 if "greedy" in found:
                     greedy[heads, nodes] = found["greedy"].per_step
     console.print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
     judge(arguments, greedy, console)
 
 

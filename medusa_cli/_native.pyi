@@ -39,13 +39,25 @@ def physical_cores() -> int:
 def thread_advice() -> tuple[int, float | None]:
     """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 
-def kernel_info() -> dict[str, Any]:
-    """The kernels of this process: {"selected", "requested", "reason", "supported", "attention", "types", "buffer"}.
+def use_kernels(wanted: bool) -> None:
+    """Whether models that are loaded from now on get our kernels, and attention runs on them; yes at first.
 
-    selected: name of the instruction set whose kernels new models get; None: llama.cpp's run, and "reason" says why.
-    requested: MEDUSA_ISA when the module was loaded. supported: what this processor has, the best last. attention:
-    whether the selected ones have one of their own. types: ggml types that have kernels. buffer: name of the buffer
-    type that holds the weights the kernels multiply with.
+    Weights stay where they are. Not while another thread decodes.
+    """
+
+def forward_log(wanted: bool) -> None:
+    """Whether llama.cpp's log goes to whoever read it before this module was loaded, too; no at first."""
+
+def kernel_info() -> dict[str, Any]:
+    """The kernels of this process.
+
+    {"used", "selected", "requested", "reason", "late", "supported", "attention", "types", "buffer"}.
+
+    used: new models get them. selected: name of the instruction set whose kernels these are; None: llama.cpp's run, and
+    "reason" says why. late: because a model was loaded before them. requested: MEDUSA_ISA when the module was loaded.
+    supported: what this processor has, the best last. attention: whether the selected ones have one of their own.
+    types: ggml types that have kernels. buffer: name of the buffer type that holds the weights the kernels multiply
+    with.
     """
 
 # --- files ---------------------------------------------------------------------------------------
@@ -219,6 +231,9 @@ class Heads:
 
     def __init__(self, model: Model, path: str) -> None: ...
     kind: str
+    has_prefix: bool
+    """Whether an attention layer over the states of all tokens comes before the heads: Hydra++, and Medusa heads that
+    say so."""
     head_count: int
     block_count: int
     lm_head: str
@@ -233,7 +248,7 @@ class Heads:
     def probabilities(self, hidden: NDArray[np.float32], path: Sequence[int] = ()) -> NDArray[np.float32]:
         """hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.
 
-        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: Hydra++ heads read them all.
+        hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them all.
         path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow. Medusa
         heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.
         """
@@ -248,7 +263,7 @@ def defaults() -> dict[str, Any]:
     """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
 
 class Sampling:
-    """Sampler chain: logit bias, repeat penalty, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
+    """Sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. temperature <= 0: argmax."""
 
     def __init__(
         self,
@@ -258,6 +273,8 @@ class Sampling:
         top_p: float = 0.95,
         min_p: float = 0.05,
         repeat_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
         repeat_last_n: int = 64,
         logit_bias: dict[int, float] | None = None,
         seed: int = 0,
@@ -291,6 +308,10 @@ class Piece:
     text: str
     drafted: bool
     """Accepted draft (False: sampled from the base model's own logits as the next root)."""
+    logprob: float | None
+    """ln p of the token, by the model alone: before temperature, penalties and biases; None where not asked for."""
+    top: list[tuple[int, float]]
+    """The likeliest tokens in its place and their ln p, likeliest first."""
 
 class Generation:
     tokens: list[int]
@@ -310,8 +331,16 @@ class Generation:
 class DynamicTree:
     """Trees that are grown in each step, by what the heads say there. What is not known is learned while decoding."""
 
-    def __init__(self, *, calibration: Sequence[Sequence[float]] = (), costs: Sequence[tuple[int, float]] = ()) -> None:
-        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps)."""
+    def __init__(
+        self,
+        *,
+        calibration: Sequence[Sequence[float]] = (),
+        costs: Sequence[tuple[int, float]] = (),
+        learns_costs: bool = True,
+        max_nodes: int = 256,
+    ) -> None:
+        """calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps); learns_costs
+        False: they hold throughout, so that runs repeat. max_nodes: of a step, root included."""
     @property
     def calibration(self) -> list[list[float]]: ...
     @property
@@ -379,10 +408,13 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        logprobs: int = -1,
         watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
+
+        logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.
 
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.
@@ -498,6 +530,16 @@ class StatesReader:
         the output matrix give, for which each token pays. NativeError where the layer cannot be read."""
     def read(self, tokens: Sequence[int]) -> States: ...
 
+class StreamReader:
+    """What streams draft along one text after another, each from an empty cache."""
+
+    def __init__(self, model: Model, heads: Heads, longest: int, *, n_threads: int = 0) -> None:
+        """longest: most tokens of a text. NativeError for heads of another kind or model."""
+    def draft_tokens(self, tokens: Sequence[int], ranks: int, first: int = 0) -> list[list[list[int]]]:
+        """[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each."""
+    def probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """[streams, output_rows] behind tokens[-2], with tokens[-1] as the root."""
+
 def time_verify(model: Model, width: int, *, position: int = 64, repeats: int = 5, n_threads: int = 0) -> list[float]:
     """Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens."""
 
@@ -593,6 +635,10 @@ class testing:
         """
 
     @staticmethod
+    def ranked_in_graph(rows: NDArray[np.float32]) -> list[list[tuple[int, float]]]:
+        """Of each row the likeliest tokens and their logits; empty where NaN or equals leave them open."""
+
+    @staticmethod
     def largest_in_graph(rows: NDArray[np.float32], count: int, device: str | None = None) -> NDArray[np.float32]:
         """Places of the `count` largest numbers of each row, largest first."""
 
@@ -636,6 +682,20 @@ class testing:
         def begin_generation(self) -> None: ...
         def speculate(self) -> bool: ...
         def report(self, speculative: bool, ms: float, tokens: int) -> None: ...
+
+    class StreamProbe:
+        """A target and its streams without a session."""
+
+        def __init__(self, model: Model, heads: Heads, n_ctx: int, n_threads: int = 1) -> None: ...
+        def prefill(self, tokens: Sequence[int]) -> None: ...
+        def verify(self, tree: Tree, tokens: Sequence[int]) -> None: ...
+        def commit(self, tree: Tree, path: Sequence[int]) -> None: ...
+        def discard(self) -> None: ...
+        def truncate(self, count: int) -> int: ...
+        def logits(self, row: int) -> NDArray[np.float32]:
+            """[1, n_vocab], behind a row of the newest decode."""
+        def probabilities(self, context: Sequence[int], row: int) -> NDArray[np.float32]:
+            """[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root."""
 
     class PrefixLayer:
         """The attention layer of Hydra++ heads by itself, with its cache."""
@@ -702,7 +762,12 @@ class testing:
             width: int = 8,
         ) -> None: ...
         def grow(
-            self, root: int, room: int, calibration: testing.HeadCalibration, cost: testing.DraftCost
+            self,
+            root: int,
+            room: int,
+            calibration: testing.HeadCalibration,
+            cost: testing.DraftCost,
+            chain: Sequence[tuple[int, float]] = (),
         ) -> tuple[list[int], list[int], list[float], list[int]]:
             """Parents, tokens and probabilities of the nodes, and the paths that each level was asked for."""
         def learn(self, came: Sequence[int], calibration: testing.HeadCalibration) -> None: ...

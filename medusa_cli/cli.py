@@ -20,6 +20,7 @@ from medusa_cli.commands import (
     list_models,
     pull,
     remove,
+    serve,
     split,
     train,
     tune,
@@ -72,6 +73,7 @@ def _options(
 
 add_command(app, "chat", chat.chat)
 add_command(app, "generate", generate.generate)
+add_command(app, "serve", serve.serve)
 add_command(app, "list", list_models.list_models)
 add_command(app, "pull", pull.pull)
 add_command(app, "rm", remove.remove)

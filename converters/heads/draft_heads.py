@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +52,12 @@ class DraftHeads:
     """Draft heads and what their file will say of them.
 
     blocks: [head][block]; the first block of head k of Hydra heads is [h, h * (k + 2)] wide (k from 0), and residuals
-    holds its linear residual of the same size. prefix: for Hydra++ alone. embedding_scale: what the base's token
+    holds its linear residual of the same size. prefix: of Hydra++, and of Medusa heads that have one.
+    embedding_scale: what the base's token
     embeddings are multiplied with before Hydra heads read them. weight_type: of the matrices, one of WEIGHT_TYPES.
     lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds
-    the base token of each row, and output, where present, the rows [D, h] themselves (absent: the engine takes
-    rows d2t of the base's output matrix when it loads).
+    the base token of each row, and outputs [head] or output for all, where present, the rows [D, h] themselves
+    (absent: the engine takes rows d2t of the base's output matrix when it loads).
     accuracy: [head][rank] = P(rank is right | its parent is right). tree: choice paths, parents first.
     """
 
@@ -88,12 +89,16 @@ class DraftHeads:
         matrices = [*self.outputs] if self.output is None else [self.output, *self.outputs]
         if any(matrix.ndim != 2 or matrix.shape[1] != hidden for matrix in matrices):
             raise MedusaError(f"heads: output matrices must be [rows, {hidden}]")
-        if (self.lm_head == "own") != (len(self.outputs) == len(self.blocks)):
-            raise MedusaError("heads: lm_head 'own' needs one output matrix for each head, the others none")
+        if self.outputs and (len(self.outputs) != len(self.blocks) or self.lm_head == "base"):
+            raise MedusaError("heads: own output matrices are one for each head, none with lm_head 'base'")
+        if self.lm_head == "own" and not self.outputs:
+            raise MedusaError("heads: lm_head 'own' needs one output matrix for each head")
         if (self.lm_head == "draft_vocab") != (self.d2t is not None):
             raise MedusaError("heads: lm_head 'draft_vocab' needs d2t, the others none")
-        if self.output is not None and (self.d2t is None or len(self.output) != len(self.d2t)):
-            raise MedusaError("heads: the draft vocabulary's output matrix must have one row for each entry of d2t")
+        if self.output is not None and self.d2t is None:
+            raise MedusaError("heads: one output matrix for all is a draft vocabulary's")
+        if self.d2t is not None and any(len(matrix) != len(self.d2t) for matrix in matrices):
+            raise MedusaError("heads: a draft vocabulary's output matrices must have one row for each entry of d2t")
         if len({len(row) for row in self.accuracy}) > 1 or len(self.accuracy) not in (0, len(self.blocks)):
             raise MedusaError("heads: accuracy must be a table of heads x ranks")
         return hidden
@@ -112,8 +117,9 @@ class DraftHeads:
                     )
 
     def _check_prefix(self, hidden: int) -> None:
-        if (self.prefix is not None) != (self.kind == "hydra++"):
-            raise MedusaError("heads: Hydra++ heads need a prefix layer, the others have none")
+        fits = self.kind != "hydra++" if self.prefix is None else self.kind in ("medusa", "hydra++")
+        if not fits:
+            raise MedusaError("heads: Hydra++ heads need a prefix layer, Medusa heads may have one, others have none")
         if self.prefix is None:
             return
         tensors = self.prefix.tensors
@@ -151,13 +157,13 @@ class DraftHeads:
                 tensors += _linear(partial(schema.block, k, j), block)
             for residual in self.residuals[k : k + 1]:
                 tensors += _linear(partial(schema.residual, k), residual)
-        tensors += [_tensor(schema.output(k, "weight"), matrix, "output") for k, matrix in enumerate(self.outputs)]
+        tensors += [tensor_of(schema.output(k, "weight"), matrix, "output") for k, matrix in enumerate(self.outputs)]
         if self.output is not None:
-            tensors.append(_tensor(schema.SHARED_OUTPUT, self.output, "output"))
+            tensors.append(tensor_of(schema.SHARED_OUTPUT, self.output, "output"))
         if self.prefix is not None:
             stored = self.prefix.tensors
             names = (*PREFIX_MATRICES, *PREFIX_NORMS)
-            tensors += [_tensor(schema.prefix(name), stored[name], "prefix") for name in names]
+            tensors += [tensor_of(schema.prefix(name), stored[name], "prefix") for name in names]
         if self.d2t is not None:
             tensors.append(HeadTensor(schema.D2T, self.d2t.shape, "map", partial(np.array, self.d2t, np.int32)))
         return tensors
@@ -175,7 +181,23 @@ class DraftHeads:
         return metadata
 
 
-def write_heads(path: Path, heads: DraftHeads) -> None:
+class Writable(Protocol):
+    """What write_heads() asks of heads; the fields are DraftHeads'."""
+
+    @property
+    def base_name(self) -> str: ...
+    @property
+    def base_fingerprint(self) -> str: ...
+    @property
+    def weight_type(self) -> str: ...
+    @property
+    def accuracy(self) -> Sequence[Sequence[float]]: ...
+    @property
+    def tree(self) -> Sequence[Sequence[int]]: ...
+    def source(self) -> SourceHeads: ...
+
+
+def write_heads(path: Path, heads: Writable) -> None:
     """Writes `heads` to `path` as a sidecar, whole or not at all.
 
     MedusaError for parts that do not fit together and for values that a file cannot hold.
@@ -188,10 +210,11 @@ def write_heads(path: Path, heads: DraftHeads) -> None:
 
 
 def _linear(named: Callable[[schema.Part], str], block: Block) -> list[HeadTensor]:
-    return [_tensor(named("weight"), block.weight, "block"), _tensor(named("bias"), block.bias, "bias")]
+    return [tensor_of(named("weight"), block.weight, "block"), tensor_of(named("bias"), block.bias, "bias")]
 
 
-def _tensor(name: str, values: NDArray[np.floating], role: Role) -> HeadTensor:
+def tensor_of(name: str, values: NDArray[np.floating], role: Role) -> HeadTensor:
+    """Loading it raises MedusaError for what a file cannot hold."""
     return HeadTensor(name, values.shape, role, partial(_checked, name, values))
 
 

@@ -15,13 +15,23 @@ VERSION = 1
 INPUT = "post_norm"
 """What heads read: the base's last hidden state behind its norm."""
 
+INPUT_LAYER = "layer"
+"""The state after an inner layer, so many below the last as INPUT_LAYER_OFFSET_KEY says."""
+
 Kind = Literal["medusa", "hydra", "hydra++"]
+"""Heads of residual blocks."""
+STREAMS = "streams"
+"""The kind that drafts with the base's own top layers, see stream_heads.py."""
 LmHead = Literal["own", "base", "draft_vocab"]
 Part = Literal["weight", "bias"]
+StreamsMode = Literal["lossless", "shared"]
+"""lossless: adapters on frozen layers; shared: the base was trained with them, and they are its layers as they are."""
+AdapterPart = Literal["lora_a", "lora_b"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LM_HEADS: tuple[LmHead, ...] = get_args(LmHead)
 PARTS: tuple[Part, ...] = get_args(Part)
 """Of a linear map; a bias may be missing."""
+STREAMS_MODES: tuple[StreamsMode, ...] = get_args(StreamsMode)
 
 # Keys.
 VERSION_KEY = "medusa.version"
@@ -31,12 +41,22 @@ BLOCK_COUNT_KEY = "medusa.block_count"
 LM_HEAD_KEY = "medusa.lm_head"
 DRAFT_VOCAB_SIZE_KEY = "medusa.draft_vocab_size"
 INPUT_KEY = "medusa.input"
+INPUT_LAYER_OFFSET_KEY = "medusa.input_layer_offset"
 EMBEDDING_SCALE_KEY = "medusa.embedding_scale"
 PREFIX_HEAD_COUNT_KEY = "medusa.prefix.head_count"
 PREFIX_HEAD_COUNT_KV_KEY = "medusa.prefix.head_count_kv"
 PREFIX_ROPE_FREQ_BASE_KEY = "medusa.prefix.rope_freq_base"
 PREFIX_NORM_EPS_KEY = "medusa.prefix.norm_eps"
 PREFIX_FROM_ANSWER_KEY = "medusa.prefix.from_answer"
+STREAMS_MODE_KEY = "medusa.streams.mode"
+STREAMS_LAYERS_KEY = "medusa.streams.layers"
+STREAMS_FIRST_LAYER_KEY = "medusa.streams.first_layer"
+STREAMS_RANK_KEY = "medusa.streams.rank"
+"""Of the adapters; 0 in shared mode, which has none."""
+STREAMS_ALPHA_KEY = "medusa.streams.alpha"
+"""What an adapter adds is lora_b @ lora_a * alpha / rank."""
+STREAMS_ROOT_KEY = "medusa.streams.root"
+"""bool: the root's token embedding, times STREAM_ROOT_SCALE, is added to what the streams start from."""
 ACCURACY_KEY = "medusa.accuracy"
 ACCURACY_RANKS_KEY = "medusa.accuracy_ranks"
 TREE_KEY = "medusa.tree"
@@ -60,6 +80,13 @@ SHARED_OUTPUT = "medusa.output.weight"
 """One output matrix for all heads."""
 PREFIX_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 PREFIX_NORMS = ("attn_norm", "ffn_norm", "output_norm")
+STREAM_EMBEDDING = "medusa.stream.embedding"
+"""[streams, h] F32: what tells the streams apart."""
+STREAM_ROOT_SCALE = "medusa.stream.root_scale"
+"""[h] F32."""
+STREAM_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""Of a layer of the base, those that adapters are added to."""
+ADAPTER_PARTS: tuple[AdapterPart, ...] = get_args(AdapterPart)
 
 
 def is_of_heads(name: str) -> bool:
@@ -99,6 +126,14 @@ def prefix_shapes(hidden: int, query: int, key: int, inner: int) -> dict[str, tu
         "ffn_down": (hidden, inner),
         **dict.fromkeys(PREFIX_NORMS, (hidden,)),
     }
+
+
+def adapter(layer: int, name: str, part: AdapterPart) -> str:
+    """Of matrix `name` [out, in], one of STREAM_MATRICES, of the layer-th layer of the streams (from 0, lowest first).
+
+    lora_a is [rank, in], lora_b [out, rank], torch order.
+    """
+    return f"medusa.stream.{layer}.{name}.{part}"
 
 
 def flatten_tree(choices: Sequence[Sequence[int]]) -> list[int]:

@@ -82,10 +82,11 @@ def planned_bytes(source: SourceHeads, plan: HeadsPlan) -> int:
 
 
 def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
-    """ggml type a tensor is stored in: biases F32, maps I32; F16 where rows do not fill the type's blocks."""
+    """ggml type a tensor is stored in: biases and what is added to states F32, maps I32; F16 where rows do not fill
+    the type's blocks."""
     if tensor.role == "map":
         return "i32"
-    if len(tensor.shape) == 1:
+    if len(tensor.shape) == 1 or tensor.role == "embedding":
         return "f32"
     return _type_of_rows(plan.output_type if tensor.role == "output" else plan.block_type, tensor.shape[-1])
 

@@ -37,6 +37,8 @@ def doctor(
 
 
 def _print(found: dict[str, Any], out: Console) -> None:
+    from medusa_cli.decoding import figures
+
     rows = [
         ("medusa", found["medusa"]),
         ("Python", f"{found['python']} ({found['platform']})"),
@@ -51,7 +53,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
         ),
         ("threads", _threads(found["threads"], found["cores_physical"])),
         ("CPU features", " ".join(found["cpu_features"]) or "unknown"),
-        *_kernel_rows(found["kernels"]),
+        *figures.kernel_rows(found["kernels"]),
         ("memory", f"{_gib(found['memory_total'])}, {_gib(found['memory_available'])} available"),
     ]
     for device in found["devices"]:
@@ -84,20 +86,6 @@ def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
     others = threads["cores_of_others"]
     why = "what other programs use is not known here" if others is None else f"other programs use {others:.1f} cores"
     return f"{threads['now']} of {_known(cores)} without -t: {why}"
-
-
-def _kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Which kernels are selected, the instruction sets they could use here, and the types they serve."""
-    if kernels is None:
-        return [("kernels", "unknown")]
-    sets = ", ".join(kernels["supported"])
-    if kernels["selected"] is None:
-        return [("kernels", f"llama.cpp's own: {kernels['reason']}"), ("", f"this CPU could run: {sets}")]
-    return [
-        ("kernels", f"{kernels['selected']} (of {sets}; MEDUSA_ISA chooses)"),
-        ("", f"for {' '.join(kernels['types'])}"),
-        ("attention", kernels["selected"] if kernels["attention"] else f"llama.cpp's: {kernels['selected']} has none"),
-    ]
 
 
 def _print_model(model: dict[str, Any], out: Console) -> None:
@@ -139,10 +127,12 @@ def _print_devices(model: dict[str, Any], out: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
-        where = f"in the model's graph, {sent['in_graph']} bytes to the host"
+        where = f"in the model's graph, {sent['in_graph']} bytes to the host at temperature 0"
+        where += f" ({size(sent['grown'])} with a dynamic tree)" if sent["grown"] else ""
+        where += f", {size(sent['sampled'])} where tokens are sampled"
         if sent["host_reason"]:
-            where = f"on the host, too: {sent['host_reason']}"
-        out.print(f"At temperature 0 with a fixed tree: {where}", markup=False, soft_wrap=True)
+            where = f"on the host: {sent['host_reason']}"
+        out.print(f"Steps are accepted and drafted {where}", markup=False, soft_wrap=True)
 
 
 def _known(value: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from medusa_cli.decoding.options import (
+    GENERATE_TEMPERATURE,
     DraftOptions,
     EngineOptions,
     ModelArgument,
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from medusa_cli import native
     from medusa_cli.decoding.runtime import Engine
     from medusa_cli.decoding.settings import Settings
-
-DEFAULT_TEMPERATURE = 0.0
 
 
 @grouped
@@ -48,7 +47,7 @@ def generate(
     text = _read_prompt(prompt, file)
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
-    chosen = settings.from_options(sampling, draft, DEFAULT_TEMPERATURE)
+    chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE)
     from medusa_cli.decoding.runtime import keeping, open_engine
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)

@@ -107,7 +107,10 @@ def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, 
     rows = [("heads", f"{_known(heads['head_count'])} of kind {_known(heads['kind'])}")]
     if heads["path"] != found["path"]:
         rows.append(("heads file", heads["path"]))
-    rows.append(("blocks per head", _known(heads["block_count"])))
+    if heads["streams"]:
+        rows.append(("streams", _streams(heads["streams"])))
+    else:
+        rows.append(("blocks per head", _known(heads["block_count"])))
     draft = f", {heads['draft_vocab_size']} tokens" if heads["draft_vocab_size"] else ""
     rows.append(("lm_head", f"{_known(heads['lm_head'])}{draft}"))
     types = ", ".join(heads["types"])
@@ -120,6 +123,13 @@ def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, 
         shares = ("-" if share is None else f"{share:.0%}" for share in heads["check_top1"])
         rows.append(("best token right", ", ".join(shares) + " (short sample at conversion)"))
     return rows
+
+
+def _streams(found: dict[str, Any]) -> str:
+    adapters = f"adapters of rank {found['rank']}" if found["rank"] else "no adapters"
+    root = "the root is read" if found["root"] else "the root is not read"
+    layers = f"the top {_known(found['layers'])} layers, from layer {_known(found['first_layer'])} on"
+    return f"{_known(found['mode'])}: {layers}; {adapters}; {root}"
 
 
 def _accuracy_table(accuracy: list[list[float]]) -> Any:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from medusa_cli.decoding.options import MAX_SEED, ModelArgument
-from medusa_cli.training.backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy
-from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Kind, Objective
+from medusa_cli.training.backbone.recipe import ALL_LAYERS, DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy, Warmup
+from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
+from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from medusa_cli.training.streams.recipe import DraftKind
+
+if TYPE_CHECKING:
+    from medusa_cli.training.recipe_file import RecipeFile
 
 
 def train(
+    ctx: typer.Context,
     model: ModelArgument,
     output: Annotated[
         Path | None,
@@ -26,29 +32,81 @@ def train(
     ] = None,
     sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
     kind: Annotated[
-        Kind,
-        typer.Option("--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts) or hydra++."),
+        DraftKind,
+        typer.Option(
+            "--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts), hydra++ or streams."
+        ),
     ] = DEFAULT_KIND,
+    streams_layers: Annotated[
+        int, typer.Option("--streams-layers", min=1, hidden=True, help="Layers that streams run through, from the top.")
+    ] = DEFAULT_STREAMS_LAYERS,
     joint: Annotated[
         bool,
         typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
     ] = False,
     joint_layers: Annotated[
-        int, typer.Option("--joint-layers", min=1, hidden=True, help="Layers trained with --joint, from the top.")
-    ] = DEFAULT_LAYERS,
+        str,
+        typer.Option(
+            "--joint-layers",
+            metavar="N",
+            hidden=True,
+            help="Layers trained with --joint, from the top: a number, or all.",
+        ),
+    ] = str(DEFAULT_LAYERS),
     joint_strategy: Annotated[
         Strategy,
         typer.Option(
             "--joint-strategy",
             metavar="WHAT",
             hidden=True,
-            help="distill: the layers keep the model's own probabilities; truth: they learn the text.",
+            help="distill: the layers keep the model's own probabilities; truth: they learn the text; direct: truth "
+            "without warm-up and with one rate.",
         ),
     ] = DEFAULT_STRATEGY,
+    joint_warmup: Annotated[
+        Warmup | None,
+        typer.Option(
+            "--joint-warmup",
+            metavar="WHAT",
+            hidden=True,
+            help="heads: they are trained alone first; sine: their loss comes in slowly; both or none; default: the "
+            "strategy's.",
+        ),
+    ] = None,
+    joint_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-rate", metavar="X", hidden=True, help="Learning rate of the layers; default: the strategy's."
+        ),
+    ] = None,
+    joint_heads_rate: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-heads-rate",
+            metavar="X",
+            hidden=True,
+            help="That of the heads, so many times as high; default: the strategy's.",
+        ),
+    ] = None,
+    joint_weight: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-weight",
+            metavar="X",
+            hidden=True,
+            help="Weight of the heads' loss beside the layers' own; default: the strategy's.",
+        ),
+    ] = None,
     adapter: Annotated[
         Path | None,
         typer.Option(
             "--adapter", metavar="FILE", hidden=True, help="With --joint: also write the layers' change as a LoRA."
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", metavar="FILE", hidden=True, help="Heads, training and text as a paper has them: TOML or JSON."
         ),
     ] = None,
     objective: Annotated[
@@ -62,8 +120,11 @@ def train(
     ] = DEFAULT_OBJECTIVE,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="Time for everything: text generation and training.")
-    ] = 60,
+        float | None,
+        typer.Option(
+            "--minutes", min=0.1, show_default="60", help="Time for everything: text generation and training."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
@@ -118,23 +179,31 @@ def train(
         raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
     if adapter is not None and adapter.exists() and not force:
         raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
+    file = _recipe(ctx, recipe)
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
     from medusa_cli.training.options import TrainOptions
+    from medusa_cli.training.recipe_file import ALL
 
+    said = file.option("draft_vocab", draft_vocab)
     training.run(
         TrainOptions(
             model=ref.path,
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
-            kind=kind,
+            kind=file.option("kind", kind),
             joint=joint,
-            joint_layers=joint_layers,
+            joint_layers=_layers(joint_layers),
             joint_strategy=joint_strategy,
+            joint_warmup=joint_warmup,
+            joint_rate=joint_rate,
+            joint_heads_rate=joint_heads_rate,
+            joint_weight=joint_weight,
             adapter=adapter,
-            objective=objective,
-            heads=heads,
+            streams_layers=streams_layers,
+            objective=file.option("objective", objective),
+            heads=file.option("heads", heads),
             minutes=minutes,
             data=data,
             seed=seed,
@@ -142,12 +211,36 @@ def train(
             threads=threads,
             n_gpu_layers=n_gpu_layers,
             parallel=parallel,
-            draft_vocab=draft_vocab,
+            draft_vocab=None if said == ALL else said,
+            whole_vocabulary=said == ALL,
+            file=file,
             export_hf=export_hf,
             work_dir=work_dir,
             console=messages,
         )
     )
+
+
+def _layers(text: str) -> int | None:
+    """None: all of them."""
+    from medusa_cli.support.errors import MedusaError
+
+    if text == ALL_LAYERS:
+        return None
+    if not text.isdecimal():
+        raise MedusaError(f"--joint-layers {text}: not a number, choose at least 1, or {ALL_LAYERS}")
+    return int(text)
+
+
+def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
+    """What `path` says; MedusaError where an option says it, too."""
+    from medusa_cli.training.recipe_file import RecipeFile, read_recipe
+
+    if path is None:
+        return RecipeFile()
+    file = read_recipe(path)
+    file.refuse_twice([name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")])
+    return file
 
 
 def _place(model: Path, force: bool) -> Path:

@@ -179,7 +179,7 @@ class Conversion:
         source = self.source
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))
-        if source.kind == "hydra++":
+        if source.has_prefix:
             source = _with_prefix_keys(source, metadata)
         name = str(metadata.get("general.name") or self.base.name)
         output = self._output(name, fingerprint(metadata))

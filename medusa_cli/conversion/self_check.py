@@ -101,7 +101,7 @@ def reference_logits(
         y = x @ tensors[named("weight")].load().astype(np.float32).T
         return y + tensors[named("bias")].load() if named("bias") in tensors else y
 
-    newest = states[:, -1] if source.kind != "hydra++" else prefix_output(source, states)
+    newest = prefix_output(source, states) if source.has_prefix else states[:, -1]
     scale = float(source.metadata.get(schema.EMBEDDING_SCALE_KEY, 1.0))
     out = []
     for k in range(source.head_count):
@@ -175,7 +175,7 @@ def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
         known = states.astype(np.float32)
         for at in range(len(tokens) - 1):
             path = tokens[at : at + heads.head_count]
-            seen = known[: at + 1] if heads.kind == "hydra++" else known[at]
+            seen = known[: at + 1] if heads.has_prefix else known[at]
             drafts = heads.draft_tokens(seen, 1, path)
             for k in range(min(heads.head_count, len(tokens) - 1 - at)):
                 right[k] += drafts[k][0] == tokens[at + 1 + k]

@@ -46,6 +46,20 @@ def threads_line(threads: dict[str, Any]) -> str:
     return f"{usual} of {threads['most']}{mostly}: {THREAD_REASONS[threads['reason']]}"
 
 
+def kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Which kernels are selected, the instruction sets they could use here, and the types they serve."""
+    if kernels is None:
+        return [("kernels", "unknown")]
+    sets = ", ".join(kernels["supported"])
+    if kernels["selected"] is None:
+        return [("kernels", f"llama.cpp's own: {kernels['reason']}"), ("", f"this CPU could run: {sets}")]
+    return [
+        ("kernels", f"{kernels['selected']} (of {sets}; MEDUSA_ISA chooses)"),
+        ("", f"for {' '.join(kernels['types'])}"),
+        ("attention", kernels["selected"] if kernels["attention"] else f"llama.cpp's: {kernels['selected']} has none"),
+    ]
+
+
 def _rate(value: Any, digits: int) -> str:
     return f"{value:.{digits}f}" if isinstance(value, (int, float)) and value > 0 else "-"
 

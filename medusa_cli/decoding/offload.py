@@ -128,12 +128,21 @@ def needed(shape: Shape, context: Context, count: int) -> int:
     if count <= 0:
         return 0
     first = max(len(shape.layers) - (count - 1), 0)
-    cells = -(-max(context.tokens, 1) // CELL_STEP) * CELL_STEP
-    bits = [
-        cells * context.sequences * (keys * CACHE_BITS[context.type_k] + values * CACHE_BITS[context.type_v])
+    cached = cache_bytes(shape, context, first)
+    return shape.output + shape.heads + sum(shape.layers[first:]) + cached + _computed(shape, _cells(context))
+
+
+def cache_bytes(shape: Shape, context: Context, first: int = 0) -> int:
+    """Of the cache of all layers from `first` on."""
+    bits = sum(
+        keys * CACHE_BITS[context.type_k] + values * CACHE_BITS[context.type_v]
         for keys, values in zip(shape.keys[first:], shape.values[first:], strict=True)
-    ]
-    return shape.output + shape.heads + sum(shape.layers[first:]) + int(sum(bits) / 8) + _computed(shape, cells)
+    )
+    return int(_cells(context) * context.sequences * bits / 8)
+
+
+def _cells(context: Context) -> int:
+    return -(-max(context.tokens, 1) // CELL_STEP) * CELL_STEP
 
 
 def _computed(shape: Shape, cells: int) -> int:

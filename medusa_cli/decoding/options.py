@@ -24,9 +24,11 @@ SAMPLING_PANEL = "Sampling"
 DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
+"""Of answers in a chat."""
+GENERATE_TEMPERATURE = 0.0
+"""Of `medusa generate`: the most likely token."""
 DRAFT_MAX = 4
 """Tokens in a row that a draft model drafts where nothing is said."""
-"""Of answers in a chat; those of `medusa generate` are greedy."""
 
 MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
 ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)]
@@ -340,6 +342,30 @@ class SamplingOptions:
             help="Penalty on repeats; 1, the default: off.",
         ),
     ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(
+            "--frequency-penalty",
+            metavar="X",
+            min=-2.0,
+            max=2.0,
+            rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
+            help="Off a token's logit, for each time it was there. Default 0.",
+        ),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(
+            "--presence-penalty",
+            metavar="X",
+            min=-2.0,
+            max=2.0,
+            rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
+            help="Off the logit of a token that was there. Default 0.",
+        ),
+    ] = None
     repeat_last_n: Annotated[
         int | None,
         typer.Option(
@@ -348,7 +374,7 @@ class SamplingOptions:
             min=0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Tokens the penalty looks back on. Default 64.",
+            help="Tokens that penalties look back on. Default 64.",
         ),
     ] = None
     logit_bias: Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from medusa_cli.decoding import template
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.template import Message, Tools
 
 
 class Tokenizer(Protocol):
@@ -21,20 +21,22 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
 
 
-def chat_tokens(model: Tokenizer, messages: Sequence[Message], *, bare_if_no_template: bool = False) -> list[int]:
+def chat_tokens(
+    model: Tokenizer, messages: Sequence[Message], *, bare_if_no_template: bool = False, tools: Tools | None = None
+) -> list[int]:
     """Token ids of a conversation in the model's own template, up to where the assistant speaks.
 
-    bare_if_no_template: a model without a template gets the texts alone. MedusaError when the template does not render
-    the conversation, or, without that, is missing.
+    bare_if_no_template: a model without a template gets the texts alone. tools: for the template. MedusaError when the
+    template does not render the conversation, or, without that, is missing.
     """
     if bare_if_no_template and not model.chat_template:
         return model.tokenize("\n\n".join(message["content"] for message in messages))
-    return rendered_tokens(model, rendered(model, messages))
+    return rendered_tokens(model, rendered(model, messages, tools))
 
 
-def rendered(model: Tokenizer, messages: Sequence[Message]) -> str:
+def rendered(model: Tokenizer, messages: Sequence[Message], tools: Tools | None = None) -> str:
     """The text of a conversation in the model's own template. MedusaError when there is none, or it fails."""
-    return template.render(model.chat_template, messages, bos_text=model.bos_text, eos_text=model.eos_text)
+    return template.render(model.chat_template, messages, tools=tools, bos_text=model.bos_text, eos_text=model.eos_text)
 
 
 def rendered_tokens(model: Tokenizer, text: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from medusa_cli.decoding import devices, drafting, offload, prompts, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import heads, references
+from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +42,9 @@ class Engine:
     session: native.Session
     n_ctx: int
     """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
+    options: EngineOptions
+    small: native.Model | None = None
+    """The model of plan.draft_model."""
     kept: Path | None = None
     """The file for what recycling learns, where that is to be kept."""
 
@@ -48,28 +54,44 @@ class Engine:
         return self.session.tree.size
 
     @property
+    def cache_bytes(self) -> int:
+        """Of the session's cache, by estimate: nearly all that one more session takes."""
+        types = self.options.cache_type_k.value, self.options.cache_type_v.value
+        return _cache_bytes(self.model.path, offload.Context(self.session.n_ctx, *types))
+
+    @property
     def last(self) -> native.Generation | None:
         """The newest generation, also one that was cut short."""
         return self.session.last
 
-    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
+    def another(self) -> Engine:
+        """An engine for another conversation: the same weights and drafts, a session of its own."""
+        session = plan_session(self.model, self.heads, self.plan, self.options, self.small)
+        return dataclasses.replace(self, session=session, kept=None)
+
+    def chat_tokens(self, messages: Sequence[Message], *, tools: Tools | None = None) -> list[int]:
         """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
-        return prompts.chat_tokens(self.model, messages)
+        return prompts.chat_tokens(self.model, messages, tools=tools)
 
     def raw_tokens(self, text: str) -> list[int]:
         """Token ids of a prompt without a template."""
         return self.model.tokenize(text, add_special=True, parse_special=True)
 
-    def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep | None
-    ) -> native.Generation:
-        """Decodes after `prompt` (token ids) until a stop. MedusaError when the prompt does not fit the context."""
+    def check(self, prompt: Sequence[int], settings: Settings) -> None:
+        """MedusaError when the prompt does not fit the context, or a bias names no token."""
         if len(prompt) >= self.n_ctx:
             raise MedusaError(
                 f"the prompt has {len(prompt)} tokens, the context holds {self.n_ctx}: shorten it, or give a larger -c"
             )
         if settings.logit_bias and (highest := max(settings.logit_bias)) >= self.model.n_vocab:
             raise MedusaError(f"--logit-bias names token {highest}, the vocabulary ends at {self.model.n_vocab - 1}")
+
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep | None
+    ) -> native.Generation:
+        """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
+        self.check(prompt, settings)
+        told = {} if settings.logprobs is None else {"logprobs": settings.logprobs}
         return self.session.generate(
             prompt,
             max_tokens=settings.max_tokens,
@@ -79,7 +101,15 @@ class Engine:
             ignore_eos=settings.ignore_eos,
             watchdog=self.plan.watchdog and settings.seed is None,
             on_step=on_step,
+            **told,
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _cache_bytes(path: str, context: offload.Context) -> int:
+    from medusa_cli import native
+
+    return offload.cache_bytes(offload.shape_of(native.read_gguf(path)), context)
 
 
 @contextlib.contextmanager
@@ -154,10 +184,24 @@ def _open(
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
+        _check_cache(model, options)
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, loaded, plan, options, small)
     kept = _recall(model, session, plan, console) if draft.history else None
-    return Engine(ref.name, model, loaded, plan, session, min(session.n_ctx, options.ctx_size or session.n_ctx), kept)
+    n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
+    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept)
+
+
+def _check_cache(model: native.Model, options: EngineOptions) -> None:
+    """MedusaError for a context that this machine could not hold at all: filling its memory would end the process."""
+    total, _ = machine.memory()
+    types = options.cache_type_k.value, options.cache_type_v.value
+    needed = _cache_bytes(model.path, offload.Context(options.ctx_size, *types))
+    if not model.gpu and total is not None and needed > total:
+        raise MedusaError(
+            f"a context of {options.ctx_size} tokens takes {size(needed)}, this machine has {size(total)}: "
+            "give a smaller -c"
+        )
 
 
 def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:

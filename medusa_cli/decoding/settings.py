@@ -44,6 +44,8 @@ class Settings:
     top_p: float = _engines("top_p")
     min_p: float = _engines("min_p")
     repeat_penalty: float = _engines("repeat_penalty")
+    frequency_penalty: float = _engines("frequency_penalty")
+    presence_penalty: float = _engines("presence_penalty")
     repeat_last_n: int = _engines("repeat_last_n")
     seed: int | None = None
     max_tokens: int = -1
@@ -56,6 +58,8 @@ class Settings:
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     logit_bias: dict[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    """How many of the likeliest tokens each piece tells beside its own; None: nothing."""
 
     @property
     def accept_kind(self) -> str:
@@ -78,6 +82,8 @@ class Settings:
             top_p=self.top_p,
             min_p=self.min_p,
             repeat_penalty=self.repeat_penalty,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
             repeat_last_n=self.repeat_last_n,
             logit_bias=self.logit_bias,
             seed=seed,
@@ -130,6 +136,8 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
             top_p=sampling.top_p,
             min_p=sampling.min_p,
             repeat_penalty=sampling.repeat_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
             repeat_last_n=sampling.repeat_last_n,
             epsilon=draft.epsilon,
             delta=published_delta(draft.epsilon) if draft.as_published and draft.delta is None else draft.delta,
@@ -166,6 +174,8 @@ def _check_rule(sampling: SamplingOptions, draft: DraftOptions, temperature: flo
         "--top-k": sampling.top_k,
         "--min-p": sampling.min_p,
         "--repeat-penalty": sampling.repeat_penalty,
+        "--frequency-penalty": sampling.frequency_penalty,
+        "--presence-penalty": sampling.presence_penalty,
         "--logit-bias": sampling.logit_bias or None,
         **({"--top-p": sampling.top_p} if draft.as_published else {}),
     }

@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from medusa_cli.support.errors import MedusaError
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""{"role", "content"}, both text, and what else a template reads ("tool_calls")."""
+Tools = Sequence[Mapping[str, Any]]
+"""What the model may call: JSON schemas of functions, in the way of OpenAI."""
 RAW_HINT = "use `medusa generate --raw`, which takes the prompt as it is"
 
 
@@ -47,34 +50,43 @@ def _compile(source: str) -> Any:
         raise MedusaError(f"the model's chat template does not parse ({_first_line(error)}): {RAW_HINT}") from error
 
 
-def render(source: str | None, messages: Sequence[Message], *, bos_text: str = "", eos_text: str = "") -> str:
+def render(
+    source: str | None,
+    messages: Sequence[Message],
+    *,
+    tools: Tools | None = None,
+    bos_text: str = "",
+    eos_text: str = "",
+) -> str:
     """Prompt text for `messages` ({"role", "content"}), ending where the assistant is to speak.
 
     A template that refuses system messages gets the system prompt at the head of the first user turn. MedusaError
-    when the model has no template, or its template fails.
+    when the model has no template, its template fails, or it does not know of tools.
     """
     if not source:
         raise MedusaError(f"the model has no chat template: {RAW_HINT}")
+    if tools and "tools" not in source:
+        raise MedusaError(
+            "the model's chat template knows no tools: leave them out, or choose a model that calls tools"
+        )
+    names = {"bos_token": bos_text, "eos_token": eos_text, **({"tools": list(tools)} if tools else {})}
     try:
-        return _render(source, messages, bos_text, eos_text)
+        return _render(source, messages, names)
     except TemplateRefusal as refusal:
         folded = _fold_system(messages)
         if folded is None:
             raise MedusaError(f"the model's chat template refused the conversation: {refusal}") from refusal
     try:
-        return _render(source, folded, bos_text, eos_text)
+        return _render(source, folded, names)
     except TemplateRefusal as refusal:
         raise MedusaError(f"the model's chat template refused the conversation: {refusal}") from refusal
 
 
-def _render(source: str, messages: Sequence[Message], bos_text: str, eos_text: str) -> str:
+def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:
     template = _compile(source)
     try:
         text: str = template.render(
-            messages=[dict(message) for message in messages],
-            bos_token=bos_text,
-            eos_token=eos_text,
-            add_generation_prompt=True,
+            messages=[dict(message) for message in messages], add_generation_prompt=True, **names
         )
     except TemplateRefusal:
         raise

@@ -1,6 +1,7 @@
 """What comes from a device to the host in a step, in bytes, for models whose output matrix lies on a device.
 
-Either the host samples, accepts and fills the tree, or the model's own graph accepts and drafts (native/in_graph).
+Either the host samples, accepts and fills the tree, or the model's own graph accepts and drafts, or names the likeliest
+tokens of each row (native/in_graph).
 """
 
 from __future__ import annotations
@@ -12,6 +13,12 @@ from dataclasses import dataclass
 FLOAT = 4
 FOUND = 3
 """Numbers that acceptance in the graph brings: rows without NaN, the node, the token after it."""
+RANKED = 41
+"""Likeliest tokens of a row that the graph names where tokens are sampled: token and logit of each."""
+GROWN_RANKS, GROWN_WIDTH = 8, 8
+"""Of dynamic trees: tokens below a node, and nodes of a level that heads are asked below."""
+MOST_GROWN = 1000
+"""Numbers that dynamic trees' candidates come to at most: heads are asked below fewer nodes where it takes that."""
 EXACT_WIDTHS, WIDTH_STEP = 8, 8
 """Hydra's graphs are as wide as a level's nodes, above 8 rounded up to a multiple of 8 (native/heads)."""
 
@@ -60,6 +67,29 @@ def of_step_in_graph(choices: Sequence[Sequence[int]], kind: str | None) -> int:
         return FLOAT * (FOUND + len(levels) * max(ranks, default=0))
     columns = [len({tuple(choice[:-1]) for choice in level}) for level in levels]
     return FLOAT * (FOUND + sum(n * k for n, k in zip(columns, ranks, strict=True)))
+
+
+def of_grown_step_in_graph(depth: int, ranks: int, kind: str) -> int:
+    """The same of dynamic trees: candidates with their probabilities and, of heads that read the path, the nodes that
+    they were asked below. depth: heads. ranks: rows of their output matrix.
+    """
+    ranks = min(GROWN_RANKS, ranks)
+    if kind == "medusa":
+        return FLOAT * (FOUND + 2 * depth * ranks)
+    for width in range(GROWN_WIDTH, 0, -1):
+        columns = [1]
+        while len(columns) < depth:
+            columns.append(min(width, columns[-1] * ranks))
+        brought = 2 * ranks * sum(columns) + sum(columns[1:])
+        if brought <= MOST_GROWN:
+            break
+    return FLOAT * (FOUND + brought)
+
+
+def of_sampled_step_in_graph(nodes: int, n_vocab: int, drafts: int) -> int:
+    """Of a step of so many nodes whose tokens are sampled. drafts: bytes of a greedy step, 0 where nothing drafts."""
+    rows = nodes * (2 * min(RANKED, n_vocab) + 1)
+    return FLOAT * rows + max(drafts - FLOAT * FOUND, 0)
 
 
 def _columns(parents: Sequence[int], kind: str) -> list[int]:

@@ -115,6 +115,7 @@ def _heads(gguf: native.GgufFile, asked: AskedTree | None) -> dict[str, Any]:
         "kind": metadata.get(schema.KIND_KEY),
         "head_count": metadata.get(schema.HEAD_COUNT_KEY),
         "block_count": metadata.get(schema.BLOCK_COUNT_KEY),
+        "streams": _streams(metadata) if metadata.get(schema.KIND_KEY) == schema.STREAMS else None,
         "lm_head": metadata.get(schema.LM_HEAD_KEY),
         "draft_vocab_size": metadata.get(schema.DRAFT_VOCAB_SIZE_KEY),
         "parameters": _parameters(tensors),
@@ -129,6 +130,17 @@ def _heads(gguf: native.GgufFile, asked: AskedTree | None) -> dict[str, Any]:
         "tree_name": name,
         "tree": choices,
         "expected_tokens_per_step": _expected(choices, accuracy),
+    }
+
+
+def _streams(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Which layers of the base they run through, and with what."""
+    return {
+        "mode": metadata.get(schema.STREAMS_MODE_KEY),
+        "layers": metadata.get(schema.STREAMS_LAYERS_KEY),
+        "first_layer": metadata.get(schema.STREAMS_FIRST_LAYER_KEY),
+        "rank": metadata.get(schema.STREAMS_RANK_KEY),
+        "root": metadata.get(schema.STREAMS_ROOT_KEY),
     }
 
 

@@ -104,10 +104,11 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
-    "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph"} or None}; no weights and
-    nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on the CPU;
-    host_reason: why the host accepts and drafts at temperature 0 with a fixed tree, "" where the model's own graph
-    does; in_graph: bytes of such a step. It is opened as a chat opens it.
+    "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph", "grown", "sampled"} or None};
+    no weights and nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on
+    the CPU; host_reason: why the host accepts and drafts, "" where the model's own graph does; then bytes of its steps:
+    in_graph, at temperature 0 with a fixed tree, grown, with a dynamic one (None without heads), sampled, at another
+    temperature with the fixed tree. It is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native
@@ -168,12 +169,15 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
     rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
     session = native.Session(model, heads, tree=None if heads is None else tree, n_ctx=1)
+    in_graph = transfers.of_step_in_graph(tree.choices if heads else [], heads.kind if heads else None)
     return {
         "nodes": tree.size,
         **dataclasses.asdict(found),
         "total": found.total,
         "host_reason": session.host_reason(),
-        "in_graph": transfers.of_step_in_graph(tree.choices if heads else [], heads.kind if heads else None),
+        "in_graph": in_graph,
+        "grown": heads and transfers.of_grown_step_in_graph(heads.head_count, heads.output_rows, heads.kind),
+        "sampled": transfers.of_sampled_step_in_graph(tree.size if heads else 1, model.n_vocab, in_graph),
     }
 
 

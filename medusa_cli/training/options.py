@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import math
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,27 @@ from rich.console import Console
 
 from medusa_cli.support.errors import MedusaError
 
-from .backbone.recipe import DEFAULT_LAYERS, DEFAULT_STRATEGY, STRATEGIES, TEXT_SHARE
+from .backbone.recipe import (
+    ALL_LAYERS,
+    DEFAULT_LAYERS,
+    DEFAULT_STRATEGY,
+    STRATEGIES,
+    TEXT_SHARE,
+    WARMUPS,
+    JointRecipe,
+    Strategy,
+    Warmup,
+    recipe_of,
+)
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, KINDS, OBJECTIVES
+from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES, RECIPES, TEACHER_TOP, WHOLE, Recipe
+from .recipe_file import RecipeFile, check_together
+from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
+from .streams.recipe import DRAFT_KINDS, RECIPE, STREAMS, StreamsRecipe
+from .text.text_recipe import TextRecipe
 
+DEFAULT_MINUTES = 60.0
+"""Where neither minutes nor tokens are given."""
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
 
@@ -22,13 +41,17 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipe.KINDS and recipe.OBJECTIVES.
+    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES. file: what a recipe says besides kind,
+    objective, heads and draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
     sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
-    generation and training from measured rates; it has no effect on generation where `tokens` fixes the number of
-    generated tokens. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
+    generation and training from measured rates. tokens: of text, instead of a share of the minutes; training gets what
+    is left of them, or as long as a fixed number of rounds takes where no minutes are given. n_gpu_layers, threads,
+    parallel: as for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
-    joint: train the top `joint_layers` layers together with the heads, by `joint_strategy`, into a new model.
+    joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
+    model; the other joint_ fields: in place of that strategy's numbers (backbone.recipe).
+    streams_layers: how many of the top layers streams run through; streams_recipe: how they are trained.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
@@ -39,7 +62,7 @@ class TrainOptions:
     kind: str = DEFAULT_KIND
     objective: str = DEFAULT_OBJECTIVE
     heads: int = 4
-    minutes: float = 60
+    minutes: float | None = None
     data: Path | None = None
     seed: int = 0
     tokens: int | None = None
@@ -47,18 +70,68 @@ class TrainOptions:
     n_gpu_layers: int = -1
     parallel: int = 32
     draft_vocab: int | None = None
+    whole_vocabulary: bool = False
+    file: RecipeFile = field(default_factory=RecipeFile)
     export_hf: Path | None = None
     joint: bool = False
-    joint_layers: int = DEFAULT_LAYERS
-    joint_strategy: str = DEFAULT_STRATEGY
+    joint_layers: int | None = DEFAULT_LAYERS
+    joint_strategy: Strategy = DEFAULT_STRATEGY
+    joint_warmup: Warmup | None = None
+    joint_rate: float | None = None
+    joint_heads_rate: float | None = None
+    joint_weight: float | None = None
     adapter: Path | None = None
+    streams_layers: int = DEFAULT_STREAMS_LAYERS
+    streams_recipe: StreamsRecipe = RECIPE
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
+    def __post_init__(self) -> None:
+        if self.minutes is None and self.tokens is None:
+            self.minutes = DEFAULT_MINUTES
+
     @property
-    def heads_minutes(self) -> float:
-        """Time for text and heads alone."""
-        return self.minutes * (TEXT_SHARE if self.joint else 1.0)
+    def recipe(self) -> Recipe:
+        """How heads are trained; streams have streams_recipe."""
+        return self.file.heads(self.kind)
+
+    @property
+    def text(self) -> TextRecipe:
+        return self.file.text()
+
+    @property
+    def name(self) -> str:
+        """Of the files in the work folder that go with these heads: other recipes leave them alone."""
+        if self.kind == STREAMS or (self.recipe == RECIPES[self.kind] and not self.whole_vocabulary):
+            return self.kind
+        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
+        return f"{self.kind}-{digest.hexdigest()[:8]}"
+
+    @property
+    def keeps_teacher(self) -> bool:
+        """Whether the teacher's distributions lie on the disk."""
+        return self.objective == "teacher" and self.teacher_top != WHOLE
+
+    @property
+    def teacher_top(self) -> int:
+        """As Recipe.teacher_top."""
+        return TEACHER_TOP if self.kind == STREAMS else self.recipe.teacher_top
+
+    @property
+    def heads_minutes(self) -> float | None:
+        """Time for text and heads alone; None where no clock decides."""
+        return None if self.minutes is None else self.minutes * (TEXT_SHARE if self.joint else 1.0)
+
+    @property
+    def joint_recipe(self) -> JointRecipe:
+        return recipe_of(
+            self.joint_strategy, self.joint_warmup, self.joint_rate, self.joint_heads_rate, self.joint_weight
+        )
+
+    @property
+    def heads_first(self) -> bool:
+        """Whether the heads are trained alone, at first."""
+        return not self.joint or self.joint_recipe.heads_first
 
     def asked_amount(self) -> dict[str, float | None]:
         """What decides how much text is written: tokens, else minutes."""
@@ -70,28 +143,37 @@ class TrainOptions:
             "kind": self.kind,
             "objective": self.objective,
             "heads": self.heads,
-            "minutes": None if self.tokens else self.minutes,
+            "minutes": self.minutes,
             "tokens": self.tokens,
             "data": self.data.name if self.data else None,
             "seed": self.seed,
             "threads": self.threads,
             "parallel": self.parallel,
-            "draft_vocab": self.draft_vocab,
-            "joint": {"layers": self.joint_layers, "strategy": self.joint_strategy} if self.joint else None,
+            "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
+            "text": asdict(self.text),
+            "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
+            "joint": {"layers": self.joint_layers or ALL_LAYERS, "strategy": self.joint_strategy}
+            if self.joint
+            else None,
         }
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for option, value, known in (
-            ("--kind", self.kind, KINDS),
+            ("--kind", self.kind, DRAFT_KINDS),
             ("--objective", self.objective, OBJECTIVES),
             ("--joint-strategy", self.joint_strategy, STRATEGIES),
+            ("--joint-warmup", self.joint_warmup, WARMUPS),
         ):
-            if value not in known:
+            if value is not None and value not in known:
                 raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
+        if self.kind == STREAMS:
+            self._check_streams()
+        else:
+            check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if not 1 <= self.heads <= 16:
             raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
-        if self.tokens is None and not self.minutes > 0:
+        if self.minutes is not None and not self.minutes > 0:
             raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
         if self.tokens is not None and self.tokens < 1000:
             raise MedusaError(f"--tokens {self.tokens}: at least 1000 are needed to train on")
@@ -103,8 +185,12 @@ class TrainOptions:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
         if self.adapter is not None:
             self._check_adapter(self.adapter)
-        if self.joint_layers < 1:
-            raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1")
+        if self.joint_layers is not None and self.joint_layers < 1:
+            raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1, or {ALL_LAYERS}")
+        for name in ("rate", "heads_rate", "weight"):
+            given = getattr(self, f"joint_{name}")
+            if given is not None and not 0 < given < math.inf:
+                raise MedusaError(f"--joint-{name.replace('_', '-')} {given:g}: must be positive")
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -114,6 +200,18 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
+
+    def _check_streams(self) -> None:
+        if of_heads := self.file.of_heads():
+            raise MedusaError(f"{self.file.path}: {of_heads[0]} is about heads, streams have none: leave it out")
+        if self.whole_vocabulary:
+            raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
+        if self.streams_layers < 1:
+            raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
+        if self.joint:
+            raise MedusaError("--joint trains heads with the model, not streams: choose another --kind")
+        if self.export_hf is not None:
+            raise MedusaError("--export-hf knows no layout for streams: leave it out, or choose another --kind")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:

@@ -16,6 +16,7 @@ from .interrupts import Interrupt, Stopped, interrupt_flag
 from .leftovers import remove_leftovers
 from .options import TrainOptions
 from .report.messages import TrainResult, announce, report, say
+from .streams.recipe import STREAMS
 from .text.corpus import Corpus
 from .text.dataset import examples_of
 from .text.dialogs import FileSource, PromptSource, SeedSource
@@ -52,7 +53,7 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
-    from .phases import collect, finish, fitting, joint, planning, prepare
+    from .phases import collect, finish, fitting, joint, planning, prepare, streams
     from .phases.room import check_room
     from .phases.setup import Setup
 
@@ -61,37 +62,49 @@ def _run_phases(
         check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
-    if options.joint:
-        joint.check_model(setup)
-    text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
+    found = joint.check_model(setup) if options.joint else None
+    if options.kind == STREAMS:
+        streams.check_model(setup)
+    plan_time = streams.plan_time if options.kind == STREAMS else planning.plan_time
+    text = collect.collect_text(setup, corpus, source, plan_time(setup))
 
     begin = time.monotonic()
     data = prepare.read_data(setup, corpus)
     vocabulary = prepare.pick_vocabulary(setup, data)
-    schedule = planning.plan_time(setup, len(vocabulary.d2t))
+    schedule = plan_time(setup, len(vocabulary.d2t))
     rows = prepare.open_rows(setup, corpus, data, vocabulary)
     seconds = text.seconds + time.monotonic() - begin
+    if options.kind == STREAMS:
+        drafted = streams.train(setup, corpus, data, vocabulary, rows, schedule, seconds)
+        data = streams.measured(drafted, data)
+        result = finish.measure(setup, data, drafted.rank)
+        finish.write_heads(setup, streams.content(setup, vocabulary, drafted, result))
+        return result, finish.write_record(setup, text, data, vocabulary, drafted, result, None, None)
 
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
-    plan = planning.plan_fit(setup, examples, schedule, seconds)
+    plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
 
-    trained, changed = fitted.heads, None
-    if options.joint:
-        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted)
+    trained, changed, alone = fitted.heads, None, None
+    if found is not None:
+        seconds += fitted.seconds
+        if options.heads_first:
+            alone = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained)).by_size
+        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
         setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
-    result = finish.measure(setup, data, vocabulary, rows, trained)
-    finish.write_heads(setup, vocabulary, rows, trained, result)
-    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed)
+    result = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained))
+    finish.write_heads(setup, finish.content(setup, vocabulary, rows, trained, result))
+    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed, alone)
     if changed is not None:
         joint.finish(setup, changed)
+        finish.say_gain(setup, alone, result)
     return result, written
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
     prompts = _file_hash(options.data) if options.data else "own"
-    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
     parent = options.work_dir or paths.cache_dir() / "train"
     return parent / f"{base.fingerprint}-{key}"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from medusa_cli.converters.heads import schema
 from medusa_cli.decoding import tree_search
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.support.errors import MedusaError
@@ -63,11 +64,18 @@ def rank_texts(
     from medusa_cli import native
 
     texts: list[NDArray[np.integer]] = []
+    streams = None
+    if heads.kind == schema.STREAMS:
+        longest = max(map(len, prompts)) + MAX_TOKENS
+        streams = native.StreamReader(model, heads, longest, n_threads=n_threads)
 
     def on_sequence(index: int, tokens: list[int], states: NDArray[np.float16] | None) -> bool:
         assert states is not None
         kept = tokens[: loop_start(tokens)]
-        texts.append(ranks_of(heads, kept, states.astype(np.float32)))
+        if streams is None:
+            texts.append(ranks_of(heads, kept, states.astype(np.float32)))
+        else:
+            texts.append(ranks_of_streams(heads, streams, prompts[index], kept))
         return len(texts) < min(MIN_TEXTS, len(prompts)) or time.monotonic() < deadline
 
     native.collect(
@@ -90,11 +98,28 @@ def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.floa
     """
     count = heads.head_count
     ranks = min(tree_search.RANKS, heads.output_rows)
+
+    def drafted(row: int) -> list[list[int]]:
+        known = states[: row + 1] if heads.has_prefix else states[row]
+        return heads.draft_tokens(known, ranks, tokens[row : row + count])
+
+    return _table(count, tokens, drafted)
+
+
+def ranks_of_streams(
+    heads: native.Heads, reader: native.StreamReader, prompt: Sequence[int], tokens: Sequence[int]
+) -> NDArray[np.integer]:
+    """The same of streams, which read a text with its prompt."""
+    ranks = min(tree_search.RANKS, heads.output_rows)
+    drafts = reader.draft_tokens([*prompt, *tokens], ranks, first=len(prompt) - 1)
+    return _table(heads.head_count, tokens, drafts.__getitem__)
+
+
+def _table(count: int, tokens: Sequence[int], drafted: Callable[[int], list[list[int]]]) -> NDArray[np.integer]:
+    """drafted(i): what each head guesses, whose root is tokens[i]."""
     table = np.full((max(0, len(tokens) - count), count), tree_search.RANKS, dtype=np.int64)
     for row in range(len(table)):
-        known = states[: row + 1] if heads.kind == "hydra++" else states[row]
-        drafted = heads.draft_tokens(known, ranks, tokens[row : row + count])
-        for head, guesses in enumerate(drafted):
+        for head, guesses in enumerate(drafted(row)):
             wanted = tokens[row + head + 1]
             if wanted in guesses:
                 table[row, head] = guesses.index(wanted)

@@ -11,6 +11,7 @@
 namespace medusa {
 
 using Token = int32_t;
+inline constexpr Token no_token = -1;
 
 // A failure a person can act on. The text is one line of UTF-8, whatever a damaged file put into it: what, where, what
 // to do.

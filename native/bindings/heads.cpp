@@ -103,7 +103,7 @@ class PrefixLayerBinding {
     explicit PrefixLayerBinding(std::shared_ptr<Heads> heads)
         : heads_(std::move(heads)), backend_(start_backend(*heads_)) {
         set_threads(backend_.get(), free_threads());
-        if (heads_->metadata().kind != HeadsKind::hydra_plus) throw Error("only hydra++ heads have a prefix layer");
+        if (!heads_->metadata().has_prefix) throw Error("these heads have no prefix layer");
         layer_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
     }
     void append(int position, const StateVector& state) {
@@ -141,6 +141,7 @@ void bind_heads(nb::module_& m) {
             },
             "model"_a, "path"_a)
         .def_prop_ro("kind", [](const Heads& heads) { return heads_kind_name(heads.metadata().kind); })
+        .def_prop_ro("has_prefix", [](const Heads& heads) { return heads.metadata().has_prefix; })
         .def_prop_ro("head_count", &Heads::head_count)
         .def_prop_ro("block_count", &Heads::block_count)
         .def_prop_ro("lm_head", &lm_head_name)

@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
+#include "llama/backend.h"
 
 namespace medusa {
 
@@ -24,14 +25,18 @@ void bind_placement(nb::module_& m) {
         .def_ro("reason", &kernels::AttentionUse::reason);
     m.def("attention_use", &attention_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("draft_memory", &draft_memory_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("use_kernels", &kernels::use_kernels, "wanted"_a);
+    m.def("forward_log", &forward_log, "wanted"_a);
     m.def("kernel_info", [] {
         const kernels::Status& status = kernels::status();
         nb::list supported;
         for (const kernels::Kernels* one : kernels::supported_kernels()) supported.append(one->name);
         nb::dict out;
+        out["used"] = kernels::kernels_used();
         out["selected"] = status.selected ? nb::object(nb::str(status.selected->name)) : nb::object(nb::none());
         out["requested"] = status.requested;
         out["reason"] = status.reason;
+        out["late"] = status.late;
         out["supported"] = supported;
         out["attention"] = status.selected && status.selected->attend;
         out["types"] = kernels::type_names();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "base/platform.h"
 #include "bindings/bindings.h"
@@ -82,11 +83,15 @@ nb::dict statistics(const Generation& g) {
     return out;
 }
 
-DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs) {
+DynamicTreeStart make_dynamic_start(HeadCalibration::Table calibration, std::vector<std::pair<int, double>> costs,
+                                    bool learns_costs, int max_nodes) {
+    if (max_nodes < 1 || max_nodes > Tree::max_size) {
+        throw Error("max_nodes: from 1 to " + std::to_string(Tree::max_size));
+    }
     for (const auto& [nodes, cost] : costs) {
         if (nodes < 1 || !(cost > 0)) throw Error("the cost of a tree: positive, by a number of nodes from 1");
     }
-    return {std::move(calibration), std::move(costs)};
+    return {std::move(calibration), std::move(costs), learns_costs, max_nodes};
 }
 
 std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
@@ -120,6 +125,8 @@ nb::dict defaults() {
     out["top_p"] = sampling.top_p;
     out["min_p"] = sampling.min_p;
     out["repeat_penalty"] = sampling.repeat_penalty;
+    out["frequency_penalty"] = sampling.frequency_penalty;
+    out["presence_penalty"] = sampling.presence_penalty;
     out["repeat_last_n"] = sampling.repeat_last_n;
     out["epsilon"] = accept.epsilon;
     out["delta"] = accept.delta;
@@ -133,13 +140,20 @@ void bind_params(nb::module_& m) {
         .def(
             "__init__",
             [](SamplingParams* self, float temperature, int top_k, float top_p, float min_p, float repeat_penalty,
-               int repeat_last_n, const std::optional<std::map<Token, float>>& logit_bias, uint64_t seed) {
+               float frequency_penalty, float presence_penalty, int repeat_last_n,
+               const std::optional<std::map<Token, float>>& logit_bias, uint64_t seed) {
                 if (!(repeat_penalty > 0.0f)) throw Error("repeat penalty must be above 0 (1 switches it off)");
-                new (self) SamplingParams{temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, {}, seed};
+                if (!std::isfinite(frequency_penalty) || !std::isfinite(presence_penalty)) {
+                    throw Error("penalties must be finite (0 switches them off)");
+                }
+                new (self)
+                    SamplingParams{temperature,      top_k,         top_p, min_p, repeat_penalty, frequency_penalty,
+                                   presence_penalty, repeat_last_n, {},    seed};
                 if (logit_bias) self->logit_bias.assign(logit_bias->begin(), logit_bias->end());
             },
             nb::kw_only(), "temperature"_a = sampling.temperature, "top_k"_a = sampling.top_k,
             "top_p"_a = sampling.top_p, "min_p"_a = sampling.min_p, "repeat_penalty"_a = sampling.repeat_penalty,
+            "frequency_penalty"_a = sampling.frequency_penalty, "presence_penalty"_a = sampling.presence_penalty,
             "repeat_last_n"_a = sampling.repeat_last_n, "logit_bias"_a = nb::none(), "seed"_a = sampling.seed);
     nb::class_<AcceptParams>(m, "Accept")
         .def(
@@ -156,10 +170,23 @@ void bind_params(nb::module_& m) {
             "kind"_a, nb::kw_only(), "epsilon"_a = accept.epsilon, "delta"_a = accept.delta,
             "model_alone"_a = accept.model_alone, "greedy_root"_a = accept.greedy_root,
             "synthetic_rate"_a = accept.synthetic_rate);
+}
+
+void bind_answers(nb::module_& m) {
     nb::class_<Piece>(m, "Piece")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
-        .def_ro("drafted", &Piece::drafted);
+        .def_ro("drafted", &Piece::drafted)
+        .def_prop_ro(
+            "logprob",
+            [](const Piece& piece) { return piece.chances ? std::optional(piece.chances->logprob) : std::nullopt; })
+        .def_prop_ro("top", [](const Piece& piece) {
+            std::vector<std::pair<Token, double>> top;
+            if (piece.chances) {
+                for (const Chance& one : piece.chances->top) top.emplace_back(one.token, one.logprob);
+            }
+            return top;
+        });
     nb::class_<Generation>(m, "Generation")
         .def_ro("tokens", &Generation::tokens)
         .def_ro("parents", &Generation::parents)
@@ -228,18 +255,20 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             "generate",
             [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
                const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
-               const std::vector<std::string>& stop, bool ignore_eos, bool watchdog, const nb::object& on_step) {
+               const std::vector<std::string>& stop, bool ignore_eos, int logprobs, bool watchdog,
+               const nb::object& on_step) {
                 GenerateParams params;
                 params.max_tokens = max_tokens;
                 params.sampling = sampling.value_or(SamplingParams{});
                 params.accept = accept.value_or(default_accept(params.sampling));
                 params.stop = stop;
                 params.ignore_eos = ignore_eos;
+                params.logprobs = logprobs;
                 params.watchdog = watchdog;
                 return self.generate(prompt, params, on_step);
             },
             "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
-            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "watchdog"_a = false,
+            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "logprobs"_a = -1, "watchdog"_a = false,
             "on_step"_a = nb::none())
         .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
         .def("reset", [](SessionBinding& self) { self.session().reset(); })
@@ -283,9 +312,10 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
 void bind_session(nb::module_& m) {
     m.def("defaults", &defaults);
     bind_params(m);
+    bind_answers(m);
     nb::class_<DynamicTreeStart>(m, "DynamicTree")
         .def(nb::new_(&make_dynamic_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
-             "costs"_a = std::vector<std::pair<int, double>>{})
+             "costs"_a = std::vector<std::pair<int, double>>{}, "learns_costs"_a = true, "max_nodes"_a = Tree::max_size)
         .def_ro("calibration", &DynamicTreeStart::calibration)
         .def_ro("costs", &DynamicTreeStart::curve);
     const LookaheadParams lookahead;

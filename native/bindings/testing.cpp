@@ -20,7 +20,7 @@ using testing::FakeVocabulary;
 class ScriptedPolicy final : public StepPolicy {
   public:
     explicit ScriptedPolicy(std::vector<bool> speculate) : speculate_(std::move(speculate)) {}
-    void begin_generation(bool watched) override {
+    void begin_generation(bool watched, bool) override {
         watched_ = watched;
         step_ = 0;
     }

@@ -44,10 +44,16 @@ class TableTree {
         : levels_(std::move(table), depth), tree_(depth, {max_nodes, ranks, width, ranks}) {}
 
     // (parents, tokens, q, paths asked for by level)
-    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost) {
+    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+                   const std::vector<std::pair<Token, float>>& chain) {
         levels_.asked.clear();
         Draft draft;
-        tree_.grow(levels_, root, room, {calibration, calibration, calibration}, cost, nullptr, draft);
+        const Tree shape;
+        DraftInput input{{&root, 1}, {}, room, shape};
+        std::vector<Guess> guesses;
+        for (const auto& [token, q] : chain) guesses.push_back({token, q});
+        input.chain = guesses;
+        tree_.grow(levels_, input, {calibration, calibration, calibration}, cost, draft);
         return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
     }
     void learn(const std::vector<Token>& came, HeadCalibration& calibration) {
@@ -84,7 +90,8 @@ void bind_testing_dynamic_tree(nb::module_& m) {
         .def(nb::init<std::map<std::vector<Token>, Guesses>, int, int, int, int>(), "table"_a, "depth"_a, nb::kw_only(),
              "max_nodes"_a = DynamicTreeParams().max_nodes, "ranks"_a = DynamicTreeParams().ranks,
              "width"_a = DynamicTreeParams().width)
-        .def("grow", &TableTree::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a)
+        .def("grow", &TableTree::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a,
+             "chain"_a = std::vector<std::pair<Token, float>>{})
         .def("learn", &TableTree::learn, "came"_a, "calibration"_a);
     nb::list sizes;
     for (const int size : dynamic_sizes) sizes.append(size);

@@ -3,6 +3,7 @@
 #include "bindings/session_binding.h"
 #include "heads/graph.h"
 #include "in_graph/acceptance.h"
+#include "in_graph/ranked_rows.h"
 #include "in_graph/rows.h"
 #include "llama/target.h"
 
@@ -59,6 +60,25 @@ nb::object largest_in_graph(const Rows& rows, int64_t count, const std::optional
     return new_matrix<float>(graph.compute().data(), rows.shape(0), static_cast<size_t>(count));
 }
 
+// The likeliest tokens of each row and their logits as the model's graph names them; empty where it leaves them open.
+std::vector<std::vector<std::pair<Token, float>>> ranked_in_graph(const Rows& rows) {
+    const ggml_backend_ptr backend = start(std::nullopt);
+    HeadsGraph graph(backend.get(), most_tensors);
+    ggml_tensor* input = graph.new_input(static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(rows.shape(0)));
+    graph.finish(in_graph::RankedRows::build(graph.context(), input));
+    HeadsGraph::set(input, numbers(rows));
+    in_graph::RankedRows ranked;
+    const auto count = static_cast<int>(rows.shape(0));
+    ranked.read(graph.compute(), count);
+    std::vector<std::vector<std::pair<Token, float>>> out(rows.shape(0));
+    for (int row = 0; row < count; ++row) {
+        for (const RankedToken& token : ranked.row(row)) {
+            out[static_cast<size_t>(row)].emplace_back(token.token, token.logit);
+        }
+    }
+    return out;
+}
+
 }  // namespace
 
 void bind_testing_in_graph(nb::module_& m) {
@@ -67,6 +87,7 @@ void bind_testing_in_graph(nb::module_& m) {
         [](SessionBinding& session) { return dynamic_cast<LlamaTarget&>(session.session().target()).reused_graphs(); },
         "session"_a);
     m.def("accept_in_graph", &accept_in_graph, "tree"_a, "logits"_a, "tokens"_a, "device"_a = nb::none());
+    m.def("ranked_in_graph", &ranked_in_graph, "rows"_a);
     m.def("largest_in_graph", &largest_in_graph, "rows"_a, "count"_a, "device"_a = nb::none());
 }
 

@@ -17,6 +17,7 @@ constexpr int longest_chain = 8;
 DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
     DynamicTreeParams params;
     params.ranks = std::min(params.ranks, plan.ranks);
+    if (plan.dynamic) params.max_nodes = std::min(params.max_nodes, plan.dynamic->max_nodes);
     if (plan.chains_only) {
         params.ranks = params.width = 1;
         params.max_nodes = longest_chain;
@@ -68,9 +69,10 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
         lookup.chains_only = true;
         lookup.max_nodes = longest_chain - 1;
     }
-    auto target = make_target(bounds_of(plan, lookup));
     const DynamicTreeStart start = plan.dynamic.value_or(DynamicTreeStart());
-    auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost);
+    lookup.total_nodes = start.max_nodes;
+    auto target = make_target(bounds_of(plan, lookup));
+    auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost && start.learns_cost);
     ComposedSession composed;
     std::unique_ptr<Drafter> drafter;
     if (plan.lookahead) {

@@ -117,27 +117,32 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
 StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const ModelSessionParams& params) {
     StepFacts facts;
     facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
-    facts.fixed_tree = !plan.dynamic;
     facts.branches = !plan.chains_only;
-    facts.heads_alone = !params.draft_model && !plan.lookahead && !plan.lookup && !plan.recycling;
+    facts.reads_rows = plan.recycling;
+    facts.drafts_outside = params.draft_model || plan.lookahead;
     return facts;
+}
+
+in_graph::DraftShape draft_shape(const DraftingPlan& plan) {
+    if (!plan.dynamic) return plan.tree;
+    const DynamicTreeParams params;
+    return in_graph::GrownShape{plan.tree.depth(), std::min(params.ranks, plan.ranks), params.width};
 }
 
 // For sessions that may accept in the model's graph; null for others. Completes the facts.
 std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& heads, const DraftingPlan& plan,
-                                              StepFacts& facts) {
+                                              int context_size, StepFacts& facts) {
     if (!host_reason(facts, {}).empty()) return nullptr;
     std::unique_ptr<in_graph::Drafts> drafts;
     if (plan.has_levels()) {
         try {
-            drafts = in_graph::make_drafts(heads, plan.tree);
+            drafts = in_graph::make_drafts(heads, draft_shape(plan), context_size);
         } catch (const OutOfMemory& failure) {
             facts.lacks = failure.what();
         }
-        facts.heads_fit = drafts != nullptr || !facts.lacks.empty();
         if (!drafts) return nullptr;
     }
-    return std::make_shared<in_graph::StepTail>(std::move(drafts));
+    return std::make_shared<in_graph::StepTail>(std::move(drafts), heads);
 }
 
 }  // namespace
@@ -156,19 +161,25 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.type_v = params.type_v;
     const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
     context.tap_layer = needs.layer;
+    context.tap_attention = needs.attention;
     StepFacts facts = step_facts(*model, plan, params);
-    const auto tail = needs.layer ? nullptr : make_tail(heads, plan, facts);
-    if (needs.layer) facts.heads_fit = false;
+    if (heads && plan.has_levels()) facts.heads_need = in_graph::heads_need(*heads);
+    const auto tail = make_tail(heads, plan, context.context_size, facts);
     context.tail = tail;
+    context.pads = plan.dynamic || plan.lookup;
+    context.states_alone = needs.all_states;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
+    const AttentionTap* attention = nullptr;
     const auto make_target = [&](const TreeBounds& bounds) {
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
+        attention = target->attention();
         if (tail) facts.lacks = target->tail_lacks();
         return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
         if (params.draft_model) return draft_levels(plan, params, context, target);
-        auto on_host = make_levels(heads, plan.tree.depth(), [&target] { return target.thread_use().threads; });
+        const auto threads = [&target] { return target.thread_use().threads; };
+        auto on_host = make_levels(heads, plan.tree.depth(), threads, attention);
         if (!tail) return on_host;
         return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };

@@ -103,6 +103,8 @@ void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& 
     const bool alone = params.kind == AcceptKind::nucleus || (params.kind == AcceptKind::typical && params.model_alone);
     if (alone) {
         model_distribution(target.logits(row), sampling.temperature, out);
+    } else if (const auto ranked = target.ranked(row); !ranked.empty()) {
+        chain.apply(ranked, out);
     } else {
         chain.apply(target.logits(row), out);
     }

@@ -15,8 +15,15 @@ namespace medusa {
 struct DrafterNeeds {
     bool hidden = false;         // hidden states: of the last accepted node in draft(), of all in committed()
     std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
+    bool attention = false;      // and what the layers above that one attend to
     bool all_states = false;     // committed() for the tokens of the prompt, too, and not for its last one alone
     bool rows = false;           // verified(): what the model said at every node of a draft
+};
+
+// A token that may follow the one before it, and how likely it does.
+struct Guess {
+    Token token;
+    float q;
 };
 
 struct DraftInput {
@@ -26,6 +33,8 @@ struct DraftInput {
     const Tree& shape;               // what a drafter of a fixed tree fills
     bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
+    int row = 0;                     // of the newest decode, that `hidden` belongs to
+    std::span<const Guess> chain{};  // what else may follow the root, one after the other: for drafters that join it
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
@@ -62,6 +71,8 @@ class Drafter {
   public:
     virtual ~Drafter() = default;
     virtual DrafterNeeds needs() const = 0;
+    // Whether it makes one tree of its own drafts and those of DraftInput::chain.
+    virtual bool joins_chain() const { return false; }
     // A generation starts: the contexts of its drafts extend `prompt`.
     virtual void begin(std::span<const Token> prompt) {}
     // The state of a committed token, in the order of the positions. Only where hidden states are needed.

@@ -1,12 +1,20 @@
-// Whether steps are accepted and drafted on the host, or by the model's own graph where the model runs: there no rows
-// of logits and states come to the host, only what was found.
+// Whether steps are accepted and drafted on the host, or where the model runs, by its own graph: there no rows of
+// logits and states come to the host, only what was found.
 #pragma once
 
 #include <string>
 
 #include "base/common.h"
+#include "decoding/tree.h"
 
 namespace medusa {
+
+// How an answer's steps are accepted and drafted.
+enum class StepWay {
+    host,    // rows of logits and states come to the host
+    greedy,  // the graph of a decode accepts greedily, and drafts
+    ranked   // it names the likeliest tokens of each row; the host accepts, and a graph of the heads drafts behind it
+};
 
 // What the graph of a decode found, by greedy acceptance.
 struct GreedyStep {
@@ -14,23 +22,38 @@ struct GreedyStep {
     Token next = 0;  // the token after it
 };
 
-// A session, as far as the place of its steps depends on it.
+// One of the likeliest tokens of a row.
+struct RankedToken {
+    Token token;
+    float logit;
+};
+// Of each row, at most.
+inline constexpr int most_ranked = 40;
+
+// A session, as far as the way of its steps depends on it.
 struct StepFacts {
-    bool on_device = false;   // the output matrix lies on a device
-    bool fixed_tree = false;  // or none: nothing drafts
-    bool branches = true;     // not a recurrent model, which follows chains
-    bool heads_alone = true;  // no lookup, no recycling, no draft model, no lookahead
-    bool heads_fit = true;    // of a kind that drafts in the graph
-    std::string lacks;        // what the graph of the model, or its device, does not have; empty: nothing
+    bool on_device = false;       // the output matrix lies on a device
+    bool branches = true;         // not a recurrent model, which follows chains
+    bool reads_rows = false;      // a drafter learns from rows of logits: recycled tokens
+    bool drafts_outside = false;  // a draft model, or lookahead
+    std::string heads_need;       // what the heads read that the graph does not have; empty: nothing
+    std::string lacks;            // what the graph of the model, or its device, does not have; empty: nothing
 };
 
 // An answer, as far as it depends on it.
 struct AnswerFacts {
     bool greedy = true;       // the most likely token, always
     bool bare_logits = true;  // no penalties, no biases
+    bool few_ranks = true;    // no more than the `most_ranked` likeliest tokens count
+    bool drawn = false;       // drafts are drawn
 };
 
-// Why steps take place on the host; empty: the model's graph accepts and drafts.
+// Why steps take place on the host; empty: in the model's graph.
 std::string host_reason(const StepFacts& session, const AnswerFacts& answer);
+
+// Trees whose shape changes from step to step are decoded as if they had so many nodes: then few graphs do for all.
+int padded_size(int nodes);
+// Nodes at its end, up to `size`, that are never accepted, and a sequence for each node.
+Tree padded(const Tree& tree, int size);
 
 }  // namespace medusa

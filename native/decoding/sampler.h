@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/common.h"
+#include "decoding/in_graph.h"
 
 namespace medusa {
 
@@ -17,9 +18,14 @@ struct SamplingParams {
     float top_p = 0.95f;       // >= 1: off
     float min_p = 0.05f;       // <= 0: off
     float repeat_penalty = 1.0f;
-    int repeat_last_n = 64;
+    float frequency_penalty = 0.0f;  // off a token's logit, for each time it is there
+    float presence_penalty = 0.0f;   // the same, once
+    int repeat_last_n = 64;          // tokens that penalties look back on
     std::vector<std::pair<Token, float>> logit_bias;
     uint64_t seed = 0;
+
+    bool penalizes() const { return repeat_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f; }
+    bool changes_logits() const { return penalizes() || !logit_bias.empty(); }
 };
 
 struct Candidate {
@@ -35,6 +41,9 @@ class Chain {
     // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1.
     // At temperature 0 one candidate, the argmax (ties: the lowest token).
     virtual void apply(std::span<const float> logits, std::vector<Candidate>& out) = 0;
+    // The same of ranked tokens in place of a whole row: for chains without penalties and biases, to which no more
+    // tokens count.
+    virtual void apply(std::span<const RankedToken> ranked, std::vector<Candidate>& out) = 0;
     // Moves the state past `token`.
     virtual void accept(Token token) = 0;
     virtual std::unique_ptr<Chain> clone() const = 0;

@@ -46,9 +46,23 @@ Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafte
       tree_(drafter_ ? std::move(tree) : Tree()),
       policy_(std::move(policy)) {}
 
+namespace {
+
+AnswerFacts answer_facts(const SamplingParams& sampling, const AcceptParams& accept) {
+    AnswerFacts facts;
+    facts.greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
+    facts.bare_logits = !sampling.changes_logits();
+    const bool whole = accept.kind == AcceptKind::nucleus || (accept.kind == AcceptKind::typical && accept.model_alone);
+    const bool few = sampling.temperature <= 0.0f || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
+    facts.few_ranks = few && !whole;
+    facts.drawn = accept.kind == AcceptKind::rejection;
+    return facts;
+}
+
+}  // namespace
+
 std::string Session::host_reason(const SamplingParams& sampling, const AcceptParams& accept) const {
-    const bool greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
-    return medusa::host_reason(facts_, {greedy, sampling.repeat_penalty == 1.0f && sampling.logit_bias.empty()});
+    return medusa::host_reason(facts_, answer_facts(sampling, accept));
 }
 
 void Session::reset() {
@@ -75,7 +89,10 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         }
     }
     cancelled_ = false;
-    target_->accept_in_graph(host_reason(params.sampling, params.accept).empty());
+    const AnswerFacts facts = answer_facts(params.sampling, params.accept);
+    // Rows of logits stay on a device whose graph accepts.
+    const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
+    target_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
@@ -83,7 +100,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
     // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
-    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1);
+    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1, target_->pads());
     if (params.max_tokens == 0) {
         run.out.stop_reason = StopReason::length;
         return *last_;
@@ -137,7 +154,8 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     }
     run.root = first_root(run);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
-    emit(run, {&run.root, 1});
+    constexpr int row = 0;
+    emit(run, {&run.root, 1}, {&row, 1});
     return true;
 }
 
@@ -176,7 +194,8 @@ void Session::draft(Run& run, bool speculative) {
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
-    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr}, draft_);
+    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row},
+                    draft_);
     cached_.pop_back();
 }
 
@@ -242,7 +261,7 @@ void Session::step(Run& run) {
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
     run.out.paths.push_back(accepted.path);
-    emit(run, emitted);
+    emit(run, emitted, accepted.path);
     counters.other_ms += watch.lap();
 }
 
@@ -267,7 +286,8 @@ void Counters::count_threads(const ThreadUse& use) {
     if (use.repeated) ++repeated;
 }
 
-void Session::emit(Run& run, std::span<const Token> tokens) {
+// rows: of the newest decode, from which each of the tokens follows.
+void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int> rows) {
     run.emitted += tokens.size();
     Generation& out = run.out;
     std::vector<Piece> pieces;
@@ -279,6 +299,9 @@ void Session::emit(Run& run, std::span<const Token> tokens) {
         }
         const bool drafted = i + 1 < tokens.size();  // the last one is the new root
         pieces.push_back({token, run.text.push(vocabulary_->piece(token)), drafted});
+        if (run.params.logprobs >= 0) {
+            pieces.back().chances = chances_of(target_->logits(rows[i]), token, run.params.logprobs);
+        }
         out.tokens.push_back(token);
         if (run.text.stopped()) {
             out.stop_reason = StopReason::stop;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "decoding/accept.h"
+#include "decoding/chances.h"
 #include "decoding/drafter.h"
 #include "decoding/in_graph.h"
 #include "decoding/step_policy.h"
@@ -25,20 +26,20 @@ struct GenerateParams {
     AcceptParams accept;
     std::vector<std::string> stop;
     bool ignore_eos = false;
+    int logprobs = -1;      // how many likeliest tokens are told for each emitted one; 0: only that one; < 0: nothing
     bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
 enum class StopReason { none, eos, stop, length, context_full, cancelled };
 const char* stop_reason_name(StopReason reason);
 
-inline constexpr Token no_token = -1;
-
 // One emitted token and the text that became printable with it. The last piece of a generation may carry only text
 // that had been held back, and no_token.
 struct Piece {
     Token token;
     std::string text;
-    bool drafted;  // an accepted draft; false: drawn as the next root
+    bool drafted;                      // an accepted draft; false: drawn as the next root
+    std::optional<Chances> chances{};  // where they were asked for
 };
 
 // Counts and times of one generation. A step commits its root and the accepted nodes below it.
@@ -118,7 +119,7 @@ class Session {
     Accepted accept(Run& run);
     Token first_root(Run& run);
     std::vector<Token> commit(const Accepted& accepted);
-    void emit(Run& run, std::span<const Token> tokens);
+    void emit(Run& run, std::span<const Token> tokens, std::span<const int> rows);
     void stop_at(DecodeStatus status, Run& run);
     void keep_committed();
     const Tree& shape_for(int room);

@@ -19,7 +19,8 @@ class StepPolicy {
   public:
     virtual ~StepPolicy() = default;
     // watched: steps may be kept from drafting; otherwise drafts are always wanted.
-    virtual void begin_generation(bool watched) = 0;
+    // padded: what a tree costs goes by padded_size().
+    virtual void begin_generation(bool watched, bool padded) = 0;
     virtual bool speculate() = 0;
     virtual void report(const StepReport& step) = 0;
 };

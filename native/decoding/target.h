@@ -60,10 +60,15 @@ class Target {
     virtual std::span<const float> hidden(int row) = 0;
 
     virtual ThreadUse thread_use() const { return {}; }
-    // From the next prefill on the model's own graph accepts, greedily. False: this target's does not.
-    virtual bool accept_in_graph(bool wanted) { return false; }
-    // Where it does: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
+    // From the next prefill on. Returns the way that is taken.
+    virtual StepWay take_way(StepWay wanted) { return StepWay::host; }
+    // Whether trees are decoded as if they had padded_size() nodes.
+    virtual bool pads() const { return false; }
+    // Of greedy steps: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
     virtual std::optional<GreedyStep> greedy_step() const { return std::nullopt; }
+    // Of ranked steps: the likeliest tokens of a row, likeliest first, the lowest first among equals. Empty: look at
+    // the row.
+    virtual std::span<const RankedToken> ranked(int row) { return {}; }
 };
 
 // Token ids to text.

@@ -81,6 +81,14 @@ void Tree::hide(const std::vector<bool>& hidden) {
     }
 }
 
+void Tree::follow_nodes() {
+    sequences_.assign(size(), {});
+    leaf_count_ = size();
+    for (int node = 0; node < size(); ++node) {
+        for (int up = node; up >= 0; up = parents_[up]) sequences_[up].push_back(node);
+    }
+}
+
 std::vector<int> Tree::path(int node) const {
     std::vector<int> path;
     for (int up = node; up >= 0; up = parents_[up]) path.push_back(up);

@@ -31,12 +31,17 @@ class Tree {
     // there. hidden: by node; below a hidden node all are.
     void hide(const std::vector<bool>& hidden);
 
+    // A sequence for each node, of its number, in place of one for each leaf: trees of one size then have as many. A
+    // node is decoded with its own and those of all nodes below it.
+    void follow_nodes();
+
     // The part of the tree that `head_count` heads of `ranks` ranks can fill, at most `max_nodes` nodes (with root).
     Tree clipped(int head_count, int ranks, int max_nodes = max_size) const;
 
     int size() const { return static_cast<int>(parents_.size()); }
     int depth() const { return depths_.back(); }
     int max_rank() const;
+    // Sequences.
     int leaf_count() const { return leaf_count_; }
     const std::vector<Choice>& choices() const { return choices_; }
     const std::vector<int>& parents() const { return parents_; }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "decoding/in_graph.h"
+
 namespace medusa {
 namespace {
 
@@ -50,8 +52,15 @@ double DraftCost::base(int nodes) const {
     return std::max(y0 + (y1 - y0) * (nodes - n0) / (n1 - n0), 1e-3);
 }
 
-void DraftCost::record(const TreeSize& size, double ms) {
+TreeSize DraftCost::decoded(const TreeSize& size) const {
+    if (!pads_) return size;
+    const int nodes = padded_size(size.nodes);
+    return {nodes, nodes};
+}
+
+void DraftCost::record(const TreeSize& verified, double ms) {
     if (!learns_ || !(ms > 0)) return;
+    const TreeSize size = decoded(verified);
     Learned& l = *now_;
     const bool rebuilt = size != l.last;
     l.last = size;
@@ -69,7 +78,8 @@ void DraftCost::record(const TreeSize& size, double ms) {
     }
 }
 
-double DraftCost::verify_ms(const TreeSize& size) const {
+double DraftCost::verify_ms(const TreeSize& wanted) const {
+    const TreeSize size = decoded(wanted);
     const double steps = base(size.nodes) * now_->correction[slot(size.nodes)];
     return unit() * (steps + (size != now_->last ? now_->rebuild : 0));
 }

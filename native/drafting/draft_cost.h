@@ -34,6 +34,9 @@ class DraftCost {
     void runs_with(int threads);
     int threads() const { return threads_; }
 
+    // Whether trees are decoded as if they had padded_size() nodes, with a sequence for each.
+    void pads(bool on) { pads_ = on; }
+
     // A step with such a tree took `ms` to verify.
     void record(const TreeSize& size, double ms);
     double verify_ms(const TreeSize& size) const;
@@ -68,12 +71,13 @@ class DraftCost {
         double tokens = 0, ms = 0;       // of the newest steps, old ones fading
         double newest_step_ms = 0;
     };
+    TreeSize decoded(const TreeSize& size) const;
     double unit() const { return now_->unit_ms > 0 ? now_->unit_ms : 1; }
     double base(int nodes) const;  // plain steps, before correction
     size_t slot(int nodes) const;
 
     std::vector<std::pair<int, double>> curve_;
-    bool learns_;
+    bool learns_, pads_ = false;
     int threads_ = 0;
     std::map<int, Learned> learned_;  // by threads
     Learned* now_;

@@ -20,14 +20,18 @@ DynamicTree::DynamicTree(int depth, const DynamicTreeParams& params)
     shares_.assign(depth + 1, shares);
 }
 
-double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                         Drawing* drawing, Draft& out, bool free) {
+double DynamicTree::grow(LevelSource& source, const DraftInput& input, const Calibrations& calibrations,
+                         DraftCost& cost, Draft& out, bool free) {
     forget();
     proposals_.clear();
+    const Token root = input.context.back();
+    Drawing* drawing = input.drawing;
+    if (!drawing) begin_chain(input.chain);
+    const double chain_gain = chain_ > 0 ? choose_size(input.room, cost, 0).gain : 0;
     double levels_ms = 0;
     size_t settled = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
-        if (!choose_frontier(depth, cost, free)) break;
+        if (!choose_frontier(source, depth, root, cost, free)) break;
         const Stopwatch watch;
         expand(source, depth, root, calibrations, drawing != nullptr);
         if (!free) {
@@ -36,17 +40,42 @@ double DynamicTree::grow(LevelSource& source, Token root, int room, const Calibr
         }
         if (!drawing) continue;
         const size_t before = settled;
-        settled = settle(depth, before, room, cost, *drawing);
+        settled = settle(depth, before, input.room, cost, *drawing);
         if (settled == before) break;
     }
-    const Size size = drawing ? settled_size(cost) : choose_size(room, cost, 0);
+    const Size size = drawing ? settled_size(cost) : choose_size(input.room, cost, 0);
     build(size.nodes, root, out);
-    return size.gain - cost.rate() * levels_ms;
+    return size.gain - chain_gain - cost.rate() * levels_ms;
+}
+
+void DynamicTree::begin_chain(std::span<const Guess> chain) {
+    double reached = 1;
+    for (const Guess& guess : chain) {
+        const int at = static_cast<int>(chain_++);
+        reached *= guess.q;
+        pool_.push_back(
+            {guess.token, Origin::chain, false, at == 0 ? root_index : at - 1, at + 1, guess.q, reached, 0});
+    }
+}
+
+// Whether a candidate that a level found stands in the chain, too: it is one node then, which the likelier of the two
+// speaks for.
+bool DynamicTree::join_chain(int depth, const Candidate& found) {
+    const auto at = static_cast<size_t>(depth) - 1;
+    if (at >= chain_) return false;
+    Candidate& known = pool_[at];
+    if (known.parent != found.parent || known.token != found.token) return false;
+    known.origin = found.origin;
+    known.q = found.q;
+    if (found.p <= known.p) return true;
+    const double share = found.p / known.p;
+    for (size_t i = at; i < chain_; ++i) pool_[i].p *= share;
+    return true;
 }
 
 // Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
 // that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
-bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
+bool DynamicTree::choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free) {
     frontier_.clear();
     if (depth == 1) {
         frontier_.push_back(root_index);
@@ -54,9 +83,13 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
     }
     const double node_worth = cost.rate() * cost.node_ms();
     double gain = 0;
+    std::vector<Token>& path = paths_;
+    path.resize(static_cast<size_t>(depth));
     for (int i = 0; i < static_cast<int>(pool_.size()); ++i) {
         const Candidate& candidate = pool_[i];
         if (candidate.depth != depth - 1 || candidate.p <= node_worth) continue;
+        path_of(i, depth, root, path);
+        if (!source.reaches(path)) continue;
         frontier_.push_back(i);
         gain += std::max(candidate.p * best_share_[depth] - node_worth, 0.0);
     }
@@ -65,11 +98,17 @@ bool DynamicTree::choose_frontier(int depth, const DraftCost& cost, bool free) {
     return gain > (free ? 0 : cost.rate() * cost.level_ms(depth));
 }
 
+// Of a candidate of depth - 1, from the root on.
+void DynamicTree::path_of(int candidate, int depth, Token root, std::span<Token> out) const {
+    out.front() = root;
+    for (int i = depth - 1; i > 0; --i, candidate = pool_[candidate].parent) out[i] = pool_[candidate].token;
+}
+
 void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws) {
-    paths_.assign(frontier_.size() * depth, root);
+    const auto length = static_cast<size_t>(depth);
+    paths_.resize(frontier_.size() * length);
     for (size_t row = 0; row < frontier_.size(); ++row) {
-        int at = frontier_[row];
-        for (int i = depth - 1; i > 0; --i, at = pool_[at].parent) paths_[row * depth + i] = pool_[at].token;
+        path_of(frontier_[row], depth, root, std::span(paths_).subspan(row * length, length));
     }
     source.level(depth, paths_, draws ? params_.proposal_ranks : params_.ranks, drafts_);
     for (size_t row = 0; row < frontier_.size(); ++row) {
@@ -82,7 +121,8 @@ void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calib
             const double share = calibrations[static_cast<size_t>(origin)].probability(depth, drafts_.q[i]);
             best = std::max(best, share);
             shares_[depth][rank] += share_weight * (share - shares_[depth][rank]);
-            pool_.push_back({drafts_.tokens[i], origin, false, parent, depth, drafts_.q[i], reached * share, 0});
+            const Candidate found{drafts_.tokens[i], origin, false, parent, depth, drafts_.q[i], reached * share, 0};
+            if (!join_chain(depth, found)) pool_.push_back(found);
         }
         best_share_[depth] += share_weight * (best - best_share_[depth]);
     }
@@ -146,7 +186,7 @@ void DynamicTree::learn(std::span<const Token> came, Calibrations& calibrations)
     int parent = root_index;
     for (const Token token : came) {
         for (const Candidate& candidate : ranked_.empty() ? pool_ : ranked_) {
-            if (candidate.parent != parent) continue;
+            if (candidate.parent != parent || candidate.origin == Origin::chain) continue;
             calibrations[static_cast<size_t>(candidate.origin)].record(candidate.depth, candidate.q,
                                                                        candidate.token == token);
         }

@@ -30,18 +30,20 @@ class DynamicTree {
   public:
     DynamicTree(int depth, const DynamicTreeParams& params);
 
-    // Fills `out` with a tree of at most `room` nodes; the root alone where no node pays. The source's step has begun.
-    // out.tree stays valid until the next call. `cost` is told what the levels took, but where they are `free`: then
-    // their time is left out of account. Returns the tokens that the draft is expected to bring more than a plain step
-    // would in the same time, the source's levels included. drawing: null where the likeliest tokens are drafted.
-    double grow(LevelSource& source, Token root, int room, const Calibrations& calibrations, DraftCost& cost,
-                Drawing* drawing, Draft& out, bool free = false);
+    // Fills `out` with a tree below the root, which ends input.context; the root alone where no node pays. input.chain
+    // takes part, as deep as it is, but where tokens are drawn. The source's step has begun. out.tree stays valid until
+    // the next call. `cost` is told what the levels took, but where they are `free`: then their time is left out of
+    // account. Returns the tokens that the levels are expected to bring more than the chain alone, or a plain step,
+    // would in the same time.
+    double grow(LevelSource& source, const DraftInput& input, const Calibrations& calibrations, DraftCost& cost,
+                Draft& out, bool free = false);
     // `came`: the tokens that followed the root of the newest tree, as far as they are known. Candidates count whether
     // they were drafted or not.
     void learn(std::span<const Token> came, Calibrations& calibrations);
     // Nothing is known of what follows the newest tree.
     void forget() {
         pool_.clear();
+        chain_ = 0;
         ranked_.clear();
     }
 
@@ -56,7 +58,10 @@ class DynamicTree {
         double p;  // that the whole path is right
         int node;  // in the tree
     };
-    bool choose_frontier(int depth, const DraftCost& cost, bool free);
+    void begin_chain(std::span<const Guess> chain);
+    bool choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free);
+    void path_of(int candidate, int depth, Token root, std::span<Token> out) const;
+    bool join_chain(int depth, const Candidate& found);
     void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
     struct Size {
         int nodes = 1;
@@ -72,7 +77,8 @@ class DynamicTree {
 
     int depth_;
     DynamicTreeParams params_;
-    std::vector<Candidate> pool_;
+    std::vector<Candidate> pool_;  // first the chain's, one below the other
+    size_t chain_ = 0;             // so many
     std::vector<Candidate>
         ranked_;                 // where tokens are drawn, and the pool is the tree: what the levels found likeliest
     std::vector<int> frontier_;  // candidates of the newest level that get children, the likeliest first

@@ -23,17 +23,15 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
     known_ = input.context.size();
     out.set_root(input.context.back());
     if (input.plain) return;
-    const Token root = input.context.back();
     if (pause_ > 0) {
         --pause_;
         if (source_->begin_free(input)) {
-            tree_.grow(*source_, root, input.room, calibrations_, *cost_, input.drawing, out, true);
+            tree_.grow(*source_, input, calibrations_, *cost_, out, true);
         }
         return;
     }
     source_->begin(input);
-    const double gain =
-        tree_.grow(*source_, root, input.room, calibrations_, *cost_, input.drawing, out, source_->is_free());
+    const double gain = tree_.grow(*source_, input, calibrations_, *cost_, out, source_->is_free());
     if (!source_->is_free()) note_gain(gain);
 }
 

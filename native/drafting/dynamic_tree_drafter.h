@@ -11,6 +11,8 @@ namespace medusa {
 struct DynamicTreeStart {
     HeadCalibration::Table calibration{};
     std::vector<std::pair<int, double>> curve{};  // plain steps by number of nodes
+    bool learns_cost = true;                      // false: the curve holds throughout, so that runs repeat
+    int max_nodes = Tree::max_size;               // of a step, root included
 };
 
 // Asks the heads less and less often while what they draft does not pay for asking them. Learns, from the tokens that
@@ -25,6 +27,7 @@ class DynamicTreeDrafter final : public Drafter {
     static TreeBounds bounds(const DynamicTreeParams& params) { return {params.max_nodes - 1, params.max_nodes}; }
 
     DrafterNeeds needs() const override { return source_->needs(); }
+    bool joins_chain() const override { return true; }
     void begin(std::span<const Token> prompt) override;
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }

@@ -17,8 +17,9 @@ class Economy final : public StepPolicy {
   public:
     explicit Economy(std::shared_ptr<DraftCost> cost) : cost_(std::move(cost)) {}
 
-    void begin_generation(bool watched) override {
+    void begin_generation(bool watched, bool padded) override {
         watched_ = watched;
+        cost_->pads(padded);
         for (auto& [threads, watch] : watches_) watch.begun = false;
     }
     bool speculate() override { return !watched_ || watchdog().speculate(); }

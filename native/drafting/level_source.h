@@ -9,8 +9,8 @@
 namespace medusa {
 
 // Who says so: what a probability is worth is learned for each apart.
-enum class Origin : uint8_t { heads, recycled, both };
-inline constexpr int origins = 3;
+enum class Origin : uint8_t { heads, recycled, both, chain };
+inline constexpr int origins = 3;  // that are learned about here: who gives a chain knows what it is worth
 
 // The `ranks` most probable tokens below each of n nodes, most probable first: [n][ranks].
 struct LevelDrafts {
@@ -40,6 +40,8 @@ class LevelSource {
     virtual void verified(const Verified& step) {}
     // A step starts. The root is the last token of input.context.
     virtual void begin(const DraftInput& input) = 0;
+    // Whether level() can be asked below the node that `path` leads to, from the root on.
+    virtual bool reaches(std::span<const Token> path) const { return true; }
     // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.
     // Siblings are distinct. Of one step, levels are asked for in order.
     virtual void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) = 0;

@@ -62,7 +62,7 @@ void LookupDrafter::append(Token token, bool learn) {
 LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
     const int length = index_.match().length;
     if (length == 0) return {};
-    const int most = std::min({params_.max_nodes, room - inner_size, Tree::max_size - inner_size});
+    const int most = std::min(params_.max_nodes, room - inner_size);
     double reached = 1.0, tokens = 1.0, node_cost = cost_->node_steps(), cost = 1.0 + node_cost * (inner_size - 1);
     Plan best{0, tokens / cost};
     for (int n = 1; n <= most; ++n) {
@@ -79,19 +79,22 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     learn_rate(came.size());
     for (const Token token : came) append(token, true);
     out.set_root(input.context.back());
+    const int room = std::min(input.room, params_.total_nodes);
     // One path has nothing beside it.
-    const auto planned = [&](int inner_size) {
-        return plan_chain(params_.chains_only ? 1 : inner_size, input.room).length;
-    };
+    const auto planned = [&](int inner_size) { return plan_chain(params_.chains_only ? 1 : inner_size, room).length; };
     // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one,
     // and where one path is all there is, it takes the place of the inner drafter's.
     int length = 0;
     if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
-    if (inner_) {
+    const bool alone = input.plain || chain_beats_inner(room);
+    if (inner_ && inner_->joins_chain() && !input.drawing && !params_.chains_only && !alone) {
+        draft_as_one(input, room, out);
+        if (out.tree->size() > 1) return;
+    } else if (inner_) {
         DraftInput asked = input;
         const bool instead = params_.chains_only && length > 0;
-        asked.plain = input.plain || instead || chain_beats_inner(input.room);
-        asked.room = instead ? 1 : input.room - length;
+        asked.plain = alone || instead;
+        asked.room = instead ? 1 : room - length;
         inner_->draft(asked, out);
     }
     inner_size_ = out.tree->size();
@@ -102,6 +105,22 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
         params_.chains_only ? join_chain(out) : graft(out);
         inner_only_ = false;
     }
+}
+
+// The inner drafter weighs the chain's nodes beside its own.
+void LookupDrafter::draft_as_one(const DraftInput& input, int room, Draft& out) {
+    guesses_.clear();
+    const int length = index_.match().length;
+    index_.continuation(length > 0 ? params_.max_nodes : 0, chain_);
+    for (size_t i = 0; i < chain_.size(); ++i) {
+        guesses_.push_back({chain_[i], accuracy_.probability(length + static_cast<int>(i))});
+    }
+    DraftInput asked = input;
+    asked.room = room;
+    asked.chain = guesses_;
+    inner_->draft(asked, out);
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1 && chain_.empty();
 }
 
 // One path of the two: as far as they agree, then whichever promises more tokens.

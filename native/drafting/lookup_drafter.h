@@ -15,10 +15,12 @@ struct LookupParams {
     int max_length = 8;
     bool chains_only = false;  // the whole draft is one path, of at most max_nodes
     int max_nodes = 15;        // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    int total_nodes = Tree::max_size;  // of a step, root included
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
-// chain become one tree, in which equal tokens are one node. Where the chain alone promises more tokens per time than
+// chain become one tree, in which equal tokens are one node, and of which an inner drafter that can weigh the chain
+// beside its own nodes keeps the likeliest. Where the chain alone promises more tokens per time than
 // the inner drafter has brought, that one is not asked. It learns from every token whether the match before it was
 // right, drafted or not.
 class LookupDrafter final : public Drafter {
@@ -49,9 +51,11 @@ class LookupDrafter final : public Drafter {
         int length = 0;
         double rate = 1;
     };
+    // room: for all nodes of the step.
     Plan plan_chain(int inner_size, int room) const;
     bool chain_beats_inner(int room) const;
     void learn_rate(size_t tokens);
+    void draft_as_one(const DraftInput& input, int room, Draft& out);
     void graft(Draft& out);
     void join_chain(Draft& out);
 
@@ -65,7 +69,8 @@ class LookupDrafter final : public Drafter {
     double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
     int rate_threads_ = 0;                         // that ran them
     std::vector<Token> chain_;
-    std::vector<Tree> chains_;  // [n]: root and a chain of n nodes
+    std::vector<Guess> guesses_;  // the chain, with what is known of it
+    std::vector<Tree> chains_;    // [n]: root and a chain of n nodes
     Tree joined_;
 };
 

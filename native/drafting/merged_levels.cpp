@@ -14,12 +14,12 @@ void MergedLevels::level(int depth, std::span<const Token> paths, int ranks, Lev
     }
     heads_->level(depth, paths, ranks, of_heads_);
     out = {ranks, {}, {}, {}};
-    struct Guess {
+    struct Found {
         Token token;
         float q;
         Origin origin;
     };
-    std::vector<Guess> guesses;
+    std::vector<Found> guesses;
     const auto width = static_cast<size_t>(ranks);
     for (size_t row = 0; row < of_heads_.tokens.size(); row += width) {
         guesses.clear();
@@ -28,14 +28,14 @@ void MergedLevels::level(int depth, std::span<const Token> paths, int ranks, Lev
         }
         for (size_t i = row; i < row + width; ++i) {
             const auto same = std::find_if(guesses.begin(), guesses.begin() + ranks,
-                                           [&](const Guess& g) { return g.token == of_recycled_.tokens[i]; });
+                                           [&](const Found& g) { return g.token == of_recycled_.tokens[i]; });
             if (same == guesses.begin() + ranks) {
                 guesses.push_back({of_recycled_.tokens[i], of_recycled_.q[i], Origin::recycled});
             } else if (of_recycled_.q[i] > 0) {
                 same->origin = Origin::both;
             }
         }
-        std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.q > b.q; });
+        std::stable_sort(guesses.begin(), guesses.end(), [](const Found& a, const Found& b) { return a.q > b.q; });
         for (size_t i = 0; i < width; ++i) {
             out.tokens.push_back(guesses[i].token);
             out.q.push_back(guesses[i].q);

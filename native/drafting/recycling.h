@@ -100,10 +100,6 @@ class RecyclingLevels final : public LevelSource {
     RecyclingWorth& worth() { return worth_; }
 
   private:
-    struct Guess {
-        Token token;
-        float q;
-    };
     void guesses(Token before, Token token);
     void learn(Token before, Token token, Token came);
 

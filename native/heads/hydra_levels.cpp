@@ -21,19 +21,7 @@ size_t hydra_tensors(const Heads& heads) {
 
 HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
     : HeadsLevels(std::move(heads), depth, std::move(threads)),
-      embeddings_(heads_->model(), heads_->metadata().embedding_scale) {
-    if (heads_->metadata().kind == HeadsKind::hydra_plus) {
-        prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
-    }
-}
-
-void HydraLevels::committed(int position, std::span<const float> state) {
-    if (prefix_) prefix_->append(position, state);
-}
-
-void HydraLevels::rolled_back(int position) {
-    if (prefix_) prefix_->roll_back(position);
-}
+      embeddings_(heads_->model(), heads_->metadata().embedding_scale) {}
 
 // Trees of changing shape ask for many widths: beyond the smallest, graphs are shared by a few of them.
 HydraLevels::Level& HydraLevels::level_for(int depth, size_t nodes) {
@@ -54,7 +42,7 @@ std::unique_ptr<HydraLevels::Level> HydraLevels::build(int depth, size_t nodes) 
 }
 
 void HydraLevels::begin_step(const DraftInput& input) {
-    const auto state = prefix_ ? prefix_->newest() : input.hidden;
+    const auto state = state_of(input);
     hidden_.assign(state.begin(), state.end());
 }
 

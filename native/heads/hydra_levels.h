@@ -8,7 +8,6 @@
 
 #include "heads/graph.h"
 #include "heads/levels.h"
-#include "heads/prefix_layer.h"
 #include "heads/token_embeddings.h"
 
 namespace medusa {
@@ -24,8 +23,6 @@ class HydraLevels final : public HeadsLevels {
   public:
     HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
-    void committed(int position, std::span<const float> state) override;
-    void rolled_back(int position) override;
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
 
   private:
@@ -38,7 +35,6 @@ class HydraLevels final : public HeadsLevels {
     std::unique_ptr<Level> build(int depth, size_t nodes);
 
     TokenEmbeddings embeddings_;
-    std::unique_ptr<PrefixLayer> prefix_;  // of Hydra++
     std::vector<float> hidden_;
     std::vector<float> values_;  // inputs of a level, node by node: cat(h, emb(root), emb(node 1), ..)
     std::map<std::pair<int, size_t>, std::unique_ptr<Level>> levels_;

@@ -5,6 +5,7 @@
 #include "decoding/sampler.h"
 #include "heads/hydra_levels.h"
 #include "heads/medusa_levels.h"
+#include "heads/stream_levels.h"
 
 namespace medusa {
 
@@ -20,11 +21,29 @@ DrafterNeeds needs_of(const Heads& heads) {
     const HeadsMetadata& metadata = heads.metadata();
     DrafterNeeds needs{.hidden = true};
     // The prefix layer attends to the states of all tokens.
-    needs.all_states = metadata.kind == HeadsKind::hydra_plus && !metadata.prefix.from_answer;
+    needs.all_states = metadata.has_prefix && !metadata.prefix.from_answer;
     if (metadata.layers_above_input > 0) {
+        needs.attention = heads.streams() != nullptr;
         needs.layer = heads.model().layer_count() - 1 - metadata.layers_above_input;
     }
     return needs;
+}
+
+HeadsLevels::HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+    : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {
+    if (heads_->metadata().has_prefix) prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
+}
+
+void HeadsLevels::committed(int position, std::span<const float> state) {
+    if (prefix_) prefix_->append(position, state);
+}
+
+void HeadsLevels::rolled_back(int position) {
+    if (prefix_) prefix_->roll_back(position);
+}
+
+std::span<const float> HeadsLevels::state_of(const DraftInput& input) {
+    return prefix_ ? prefix_->newest() : input.hidden;
 }
 
 void HeadsLevels::begin(const DraftInput& input) {
@@ -48,7 +67,12 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
     }
 }
 
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads) {
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                                         const AttentionTap* attention) {
+    if (heads->streams()) {
+        if (!attention) throw Error("streams read what their base attends to: ask them within a session");
+        return std::make_unique<StreamLevels>(std::move(heads), depth, std::move(threads), *attention);
+    }
     if (heads->metadata().reads_path())
         return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
     return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads));

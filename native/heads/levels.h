@@ -8,7 +8,9 @@
 
 #include "drafting/level_source.h"
 #include "heads/graph.h"
+#include "heads/prefix_layer.h"
 #include "heads/weights.h"
+#include "llama/attention_tap.h"
 
 namespace medusa {
 
@@ -22,6 +24,8 @@ class HeadsLevels : public LevelSource {
   public:
     DrafterNeeds needs() const override { return needs_of(*heads_); }
     int depth() const override { return depth_; }
+    void committed(int position, std::span<const float> state) final;
+    void rolled_back(int position) final;
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
 
@@ -31,9 +35,10 @@ class HeadsLevels : public LevelSource {
 
   protected:
     // The first `depth` heads.
-    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
-        : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {}
+    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
 
+    // What the heads read in a step [h]: the newest token's state, or what the prefix layer makes of it.
+    std::span<const float> state_of(const DraftInput& input);
     virtual void begin_step(const DraftInput& input) = 0;
 
     const std::shared_ptr<Heads> heads_;
@@ -41,6 +46,7 @@ class HeadsLevels : public LevelSource {
     const ggml_backend_ptr backend_;
 
   private:
+    std::unique_ptr<PrefixLayer> prefix_;
     ThreadCount threads_;
     std::vector<int> rows_;
 };
@@ -48,7 +54,8 @@ class HeadsLevels : public LevelSource {
 // The `ranks` most probable rows of a head, most probable first.
 void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
 
-// What the kind of the heads calls for.
-std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
+// What the kind of the heads calls for. attention: of the context that states come from, which streams need.
+std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                                         const AttentionTap* attention = nullptr);
 
 }  // namespace medusa

@@ -54,7 +54,7 @@ MedusaLevels::MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount 
 }
 
 void MedusaLevels::begin_step(const DraftInput& input) {
-    HeadsGraph::set(input_, input.hidden);
+    HeadsGraph::set(input_, state_of(input));
     output_ = graph_.compute();
 }
 

@@ -9,7 +9,8 @@ namespace {
 constexpr int max_heads = 32;
 constexpr int max_blocks = 16;
 constexpr int max_attention_heads = 1024;
-constexpr uint32_t max_layers = 1024;
+constexpr int max_layers = 1024;
+constexpr int max_rank = 4096;
 
 class Reader {
   public:
@@ -24,7 +25,10 @@ class Reader {
         read_input();
         read_accuracy();
         read_tree();
-        if (out_.kind == HeadsKind::hydra_plus) read_prefix();
+        const bool says_prefix = file_.get_u32("medusa.prefix.head_count").has_value();
+        out_.has_prefix = out_.kind == HeadsKind::hydra_plus || (out_.kind == HeadsKind::medusa && says_prefix);
+        if (out_.has_prefix) read_prefix();
+        if (out_.kind == HeadsKind::streams) read_streams();
         check_tensor_names();
         return std::move(out_);
     }
@@ -38,14 +42,14 @@ class Reader {
                         ", 1 is known: update medusa");
         }
         const std::string kind = file_.get_string("medusa.kind").value_or("");
-        for (const HeadsKind known : {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus}) {
+        for (const HeadsKind known : {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus, HeadsKind::streams}) {
             if (kind == heads_kind_name(known)) {
                 out_.kind = known;
                 return;
             }
         }
         throw Error(path_ + ": heads of kind '" + kind +
-                    "' cannot run, medusa, hydra and hydra++ can: run with --no-spec");
+                    "' cannot run, medusa, hydra, hydra++ and streams can: run with --no-spec");
     }
 
     int count(const char* key, int lowest, int highest) const {
@@ -97,7 +101,8 @@ class Reader {
     void read_input() {
         const std::string input = file_.get_string("medusa.input").value_or("post_norm");
         const uint32_t above = file_.get_u32("medusa.input_layer_offset").value_or(0);
-        if (!(input == "post_norm" && above == 0) && !(input == "layer" && above > 0 && above <= max_layers)) {
+        if (!(input == "post_norm" && above == 0) &&
+            !(input == "layer" && above > 0 && above <= static_cast<uint32_t>(max_layers))) {
             throw Error(path_ +
                         ": these heads read another hidden state than the one after the last norm or after a layer " +
                         "below the last: not supported");
@@ -124,6 +129,25 @@ class Reader {
         prefix.rope_freq_base = positive("medusa.prefix.rope_freq_base", std::nullopt);
         prefix.norm_eps = positive("medusa.prefix.norm_eps", std::nullopt);
         prefix.from_answer = file_.get_bool("medusa.prefix.from_answer").value_or(false);
+    }
+
+    void read_streams() {
+        StreamParams& streams = out_.streams;
+        const auto bad = [&](const std::string& what) { return Error(path_ + ": " + what + ": train them again"); };
+        const std::string mode = file_.get_string("medusa.streams.mode").value_or("");
+        if (mode != "lossless" && mode != "shared") throw bad("medusa.streams.mode is '" + mode + "'");
+        streams.shared = mode == "shared";
+        streams.layers = count("medusa.streams.layers", 1, max_layers);
+        streams.first_layer = count("medusa.streams.first_layer", 1, max_layers);
+        streams.rank = count("medusa.streams.rank", 0, max_rank);
+        if (streams.rank > 0) streams.alpha = positive("medusa.streams.alpha", std::nullopt);
+        streams.root = file_.get_bool("medusa.streams.root").value_or(false);
+        if (streams.layers != out_.layers_above_input) {
+            throw bad("medusa.input_layer_offset is not medusa.streams.layers");
+        }
+        if (out_.block_count > 0 || out_.lm_head == LmHead::own) {
+            throw bad("streams have no blocks and no output matrix of their own");
+        }
     }
 
     void read_accuracy() {
@@ -166,10 +190,21 @@ class Reader {
             if (out_.reads_path()) add("block.0.residual");
             if (out_.lm_head != LmHead::base) add("output");
         }
-        if (out_.kind == HeadsKind::hydra_plus) {
+        if (out_.has_prefix) {
             for (const char* part : prefix_tensors) names.insert(prefix_tensor(part));
         }
+        if (out_.kind == HeadsKind::streams) add_stream_tensors(names);
         return names;
+    }
+
+    void add_stream_tensors(std::set<std::string>& names) const {
+        names.insert(stream_embedding);
+        if (out_.streams.root) names.insert(stream_root_scale);
+        for (int layer = 0; layer < (out_.streams.rank > 0 ? out_.streams.layers : 0); ++layer) {
+            for (const char* matrix : stream_matrices) {
+                for (const char* part : {"lora_a", "lora_b"}) names.insert(stream_adapter(layer, matrix, part));
+            }
+        }
     }
 
     // A tensor that nothing reads would mean heads that compute something else than their source.
@@ -192,7 +227,17 @@ class Reader {
 }  // namespace
 
 const char* heads_kind_name(HeadsKind kind) {
-    return kind == HeadsKind::medusa ? "medusa" : kind == HeadsKind::hydra ? "hydra" : "hydra++";
+    switch (kind) {
+        case HeadsKind::medusa:
+            return "medusa";
+        case HeadsKind::hydra:
+            return "hydra";
+        case HeadsKind::hydra_plus:
+            return "hydra++";
+        case HeadsKind::streams:
+            return "streams";
+    }
+    return "";
 }
 
 std::string head_tensor(int head, const std::string& rest) {
@@ -201,6 +246,10 @@ std::string head_tensor(int head, const std::string& rest) {
 
 std::string prefix_tensor(const std::string& part) {
     return "medusa.prefix." + part + ".weight";
+}
+
+std::string stream_adapter(int layer, const std::string& matrix, const std::string& part) {
+    return "medusa.stream." + std::to_string(layer) + "." + matrix + "." + part;
 }
 
 HeadsMetadata read_heads_metadata(const GgufFile& file, int vocab_size) {

@@ -9,18 +9,28 @@
 
 namespace medusa {
 
-enum class HeadsKind { medusa, hydra, hydra_plus };
+enum class HeadsKind { medusa, hydra, hydra_plus, streams };
 const char* heads_kind_name(HeadsKind kind);
 
 enum class LmHead { own, base, draft_vocab };
 
-// Hydra++'s attention layer.
+// The attention layer of Hydra++.
 struct PrefixParams {
     int head_count = 0;
     int head_count_kv = 0;  // divides head_count
     float rope_freq_base = 0.0f;
     float norm_eps = 0.0f;
     bool from_answer = false;  // it reads the answer alone, from the last token of the prompt on
+};
+
+// Streams through the base's own top layers (Speculative Streaming).
+struct StreamParams {
+    int layers = 0;       // of the base, the last of them
+    int first_layer = 0;  // the lowest of these, from 1
+    int rank = 0;         // of the adapters; 0: none
+    float alpha = 0.0f;   // adapters count alpha / rank
+    bool root = false;    // the root's token embedding is read
+    bool shared = false;  // the base was trained with the streams; else they leave it as it was
 };
 
 struct HeadsMetadata {
@@ -35,9 +45,11 @@ struct HeadsMetadata {
     float embedding_scale = 1.0f;              // of the token embeddings that Hydra heads read
     int layers_above_input = 0;                // states read: after the layer below so many; 0: after the final norm
 
-    PrefixParams prefix;  // of hydra_plus
+    bool has_prefix = false;  // a prefix layer comes before the heads: hydra_plus, and medusa where the file says so
+    PrefixParams prefix;      // of it
+    StreamParams streams;     // of streams
 
-    bool reads_path() const { return kind != HeadsKind::medusa; }
+    bool reads_path() const { return kind == HeadsKind::hydra || kind == HeadsKind::hydra_plus; }
 };
 
 // Throws Error for anything that is damaged, unknown or for another base than one of `vocab_size` tokens.
@@ -51,5 +63,13 @@ inline constexpr const char* prefix_tensors[] = {"attn_norm", "attn_q",   "attn_
 std::string head_tensor(int head, const std::string& rest);
 // "medusa.prefix.{part}.weight"
 std::string prefix_tensor(const std::string& part);
+
+// The base's matrices that a stream's layer adapts.
+inline constexpr const char* stream_matrices[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
+                                                  "ffn_gate", "ffn_up", "ffn_down"};
+inline constexpr const char* stream_embedding = "medusa.stream.embedding";
+inline constexpr const char* stream_root_scale = "medusa.stream.root_scale";
+// "medusa.stream.{layer}.{matrix}.{part}", layers from 0, parts "lora_a" and "lora_b"
+std::string stream_adapter(int layer, const std::string& matrix, const std::string& part);
 
 }  // namespace medusa

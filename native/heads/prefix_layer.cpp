@@ -16,14 +16,103 @@ size_t rows_of_next_chunk(size_t rows) {
     return rows <= exact ? rows : std::min<size_t>(std::bit_floor(rows), most_rows);
 }
 
+// The layer over heads of equal size.
+class PrefixGraph {
+  public:
+    PrefixGraph(ggml_context* context, const Heads& heads, const PrefixInputs& in)
+        : c(context),
+          heads_(heads),
+          params_(heads.metadata().prefix),
+          weights_(heads.prefix()),
+          in_(in),
+          head_size_(weights_.query.weight->ne[1] / params_.head_count) {}
+
+    ggml_tensor* output() const {
+        ggml_tensor* all = normed(in_.states, weights_.attention_norm);
+        ggml_tensor* x = ggml_add(c, linear(c, weights_.output, attention(all)), last_of(in_.states));
+        ggml_tensor* gate_up = linear(c, weights_.gate_up, normed(x, weights_.feed_forward_norm));
+        const int64_t inner = gate_up->ne[0] / 2;
+        ggml_tensor* gate = ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], 0);
+        ggml_tensor* up =
+            ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], static_cast<size_t>(inner) * sizeof(float));
+        x = ggml_add(c, x, linear(c, weights_.down, ggml_mul(c, ggml_silu(c, gate), up)));
+        return normed(x, weights_.output_norm);
+    }
+
+  private:
+    ggml_tensor* last_of(ggml_tensor* t) const {
+        if (in_.last_row) return ggml_get_rows(c, t, in_.last_row);
+        return ggml_view_2d(c, t, t->ne[0], 1, t->nb[1], static_cast<size_t>(t->ne[1] - 1) * t->nb[1]);
+    }
+
+    ggml_tensor* normed(ggml_tensor* x, ggml_tensor* weight) const {
+        return ggml_mul(c, ggml_rms_norm(c, x, params_.norm_eps), weight);
+    }
+
+    // [heads * size, n] -> [size, heads, n], with rotary embedding over halves.
+    ggml_tensor* turned(ggml_tensor* x, int64_t heads, ggml_tensor* positions) const {
+        ggml_tensor* split = ggml_view_3d(c, x, head_size_, heads, x->ne[1],
+                                          static_cast<size_t>(head_size_) * sizeof(float), x->nb[1], 0);
+        return ggml_rope_ext(c, split, positions, nullptr, static_cast<int>(head_size_), GGML_ROPE_TYPE_NEOX, 0,
+                             params_.rope_freq_base, 1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+    }
+
+    // Keys and values of all states go into their cells; the newest state attends to all of them. [heads * size, 1]
+    ggml_tensor* attention(ggml_tensor* states) const {
+        const int64_t kv_heads = params_.head_count_kv, width = head_size_ * kv_heads, n = states->ne[1];
+        ggml_tensor* key_value = linear(c, weights_.key_value, states);  // [2 * width, n]
+        ggml_tensor* key = ggml_view_2d(c, key_value, width, n, key_value->nb[1], 0);
+        ggml_tensor* value =
+            ggml_view_2d(c, key_value, width, n, key_value->nb[1], static_cast<size_t>(width) * sizeof(float));
+        key = ggml_reshape_2d(c, turned(key, kv_heads, in_.positions), width, n);
+        // Views of what was written: the order of operations follows from them.
+        const auto cells_of = [&](ggml_tensor* cache, ggml_tensor* rows) {
+            ggml_tensor* written = ggml_set_rows(c, cache, rows, in_.cells);
+            return ggml_view_3d(c, written, head_size_, in_.mask->ne[0], kv_heads, written->nb[1],
+                                ggml_row_size(GGML_TYPE_F16, head_size_), 0);
+        };
+        ggml_tensor* query = linear(c, weights_.query, last_of(states));
+        query = ggml_permute(c, turned(query, params_.head_count, in_.last_position), 0, 2, 1, 3);  // [size, 1, heads]
+        ggml_tensor* out = attend(query, cells_of(in_.keys, key), cells_of(in_.values, value));
+        return ggml_reshape_2d(c, out, head_size_ * params_.head_count, 1);
+    }
+
+    // query [size, 1, heads], keys and values [size, cells, key heads] -> [size * heads]; unfused where the device has
+    // no fused operator.
+    ggml_tensor* attend(ggml_tensor* query, ggml_tensor* keys, ggml_tensor* values) const {
+        const float scale = 1.0f / std::sqrt(static_cast<float>(head_size_));
+        ggml_tensor* fused = ggml_flash_attn_ext(c, query, keys, values, in_.mask, scale, 0.0f, 0.0f);
+        if (ggml_backend_dev_supports_op(heads_.device(), fused)) return fused;
+        // [cells, 1, heads], [cells, size, ...]
+        ggml_tensor* weights = ggml_soft_max_ext(c, ggml_mul_mat(c, keys, query), in_.mask, scale, 0.0f);
+        ggml_tensor* by_size = ggml_cont(c, ggml_permute(c, values, 1, 0, 2, 3));
+        return ggml_mul_mat(c, by_size, weights);
+    }
+
+    ggml_context* c;
+    const Heads& heads_;
+    const PrefixParams& params_;
+    const PrefixWeights& weights_;
+    const PrefixInputs& in_;
+    const int64_t head_size_;
+};
+
 }  // namespace
+
+ggml_tensor* prefix_output(ggml_context* c, const Heads& heads, const PrefixInputs& in) {
+    return PrefixGraph(c, heads, in).output();
+}
+
+int64_t prefix_cell_width(const Heads& heads) {
+    const PrefixParams& params = heads.metadata().prefix;
+    return heads.prefix().query.weight->ne[1] / params.head_count * params.head_count_kv;
+}
 
 PrefixLayer::PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend)
     : heads_(std::move(heads)),
-      params_(heads_->metadata().prefix),
       backend_(backend),
       h_(heads_->model().embedding_size()),
-      head_size_(heads_->prefix().query.weight->ne[1] / params_.head_count) {}
+      width_(prefix_cell_width(*heads_)) {}
 
 void PrefixLayer::append(int position, std::span<const float> state) {
     roll_back(position);
@@ -83,14 +172,13 @@ void PrefixLayer::reserve(int64_t cells) {
     if (cells <= capacity_) return;
     const int64_t wanted = std::max((cells + cell_step - 1) / cell_step * cell_step, 2 * capacity_);
     ggml_context_ptr context(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    const int64_t width = head_size_ * params_.head_count_kv;
-    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
-    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, wanted);
+    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width_, wanted);
+    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width_, wanted);
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
     if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer: lower --ctx-size");
     // Masked cells count nothing, unless they happen to hold NaN.
     ggml_backend_buffer_clear(buffer.get(), 0);
-    std::vector<char> held(static_cast<size_t>(count_) * ggml_row_size(GGML_TYPE_F16, width));
+    std::vector<char> held(static_cast<size_t>(count_) * ggml_row_size(GGML_TYPE_F16, width_));
     for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
         if (held.empty()) break;
         ggml_backend_tensor_get(from, held.data(), 0, held.size());
@@ -108,56 +196,9 @@ PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
     return *chunk;
 }
 
-ggml_tensor* PrefixLayer::normed(ggml_context* c, ggml_tensor* x, ggml_tensor* weight) const {
-    return ggml_mul(c, ggml_rms_norm(c, x, params_.norm_eps), weight);
-}
-
-// [heads * size, n] -> [size, heads, n], with rotary embedding over halves.
-ggml_tensor* PrefixLayer::turned(ggml_context* c, ggml_tensor* x, int64_t heads, ggml_tensor* positions) const {
-    ggml_tensor* split =
-        ggml_view_3d(c, x, head_size_, heads, x->ne[1], static_cast<size_t>(head_size_) * sizeof(float), x->nb[1], 0);
-    return ggml_rope_ext(c, split, positions, nullptr, static_cast<int>(head_size_), GGML_ROPE_TYPE_NEOX, 0,
-                         params_.rope_freq_base, 1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
-}
-
-// Keys and values of all states go into their cells; the last state attends to all of them. [heads * size, 1]
-ggml_tensor* PrefixLayer::attention(Chunk& chunk, ggml_tensor* states, ggml_tensor* last, int64_t cells) {
-    const PrefixWeights& weights = heads_->prefix();
-    ggml_context* c = chunk.graph.context();
-    const int64_t kv_heads = params_.head_count_kv, width = head_size_ * kv_heads, n = states->ne[1];
-    ggml_tensor* key_value = linear(c, weights.key_value, states);  // [2 * width, n]
-    ggml_tensor* key = ggml_view_2d(c, key_value, width, n, key_value->nb[1], 0);
-    ggml_tensor* value =
-        ggml_view_2d(c, key_value, width, n, key_value->nb[1], static_cast<size_t>(width) * sizeof(float));
-    key = ggml_reshape_2d(c, turned(c, key, kv_heads, chunk.positions), width, n);
-    // Views of what was written: the order of operations follows from them.
-    const auto cells_of = [&](ggml_tensor* cache, ggml_tensor* rows) {
-        ggml_tensor* written = ggml_set_rows(c, cache, rows, chunk.cells);
-        return ggml_view_3d(c, written, head_size_, cells, kv_heads, written->nb[1],
-                            ggml_row_size(GGML_TYPE_F16, head_size_), 0);
-    };
-    ggml_tensor* query = turned(c, linear(c, weights.query, last), params_.head_count, chunk.last_position);
-    query = ggml_permute(c, query, 0, 2, 1, 3);  // [size, 1, heads]
-    ggml_tensor* out = attend(c, query, cells_of(keys_, key), cells_of(values_, value), chunk.mask);
-    return ggml_reshape_2d(c, out, head_size_ * params_.head_count, 1);
-}
-
-// query [size, 1, heads], keys and values [size, cells, key heads] -> [size * heads]; unfused where the device has no
-// fused operator.
-ggml_tensor* PrefixLayer::attend(ggml_context* c, ggml_tensor* query, ggml_tensor* keys, ggml_tensor* values,
-                                 ggml_tensor* mask) const {
-    const float scale = 1.0f / std::sqrt(static_cast<float>(head_size_));
-    ggml_tensor* fused = ggml_flash_attn_ext(c, query, keys, values, mask, scale, 0.0f, 0.0f);
-    if (ggml_backend_supports_op(backend_, fused)) return fused;
-    ggml_tensor* weights = ggml_soft_max_ext(c, ggml_mul_mat(c, keys, query), mask, scale, 0.0f);  // [cells, 1, heads]
-    ggml_tensor* by_size = ggml_cont(c, ggml_permute(c, values, 1, 0, 2, 3));                      // [cells, size, ...]
-    return ggml_mul_mat(c, by_size, weights);
-}
-
 std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cells) {
-    auto chunk = std::make_unique<Chunk>(Chunk{HeadsGraph(backend_, 64), {}, {}, {}, {}, {}});
+    auto chunk = std::make_unique<Chunk>(Chunk{HeadsGraph(backend_, prefix_graph_tensors), {}, {}, {}, {}, {}});
     ggml_context* c = chunk->graph.context();
-    const PrefixWeights& weights = heads_->prefix();
     chunk->states = chunk->graph.new_input(h_, rows);
     const auto input = [&](ggml_type type, int64_t length) {
         ggml_tensor* tensor = ggml_new_tensor_1d(c, type, length);
@@ -168,19 +209,9 @@ std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cel
     chunk->last_position = input(GGML_TYPE_I32, 1);
     chunk->cells = input(GGML_TYPE_I64, rows);
     chunk->mask = input(GGML_TYPE_F16, cells);
-
-    ggml_tensor* all = normed(c, chunk->states, weights.attention_norm);
-    const auto last_of = [&](ggml_tensor* t) {
-        return ggml_view_2d(c, t, h_, 1, t->nb[1], static_cast<size_t>(rows - 1) * t->nb[1]);
-    };
-    ggml_tensor* attended = linear(c, weights.output, attention(*chunk, all, last_of(all), cells));
-    ggml_tensor* x = ggml_add(c, attended, last_of(chunk->states));
-    ggml_tensor* gate_up = linear(c, weights.gate_up, normed(c, x, weights.feed_forward_norm));
-    const int64_t inner = gate_up->ne[0] / 2;
-    ggml_tensor* gate = ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], 0);
-    ggml_tensor* up = ggml_view_2d(c, gate_up, inner, 1, gate_up->nb[1], static_cast<size_t>(inner) * sizeof(float));
-    x = ggml_add(c, x, linear(c, weights.down, ggml_mul(c, ggml_silu(c, gate), up)));
-    chunk->graph.finish(normed(c, x, weights.output_norm));
+    chunk->graph.finish(prefix_output(
+        c, *heads_,
+        {chunk->states, nullptr, chunk->positions, chunk->last_position, chunk->cells, chunk->mask, keys_, values_}));
     return chunk;
 }
 

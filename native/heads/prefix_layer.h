@@ -10,6 +10,21 @@
 
 namespace medusa {
 
+// What the layer reads: states [h, n] of consecutive tokens, whose keys and values go into cells (n indices), and the
+// cells so far.
+struct PrefixInputs {
+    ggml_tensor* states;
+    ggml_tensor* last_row = nullptr;  // of states, the newest token's (I32); nullptr: the last
+    ggml_tensor *positions, *last_position, *cells;
+    ggml_tensor* mask;           // F16 [cells that are attended to]
+    ggml_tensor *keys, *values;  // F16 [head size * key heads, capacity]
+};
+// The layer's output at the newest token, [h].
+ggml_tensor* prefix_output(ggml_context* c, const Heads& heads, const PrefixInputs& in);
+// Keys, or values, of a cell.
+int64_t prefix_cell_width(const Heads& heads);
+inline constexpr size_t prefix_graph_tensors = 64;  // that it makes, at most, with its inputs
+
 // One decoder layer of the llama kind and a norm. Its output at the newest token takes the place of the hidden state.
 // Keys and values lie in cells, cell i for the token of position start + i; positions count from the first of them.
 class PrefixLayer {
@@ -33,16 +48,10 @@ class PrefixLayer {
     void reserve(int64_t cells);
     Chunk& chunk_for(int64_t rows, int64_t cells);
     std::unique_ptr<Chunk> build(int64_t rows, int64_t cells);
-    ggml_tensor* normed(ggml_context* c, ggml_tensor* x, ggml_tensor* weight) const;
-    ggml_tensor* turned(ggml_context* c, ggml_tensor* x, int64_t heads, ggml_tensor* positions) const;
-    ggml_tensor* attention(Chunk& chunk, ggml_tensor* states, ggml_tensor* last, int64_t cells);
-    ggml_tensor* attend(ggml_context* c, ggml_tensor* query, ggml_tensor* keys, ggml_tensor* values,
-                        ggml_tensor* mask) const;
 
     std::shared_ptr<const Heads> heads_;
-    const PrefixParams& params_;
     ggml_backend_t backend_;
-    int64_t h_, head_size_;
+    int64_t h_, width_;  // of a state; of a cell
 
     int start_ = 0;               // position of the first cell
     int64_t count_ = 0;           // cells in use

@@ -2,16 +2,11 @@
 
 #include <algorithm>
 
+#include "heads/expected_tensor.h"
 #include "kernels/buffer_type.h"
 
 namespace medusa {
 namespace {
-
-std::string shape_text(const int64_t* ne, size_t dims) {
-    std::string out = "[";
-    for (size_t i = 0; i < dims; ++i) out += (i ? ", " : "") + std::to_string(ne[i]);
-    return out + "]";
-}
 
 bool is_packed(const ggml_tensor* tensor) {
     return ggml_backend_buffer_get_type(tensor->buffer) == kernels::buffer_type();
@@ -49,9 +44,13 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     packed_context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     blocks_.resize(head_count());
-    declare_blocks();
+    if (metadata_.kind == HeadsKind::streams) {
+        streams_ = std::make_unique<StreamWeights>(*model_, file_, metadata_, device_);
+    } else {
+        declare_blocks();
+    }
     declare_outputs();
-    if (metadata_.kind == HeadsKind::hydra_plus) declare_prefix();
+    if (metadata_.has_prefix) declare_prefix();
     allocate();
     upload();
 }
@@ -70,31 +69,11 @@ void Heads::allocate() {
     packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
 }
 
-const TensorInfo& Heads::expect(const std::string& name, const std::vector<int64_t>& shape) const {
-    const TensorInfo* info = file_.find(name);
-    if (!info) throw Error(file_.path() + ": tensor " + name + " is missing: convert the heads again");
-    std::vector<int64_t> wanted = shape;
-    wanted.resize(GGML_MAX_DIMS, 1);
-    if (!std::equal(wanted.begin(), wanted.end(), info->ne)) {
-        throw Error(file_.path() + ": tensor " + name + " has shape " +
-                    shape_text(info->ne, std::max<size_t>(shape.size(), info->n_dims)) + ", this base needs " +
-                    shape_text(wanted.data(), shape.size()) + ": these heads are for another base");
-    }
-    const ggml_type type = info->type;
-    const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
-    const bool is_vector = shape.size() == 1;
-    if (is_vector ? type != GGML_TYPE_F32 : !is_float && !ggml_is_quantized(type)) {
-        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
-                    (is_vector ? "f32" : "a float or quantized type") + ": convert the heads again");
-    }
-    return *info;
-}
-
 std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string>& names,
                                                    const std::vector<int64_t>& shape) const {
     std::vector<const TensorInfo*> out;
     for (const std::string& name : names) {
-        out.push_back(&expect(name, shape));
+        out.push_back(&expect_tensor(file_, name, shape));
         if (out.back()->type != out.front()->type) {
             throw Error(file_.path() + ": tensor " + name + " differs in type from " + names.front() +
                         ": convert the heads again");
@@ -232,7 +211,7 @@ void Heads::upload_rows_of_base() {
 
 uint64_t Heads::size_bytes() const {
     const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
-    return size(buffer_) + size(packed_buffer_);
+    return size(buffer_) + size(packed_buffer_) + (streams_ ? streams_->size_bytes() : 0);
 }
 
 }  // namespace medusa

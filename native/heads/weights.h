@@ -7,15 +7,10 @@
 
 #include "ggml-cpp.h"
 #include "heads/metadata.h"
+#include "heads/stream_weights.h"
 #include "llama/model.h"
 
 namespace medusa {
-
-// weight [columns, rows] in ggml's order; bias [rows] or nullptr.
-struct Linear {
-    ggml_tensor* weight = nullptr;
-    ggml_tensor* bias = nullptr;
-};
 
 // Hydra++'s attention layer: norms [h], matrices over q = head size * heads rows for queries, kv for keys.
 struct PrefixWeights {
@@ -50,6 +45,8 @@ class Heads {
     // [h, output_rows]; the same one for all heads unless has_own_outputs().
     const Linear& output(int head) const { return outputs_[has_own_outputs() ? head : 0]; }
     const PrefixWeights& prefix() const { return prefix_; }
+    // Null where the kind has none.
+    const StreamWeights* streams() const { return streams_.get(); }
     bool has_own_outputs() const { return own_outputs_; }
 
   private:
@@ -69,9 +66,7 @@ class Heads {
     void allocate();
     void upload();
     void upload_rows_of_base();
-    // A tensor of the file, checked against the wanted shape.
-    const TensorInfo& expect(const std::string& name, const std::vector<int64_t>& shape) const;
-    // Several of one type.
+    // Tensors of the file, of one shape and type.
     std::vector<const TensorInfo*> expect_alike(const std::vector<std::string>& names,
                                                 const std::vector<int64_t>& shape) const;
     const TensorInfo& base_output_info() const;
@@ -86,6 +81,7 @@ class Heads {
     std::vector<Linear> first_, outputs_;
     std::vector<std::vector<Linear>> blocks_;
     PrefixWeights prefix_;
+    std::unique_ptr<StreamWeights> streams_;
     bool own_outputs_ = false;
     ggml_tensor* rows_of_base_ = nullptr;  // the rows d2t of the base's output matrix, gathered at load time
     std::vector<Stack> stacks_;

@@ -1,20 +1,53 @@
 #include "in_graph/drafts.h"
 
+#include "heads/levels.h"
 #include "in_graph/hydra_drafts.h"
 #include "in_graph/medusa_drafts.h"
 
 namespace medusa::in_graph {
+namespace {
 
-std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const Tree& shape) {
-    switch (heads->metadata().kind) {
-        case HeadsKind::medusa:
-            return std::make_unique<MedusaDrafts>(std::move(heads), shape);
-        case HeadsKind::hydra:
-            return std::make_unique<HydraDrafts>(std::move(heads), shape);
-        case HeadsKind::hydra_plus:
-            break;
-    }
-    return nullptr;
+int depth_of(const DraftShape& shape) {
+    if (const auto* grown = std::get_if<GrownShape>(&shape)) return grown->depth;
+    return std::get<Tree>(shape).depth();
+}
+
+}  // namespace
+
+void Drafts::begin(const Tree& tree, int position) {
+    if (prefix_) prefix_->begin(tree, position);
+}
+
+void Drafts::set_inputs() {
+    if (prefix_) prefix_->set_inputs();
+}
+
+void Drafts::end(int accepted) {
+    if (prefix_) prefix_->end(accepted);
+}
+
+void Drafts::rolled_back(int position) {
+    if (prefix_) prefix_->rolled_back(position);
+}
+
+ggml_tensor* Drafts::state(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
+    return prefix_ ? prefix_->build(c, states, accepted) : ggml_get_rows(c, states, accepted.index);
+}
+
+std::string heads_need(const Heads& heads) {
+    const HeadsMetadata& metadata = heads.metadata();
+    if (metadata.kind == HeadsKind::streams) return "streams read what the base's layers attend to";
+    if (needs_of(heads).layer) return "the heads read the states of a lower layer";
+    if (needs_of(heads).all_states) return "the heads read the states of the whole prompt";
+    return "";
+}
+
+std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size) {
+    std::unique_ptr<Prefix> prefix;
+    if (heads->metadata().has_prefix) prefix = std::make_unique<Prefix>(heads, depth_of(shape), context_size);
+    if (heads->metadata().reads_path())
+        return std::make_unique<HydraDrafts>(std::move(heads), shape, std::move(prefix));
+    return std::make_unique<MedusaDrafts>(std::move(heads), shape, std::move(prefix));
 }
 
 }  // namespace medusa::in_graph

@@ -3,13 +3,19 @@
 #include <algorithm>
 
 #include "heads/hydra_levels.h"
+#include "in_graph/beam.h"
 #include "in_graph/rows.h"
 
 namespace medusa::in_graph {
+namespace {
 
-HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape)
-    : heads_(std::move(heads)), embeddings_(*heads_) {
-    plan(shape);
+constexpr int most_brought = 1000;  // numbers to the host: with acceptance below 4 KB
+
+}  // namespace
+
+HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix)
+    : Drafts(std::move(prefix)), heads_(std::move(heads)), embeddings_(*heads_) {
+    std::visit([this](const auto& wanted) { plan(wanted); }, shape);
     upload();
 }
 
@@ -30,6 +36,20 @@ void HydraDrafts::plan(const Tree& shape) {
         columns_[at].above.push_back(above);
         columns_[at].places.push_back(above * levels_[at - 1].ranks + shape.rank(parent));
     }
+}
+
+// As wide as wanted, where what is brought to the host stays small.
+void HydraDrafts::plan(const GrownShape& shape) {
+    grown_ = true;
+    int brought = 0, width = shape.width;
+    do {
+        levels_.assign(1, {1, shape.ranks});
+        brought = 2 * shape.ranks;
+        while (levels_.size() < static_cast<size_t>(shape.depth)) {
+            levels_.push_back({std::min(width, levels_.back().size()), shape.ranks});
+            brought += 2 * levels_.back().size() + levels_.back().columns;
+        }
+    } while (brought > most_brought && --width > 0);
 }
 
 void HydraDrafts::upload() {
@@ -63,29 +83,49 @@ ggml_tensor* HydraDrafts::tokens_of(ggml_context* c, ggml_tensor* rows) const {
     return ggml_reshape_1d(c, ggml_get_rows(c, token_of_row_, indices), rows->ne[0]);
 }
 
-ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) {
-    ggml_tensor* root_token = as_index(c, root, heads_->model().vocab_size());
-    ggml_tensor* paths = ggml_concat(c, state, embeddings_.rows(c, root_token), 0);
+ggml_tensor* HydraDrafts::build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
+    ggml_tensor* root_token = as_index(c, accepted.next, heads_->model().vocab_size());
+    ggml_tensor* paths = ggml_concat(c, state(c, states, accepted), embeddings_.rows(c, root_token), 0);
+    return grown_ ? build_grown(c, paths) : build_fixed(c, paths);
+}
+
+// Paths [h * (depth + 1), columns] of a level: those `above`, each with one of the candidates behind it.
+ggml_tensor* HydraDrafts::lengthened(ggml_context* c, ggml_tensor* paths, ggml_tensor* above, ggml_tensor* candidates,
+                                     ggml_tensor* places) const {
+    ggml_tensor* rows = ggml_get_rows(c, ggml_reshape_2d(c, candidates, 1, candidates->ne[0]), places);
+    ggml_tensor* tokens = tokens_of(c, ggml_reshape_1d(c, rows, places->ne[0]));
+    return ggml_concat(c, ggml_get_rows(c, paths, above), embeddings_.rows(c, tokens), 0);
+}
+
+ggml_tensor* HydraDrafts::build_fixed(ggml_context* c, ggml_tensor* paths) {
     ggml_tensor *candidates = nullptr, *all = nullptr;
     for (size_t at = 0; at < levels_.size(); ++at) {
-        const LevelShape& shape = levels_[at];
-        if (at > 0) {
-            const Columns& columns = columns_[at];
-            ggml_tensor* rows =
-                ggml_get_rows(c, ggml_reshape_2d(c, candidates, 1, candidates->ne[0]), columns.places_there);
-            ggml_tensor* tokens = tokens_of(c, ggml_reshape_1d(c, rows, shape.columns));
-            ggml_tensor* above = ggml_get_rows(c, paths, columns.above_there);
-            paths = ggml_concat(c, above, embeddings_.rows(c, tokens), 0);
-        }
-        ggml_tensor* found = largest(c, hydra_logits(c, *heads_, static_cast<int>(at), paths), shape.ranks);
-        candidates = ggml_reshape_1d(c, found, shape.size());
+        const Columns& columns = columns_[at];
+        if (at > 0) paths = lengthened(c, paths, columns.above_there, candidates, columns.places_there);
+        ggml_tensor* logits = hydra_logits(c, *heads_, static_cast<int>(at), paths);
+        candidates = ggml_reshape_1d(c, largest(c, logits, levels_[at].ranks), levels_[at].size());
         all = all ? ggml_concat(c, all, candidates, 0) : candidates;
     }
     return all;
 }
 
+ggml_tensor* HydraDrafts::build_grown(ggml_context* c, ggml_tensor* paths) {
+    Beam beam;
+    ggml_tensor *candidates = nullptr, *all = nullptr;
+    for (size_t at = 0; at < levels_.size(); ++at) {
+        if (at > 0) {
+            const Beam::Columns columns = beam.choose(c, levels_[at].columns);
+            paths = lengthened(c, paths, columns.above, candidates, columns.places);
+        }
+        ggml_tensor* logits = hydra_logits(c, *heads_, static_cast<int>(at), paths);
+        candidates = beam.candidates(c, logits, levels_[at].ranks);
+        all = all ? ggml_concat(c, all, candidates, 0) : candidates;
+    }
+    return ggml_concat(c, all, beam.brought(c), 0);
+}
+
 size_t HydraDrafts::most_tensors() const {
-    return 16 + levels_.size() * (32 + largest_tensors + hydra_tensors(*heads_));
+    return 16 + state_tensors + levels_.size() * (32 + beam_tensors + largest_tensors + hydra_tensors(*heads_));
 }
 
 }  // namespace medusa::in_graph

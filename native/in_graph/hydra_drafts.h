@@ -1,4 +1,4 @@
-// Hydra heads in the model's own graph: the levels of a fixed tree, one after the other.
+// Hydra and Hydra++ heads in the model's own graph: the levels of a tree, one after the other.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@ namespace medusa::in_graph {
 class HydraDrafts final : public Drafts {
   public:
     // Throws as DeviceEmbeddings does.
-    HydraDrafts(std::shared_ptr<Heads> heads, const Tree& shape);
+    HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix);
 
-    ggml_tensor* build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) override;
+    ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
     size_t most_tensors() const override;
 
   private:
@@ -26,6 +26,11 @@ class HydraDrafts final : public Drafts {
     };
 
     void plan(const Tree& shape);
+    void plan(const GrownShape& shape);
+    ggml_tensor* build_fixed(ggml_context* c, ggml_tensor* paths);
+    ggml_tensor* build_grown(ggml_context* c, ggml_tensor* paths);
+    ggml_tensor* lengthened(ggml_context* c, ggml_tensor* paths, ggml_tensor* above, ggml_tensor* candidates,
+                            ggml_tensor* places) const;
     void upload();
     ggml_tensor* tokens_of(ggml_context* c, ggml_tensor* rows) const;
 

@@ -1,27 +1,89 @@
 #include "in_graph/levels.h"
 
+#include <algorithm>
+
 namespace medusa::in_graph {
 
+void InGraphLevels::rolled_back(int position) {
+    tail_->rolled_back(position);
+    on_host_->rolled_back(position);
+}
+
 void InGraphLevels::begin(const DraftInput& input) {
-    if (!tail_->attached()) on_host_->begin(input);
+    if (!tail_->attached()) return on_host_->begin(input);
+    tail_->draft(input.row, input.context.back());
+    if (tail_->drafts().grown()) read_columns(input.context.back());
+}
+
+bool InGraphLevels::begin_free(const DraftInput& input) {
+    if (!tail_->attached()) return on_host_->begin_free(input);
+    begin(input);
+    return true;
+}
+
+// What came of the beam: each column goes on from one of the candidates of the level above.
+void InGraphLevels::read_columns(Token root) {
+    const std::vector<LevelShape>& levels = tail_->drafts().levels();
+    const auto drafted = tail_->drafted();
+    size_t candidates = 0, first = 0;
+    for (const LevelShape& level : levels) candidates += static_cast<size_t>(level.size());
+    columns_.assign(1, {{root}});
+    if (!heads_->metadata().reads_path()) return;
+    size_t place = 2 * candidates;
+    for (size_t at = 1; at < levels.size(); ++at) {
+        const LevelShape& above = levels[at - 1];
+        std::vector<std::vector<Token>> paths;
+        for (int column = 0; column < levels[at].columns; ++column) {
+            const auto chosen = static_cast<size_t>(drafted[place++]);
+            std::vector<Token> path = columns_.back()[chosen / static_cast<size_t>(above.ranks)];
+            path.push_back(heads_->token(static_cast<int>(drafted[first + chosen])));
+            paths.push_back(std::move(path));
+        }
+        columns_.push_back(std::move(paths));
+        first += static_cast<size_t>(above.size());
+    }
+}
+
+size_t InGraphLevels::column_of(int depth, std::span<const Token> path) const {
+    const auto& paths = columns_[static_cast<size_t>(depth - 1)];
+    const auto same = [&](const std::vector<Token>& other) {
+        return std::equal(path.begin(), path.end(), other.begin());
+    };
+    return static_cast<size_t>(std::find_if(paths.begin(), paths.end(), same) - paths.begin());
+}
+
+bool InGraphLevels::reaches(std::span<const Token> path) const {
+    if (!tail_->attached()) return on_host_->reaches(path);
+    if (!tail_->drafts().grown() || !heads_->metadata().reads_path()) return true;
+    const auto depth = static_cast<int>(path.size());
+    return column_of(depth, path) < columns_[static_cast<size_t>(depth - 1)].size();
 }
 
 void InGraphLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     if (!tail_->attached()) return on_host_->level(depth, paths, ranks, out);
-    const std::vector<LevelShape>& levels = tail_->levels();
-    size_t first = 0;
-    for (int above = 1; above < depth; ++above) first += static_cast<size_t>(levels[above - 1].size());
-    const LevelShape& shape = levels[depth - 1];
-    const size_t nodes = paths.size() / static_cast<size_t>(depth);
-    out.ranks = ranks;
+    const Drafts& drafts = tail_->drafts();
+    const std::vector<LevelShape>& levels = drafts.levels();
+    const auto drafted = tail_->drafted();
+    size_t first = 0, candidates = 0;
+    for (size_t at = 0; at < levels.size(); ++at) {
+        if (at + 1 < static_cast<size_t>(depth)) first += static_cast<size_t>(levels[at].size());
+        candidates += static_cast<size_t>(levels[at].size());
+    }
+    const bool reads_path = heads_->metadata().reads_path();
+    const auto length = static_cast<size_t>(depth);
+    const auto width = static_cast<size_t>(levels[length - 1].ranks);
+    out.ranks = std::min(ranks, static_cast<int>(width));
     out.tokens.clear();
-    for (size_t node = 0; node < nodes; ++node) {
-        const size_t column = first + (shape.columns == 1 ? 0 : node * static_cast<size_t>(shape.ranks));
-        for (int rank = 0; rank < ranks; ++rank) {
-            out.tokens.push_back(heads_->token(static_cast<int>(tail_->drafted()[column + static_cast<size_t>(rank)])));
+    out.q.clear();
+    for (size_t node = 0; node < paths.size() / length; ++node) {
+        size_t column = 0;
+        if (reads_path) column = drafts.grown() ? column_of(depth, paths.subspan(node * length, length)) : node;
+        for (size_t rank = 0; rank < static_cast<size_t>(out.ranks); ++rank) {
+            const size_t at = first + column * width + rank;
+            out.tokens.push_back(heads_->token(static_cast<int>(drafted[at])));
+            out.q.push_back(drafts.grown() ? drafted[candidates + at] : 1.0f);
         }
     }
-    out.q.assign(out.tokens.size(), 1.0f);
 }
 
 }  // namespace medusa::in_graph

@@ -11,22 +11,31 @@ namespace medusa::in_graph {
 
 class InGraphLevels final : public LevelSource {
   public:
-    InGraphLevels(std::shared_ptr<const Heads> heads, std::shared_ptr<const StepTail> tail,
+    InGraphLevels(std::shared_ptr<const Heads> heads, std::shared_ptr<StepTail> tail,
                   std::unique_ptr<LevelSource> on_host)
         : heads_(std::move(heads)), tail_(std::move(tail)), on_host_(std::move(on_host)) {}
 
     DrafterNeeds needs() const override { return tail_->attached() ? DrafterNeeds() : on_host_->needs(); }
+    // In the graph they are there before they are asked for.
+    bool is_free() const override { return tail_->attached(); }
+    bool begin_free(const DraftInput& input) override;
     int depth() const override { return on_host_->depth(); }
     void committed(int position, std::span<const float> state) override { on_host_->committed(position, state); }
-    void rolled_back(int position) override { on_host_->rolled_back(position); }
+    void rolled_back(int position) override;
     void begin(const DraftInput& input) override;
-    // In the graph: of the tail's tree, in the order of its nodes. Probabilities are not known there: 1.
+    bool reaches(std::span<const Token> path) const override;
+    // In the graph, of fixed trees: in the order of the nodes; probabilities are not known: 1.
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:
+    void read_columns(Token root);
+    size_t column_of(int depth, std::span<const Token> path) const;
+
     std::shared_ptr<const Heads> heads_;
-    std::shared_ptr<const StepTail> tail_;
+    std::shared_ptr<StepTail> tail_;
     std::unique_ptr<LevelSource> on_host_;
+    // Of grown trees, by depth: the paths of the columns that heads were asked for, from the root on.
+    std::vector<std::vector<std::vector<Token>>> columns_;
 };
 
 }  // namespace medusa::in_graph

@@ -9,9 +9,9 @@ namespace medusa::in_graph {
 
 class MedusaDrafts final : public Drafts {
   public:
-    MedusaDrafts(std::shared_ptr<Heads> heads, const Tree& shape);
+    MedusaDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix);
 
-    ggml_tensor* build(ggml_context* c, ggml_tensor* state, ggml_tensor* root) override;
+    ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
     size_t most_tensors() const override;
 
   private:

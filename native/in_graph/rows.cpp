@@ -56,11 +56,6 @@ ggml_tensor* limited(ggml_context* c, ggml_tensor* x, int64_t most) {
     return ggml_sub(c, ggml_relu(c, x), above);
 }
 
-// The first `count` of each row as numbers, contiguous.
-ggml_tensor* sorted(ggml_context* c, ggml_tensor* x, int64_t count) {
-    return as_numbers(c, ggml_argsort_top_k(c, x, static_cast<int>(count)));
-}
-
 }  // namespace
 
 ggml_tensor* as_index(ggml_context* c, ggml_tensor* numbers, int64_t length) {
@@ -75,6 +70,10 @@ ggml_tensor* at_places(ggml_context* c, ggml_tensor* from, ggml_tensor* places) 
     const int64_t length = from->ne[0], rows = from->ne[1], count = places->ne[0];
     ggml_tensor* single = ggml_reshape_3d(c, from, 1, length, rows);
     return ggml_reshape_2d(c, ggml_get_rows(c, single, places), count, rows);
+}
+
+ggml_tensor* first_sorted(ggml_context* c, ggml_tensor* x, int64_t count) {
+    return as_numbers(c, ggml_argsort_top_k(c, x, static_cast<int>(count)));  // contiguous, unlike the view of indices
 }
 
 ggml_tensor* first_largest(ggml_context* c, ggml_tensor* x) {
@@ -96,13 +95,13 @@ ggml_tensor* largest(ggml_context* c, ggml_tensor* x, int64_t count) {
     const Blocks blocks(x->ne[0], count);
     x = ggml_leaky_relu(c, x, 1.0f, false);  // x itself, but 0 for NaN, which sorting on the CPU does not survive
     // The blocks with the largest of largest numbers hold them all.
-    ggml_tensor* chosen = ggml_reshape_3d(c, sorted(c, largest_of_blocks(c, x, blocks), count), 1, count, rows);
+    ggml_tensor* chosen = ggml_reshape_3d(c, first_sorted(c, largest_of_blocks(c, x, blocks), count), 1, count, rows);
     ggml_tensor* places = ggml_reshape_2d(c, places_of(c, chosen, blocks), blocks.size * count, rows);
     ggml_tensor* inside = limited(c, places, blocks.length - 1);
     ggml_tensor* beside = ggml_step(c, ggml_scale_bias(c, ggml_abs(c, ggml_sub(c, places, inside)), 1.0f, -0.5f));
     ggml_tensor* numbers = at_places(c, x, ggml_cast(c, inside, GGML_TYPE_I32));
     numbers = ggml_add(c, ggml_clamp(c, numbers, -lowest, lowest), ggml_scale(c, beside, outside));
-    return at_places(c, inside, as_index(c, sorted(c, numbers, count), blocks.size * count));
+    return at_places(c, inside, as_index(c, first_sorted(c, numbers, count), blocks.size * count));
 }
 
 }  // namespace medusa::in_graph

@@ -16,6 +16,9 @@ ggml_tensor* first_largest(ggml_context* c, ggml_tensor* x);
 ggml_tensor* largest(ggml_context* c, ggml_tensor* x, int64_t count);
 inline constexpr size_t largest_tensors = 48;  // that it makes, at most
 
+// The same by sorting whole rows, which must hold no NaN: for short ones.
+ggml_tensor* first_sorted(ggml_context* c, ggml_tensor* x, int64_t count);
+
 // Numbers of each row of from [length, rows] at places [count, rows] (I32): [count, rows].
 ggml_tensor* at_places(ggml_context* c, ggml_tensor* from, ggml_tensor* places);
 

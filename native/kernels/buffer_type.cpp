@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -31,6 +32,7 @@ std::string requested() {
 namespace {
 
 const Kernels* kernels = nullptr;
+std::atomic<bool> used = true;
 
 // A stack of experts' matrices is packed as one matrix of all their rows.
 const Format* packed_format(const ggml_tensor* tensor) {
@@ -164,6 +166,8 @@ MulMatId mul_mat_id;
 class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
+        // A weight without memory is a loader's question where to put it; those that are ours already stay so.
+        if (!used && op->src[0]->buffer && ggml_backend_buffer_get_size(op->src[0]->buffer) == 0) return false;
         const bool experts = op->op == GGML_OP_MUL_MAT_ID;
         if ((op->op != GGML_OP_MUL_MAT && !experts) || !ours(op->src[0]) || !packed_format(op->src[0])) return false;
         if (op->src[0]->ne[2] != 1 && !experts) return false;
@@ -173,7 +177,7 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
-        if (op->op == GGML_OP_FLASH_ATTN_EXT) return flash_attention(*kernels);
+        if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
         if (op->op == GGML_OP_MUL_MAT && ours(op->src[0])) return &mul_mat;
         return op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0]) ? &mul_mat_id : nullptr;
     }
@@ -255,6 +259,17 @@ std::string why_none_is_selected(const std::string& isa) {
     return "MEDUSA_ISA=" + isa + " is none of this processor's (" + names + ", or off)";
 }
 
+// Puts the type first. false: it comes too late for models, whose loader copied the list when it loaded the first one.
+bool put_first(ggml_backend_buffer_type_t type) {
+    auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    types.insert(types.begin(), type);
+    const auto loaders_list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+        ggml_backend_reg_get_proc_address(ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts"));
+    if (!loaders_list || *loaders_list(type->device) == type) return true;
+    types.erase(types.begin());
+    return false;
+}
+
 Status choose_and_register() {
     Status out{nullptr, requested(), ""};
     if (!ggml_backend_cpu_get_extra_buffer_types) {
@@ -264,9 +279,12 @@ Status choose_and_register() {
     } else if (kernels = select_kernels(); !kernels) {
         out.reason = why_none_is_selected(out.requested);
     } else {
+        out.late = !put_first(buffer_type());
+        if (out.late) {
+            kernels = nullptr;
+            out.reason = "a model was loaded before them in this process";
+        }
         out.selected = kernels;
-        auto& types = ggml_backend_cpu_get_extra_buffer_types();
-        types.insert(types.begin(), buffer_type());
     }
     return out;
 }
@@ -291,6 +309,14 @@ bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t 
     return kernels && attention_takes(*kernels, key, value, key_size, value_size);
 }
 
+void use_kernels(bool wanted) {
+    used = wanted;
+}
+
+bool kernels_used() {
+    return kernels && used;
+}
+
 bool register_buffer_type() {
     return status().selected;
 }
@@ -311,6 +337,12 @@ bool serves(ggml_type, int64_t, int64_t) {
 }
 
 bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
+    return false;
+}
+
+void use_kernels(bool) {}
+
+bool kernels_used() {
     return false;
 }
 

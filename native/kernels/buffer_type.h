@@ -20,9 +20,15 @@ struct Status {
     const Kernels* selected = nullptr;
     std::string requested;  // MEDUSA_ISA, as it was when the kernels were chosen
     std::string reason;     // why none is selected
+    bool late = false;      // since a model was loaded before: its list of buffer types is the process's
 };
 // What register_buffer_type() came to.
 const Status& status();
+
+// Whether models that are loaded from now on get the kernels, and attention runs on them; true at first. Not while
+// another thread decodes.
+void use_kernels(bool wanted);
+bool kernels_used();
 
 // nullptr when it is not registered.
 ggml_backend_buffer_type_t buffer_type();

@@ -1,5 +1,6 @@
 #include "llama/backend.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -17,6 +18,13 @@ std::mutex log_mutex;
 std::string last_log_error, last_allocation_error, last_device_error;
 thread_local std::function<void(const char*)> log_reader;
 
+// Whoever read libllama's log before.
+struct {
+    ggml_log_callback read = nullptr;
+    void* data = nullptr;
+} other_reader;
+std::atomic<bool> forwards_log = false;
+
 void on_log(ggml_log_level level, const char* text, void*) {
     if (log_reader) log_reader(text);
     static const bool verbose = [] {
@@ -24,6 +32,7 @@ void on_log(ggml_log_level level, const char* text, void*) {
         return value && std::string(value) == "1";
     }();
     if (verbose) std::fputs(text, stderr);
+    if (forwards_log && other_reader.read) other_reader.read(level, text, other_reader.data);
     if (level != GGML_LOG_LEVEL_ERROR) return;
     const std::lock_guard lock(log_mutex);
     last_log_error = text;
@@ -48,9 +57,19 @@ void on_abort(const char* message) {
 // rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels take over.
 void remove_amx_kernels() {
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES
-    if (!ggml_backend_cpu_get_extra_buffer_types) return;
     std::erase_if(ggml_backend_cpu_get_extra_buffer_types(),
                   [](ggml_backend_buffer_type_t type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
+#endif
+}
+
+// Ours in, ggml's AMX out. A model that was loaded before may lie in the latter, and then all stays as it is.
+void register_kernels() {
+#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
+    if (!ggml_backend_cpu_get_extra_buffer_types) return;
+    const auto before = ggml_backend_cpu_get_extra_buffer_types();
+    remove_amx_kernels();
+    kernels::register_buffer_type();
+    if (kernels::status().late) ggml_backend_cpu_get_extra_buffer_types() = before;
 #endif
 }
 
@@ -77,10 +96,10 @@ LogReader::~LogReader() {
 void initialise_backend() {
     static std::once_flag once;
     std::call_once(once, [] {
+        llama_log_get(&other_reader.read, &other_reader.data);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
-        remove_amx_kernels();
-        kernels::register_buffer_type();
+        register_kernels();
         llama_backend_init();
         begin_measuring_other_programs();
     });
@@ -88,6 +107,10 @@ void initialise_backend() {
     last_log_error.clear();
     last_allocation_error.clear();
     last_device_error.clear();
+}
+
+void forward_log(bool wanted) {
+    forwards_log = wanted;
 }
 
 void load_backend(const std::string& path) {

@@ -13,6 +13,9 @@ std::string libllama_version();
 // Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
 void initialise_backend();
 
+// Whether what libllama says also goes to whoever read its log before us, in the thread that says it.
+void forward_log(bool wanted);
+
 // Adds the devices of a ggml backend that was built as a module, from the sources of the libllama that is loaded.
 // Before the first model is loaded, which settles the devices. Error where it cannot be loaded.
 void load_backend(const std::string& path);

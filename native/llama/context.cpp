@@ -1,6 +1,8 @@
 #include "llama/context.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "kernels/buffer_type.h"
 #include "kernels/flash_attention.h"
@@ -12,6 +14,8 @@ namespace medusa {
 namespace {
 
 constexpr int cancelled = 2;  // llama_decode()'s word for it
+// libllama's name of them where they are wanted; where it has another one nothing is saved.
+constexpr std::string_view final_states = "result_embd_pooled";
 
 // Keys and values of one head.
 struct HeadSizes {
@@ -46,10 +50,30 @@ void check_tap(const LlamaModel& model, const ContextParams& params) {
     if (!params.unified) throw Error("states after a layer can be read from unified caches only");
 }
 
+std::unique_ptr<LayerTap> tap_for(const LlamaModel& model, const ContextParams& params) {
+    const int layer = *params.tap_layer, above = layer + 1;
+    if (!params.tap_attention) return std::make_unique<LayerTap>(layer);
+    return std::make_unique<LayerTap>(layer, std::make_unique<AttentionTap>(above, model.layer_count() - above));
+}
+
 // Whether passes with different numbers of threads give the same bits, and can be repeated.
 bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
     return kernels::serves_attention(params.type_k, params.type_v, size.key, size.value) && !model.is_recurrent();
+}
+
+// Throws Error, OutOfMemory where it does not fit.
+llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
+    llama_context* made = llama_init_from_model(model.handle(), p);
+    if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
+        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
+                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+    }
+    if (!made) {
+        throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason() +
+                    ": lower --ctx-size or choose other cache types");
+    }
+    return made;
 }
 
 // On a device the processor's threads have little to do.
@@ -109,7 +133,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     llama_sampler_seq_config tap_config = {};
     if (params.tap_layer) {
         check_tap(*model_, params);
-        tap_ = std::make_unique<LayerTap>(*params.tap_layer);
+        tap_ = tap_for(*model_, params);
         tap_config = {static_cast<llama_seq_id>(p.n_seq_max++), tap_->sampler()};
         p.samplers = &tap_config;
         p.n_samplers = 1;
@@ -128,6 +152,14 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
     };
     p.abort_callback_data = this;
+    const auto place = ggml_backend_dev_type(model_->output_device());
+    if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
+        // Asked before each node; false after one whose values were asked for ends the computation there.
+        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
+            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
+        };
+        p.cb_eval_user_data = this;
+    }
     std::vector<llama_sampler_seq_config> samplers;
     if (params.tail) {
         tail_ = std::make_unique<TailSamplers>(params.tail, params.max_sequences, model_->output_device());
@@ -136,19 +168,16 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_samplers = samplers.size();
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
-    context_ = llama_init_from_model(model_->handle(), p);
-    if (const std::string reason = allocation_reason(); !context_ && !reason.empty()) {
-        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
-                          ": lower --ctx-size or -ngl, or choose smaller cache types");
-    }
-    if (!context_) {
-        throw Error("cannot make a context of " + std::to_string(params.context_size) + " tokens" + log_reason() +
-                    ": lower --ctx-size or choose other cache types");
-    }
+    context_ = made_context(*model_, p);
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
         tail_.reset();
+    }
+    if (attention() && !attention()->lacks().empty()) {
+        llama_free(context_);
+        throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
+                    "): use --no-spec, or leave the cache types and kernels as they are");
     }
 }
 
@@ -189,6 +218,7 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     stop_ = stop;
     rows_ = static_cast<int>(rows.size());
     if (tap_) tap_->forget();
+    ends_at_states_ = std::exchange(next_ends_at_states_, false);
     int status = try_decode(rows);
     while (threads_.end(status == cancelled)) {
         take_back(rows);
@@ -206,13 +236,12 @@ void LlamaContext::synchronize() const {
     guarded([&] { return llama_synchronize(context_), 0; });
 }
 
-bool LlamaContext::use_tail(bool wanted) {
-    if (!tail_ || wanted == tail_->tail().attached()) return tail_ && wanted;
-    if (wanted) {
-        tail_->attach(context_);
-    } else {
-        tail_->detach(context_);
-    }
+StepWay LlamaContext::take_way(StepWay wanted) {
+    if (!tail_) return StepWay::host;
+    const bool attached = tail_->tail().attached();
+    if (attached ? wanted == tail_->way() : wanted == StepWay::host) return wanted;
+    if (attached) tail_->detach(context_);
+    if (wanted != StepWay::host) tail_->attach(context_, wanted);
     return wanted;
 }
 
@@ -220,10 +249,16 @@ int LlamaContext::reused_graphs() const {
     return llama_perf_context(context_).n_reused;
 }
 
-std::span<const float> LlamaContext::found() const {
-    const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, 0); });
-    if (!data) throw Error("the model's graph found nothing: this is an error of medusa");
-    return {data, llama_get_sampled_logits_count_ith(context_, 0)};
+std::span<const float> LlamaContext::found() {
+    found_.clear();
+    for (int row = 0; row < rows_; ++row) {
+        const float* data = guarded([&] { return llama_get_sampled_logits_ith(context_, row); });
+        const size_t count = data ? llama_get_sampled_logits_count_ith(context_, row) : 0;
+        if (count == 0) break;
+        found_.insert(found_.end(), data, data + count);
+    }
+    if (found_.empty()) throw Error("the model's graph found nothing: this is an error of medusa");
+    return found_;
 }
 
 std::span<const float> LlamaContext::logits(int row) {

@@ -24,9 +24,12 @@ struct ContextParams {
     Threads threads;
     bool unified = true;           // sequences share cells
     std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
+    bool tap_attention = false;    // and what the layers above it attend to
+    bool states_alone = false;     // end_at_states() will be called
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
+    bool pads = false;                  // with the tail: trees change from step to step, and are decoded padded
 };
 
 // One token of a batch.
@@ -57,6 +60,8 @@ class LlamaContext final : public CacheOps {
     // For whoever compares the times of passes: their number changes only where threads are kept from running.
     void hold_threads() { threads_.hold(); }
     ThreadUse thread_use() const { return threads_.use(); }
+    // The next decode leaves its outputs without logits. On a processor that saves the output matrix.
+    void end_at_states() { next_ends_at_states_ = true; }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
     // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
@@ -66,15 +71,18 @@ class LlamaContext final : public CacheOps {
     std::span<const float> hidden(int row) const;
     // State of any row of the newest decode, output or not, after the tapped layer.
     std::span<const float> tapped(int row) const;
+    // What the layers above it attend to, where that was asked for, else null.
+    const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 
-    // Whether graphs end in the tail, where there is one and the device has all of it.
-    bool use_tail(bool wanted);
+    // Graphs end in the tail, but on the host's way. Returns host where there is no tail, or the device lacks some of
+    // it.
+    StepWay take_way(StepWay wanted);
     // Why not, if it was given one.
     std::string tail_lacks() const { return tail_lacks_; }
     // Decodes whose graph was that of the decode before.
     int reused_graphs() const;
     // What the tail brought from the newest decode.
-    std::span<const float> found() const;
+    std::span<const float> found();
 
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
@@ -93,6 +101,8 @@ class LlamaContext final : public CacheOps {
     StopPoll stop_;
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
+    std::vector<float> found_;
+    bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> row_;  // of logits, fetched
     int rows_ = 0;            // of the newest decode
 };

@@ -51,8 +51,8 @@ TailSamplers::Link::Link(TailSamplers& samplers, size_t tensors) : owner(sampler
             ggml_tensor* logits = row->view_src->src[0];
             if (logits->ne[1] == 0) return;
             if (link.owner.logits_ != logits) link.owner.build(c, graph, logits);
-            // What is found takes the place of the first row, whichever sequence libllama counts that to.
-            if (row->view_offs == 0) data->logits = link.owner.found_;
+            // What is found takes the place of the first rows, whichever sequences libllama counts those to.
+            data->logits = link.owner.part(c, static_cast<int64_t>(row->view_offs / row->nb[1]), logits->ne[0]);
         };
         made.backend_set_input = [](llama_sampler* sampler) {
             static_cast<Link*>(sampler->ctx)->owner.tail_->set_inputs();
@@ -76,6 +76,7 @@ void TailSamplers::make_links() {
     const size_t share = tail_->most_tensors() / count + tensors_per_sequence;
     for (size_t i = 0; i < count; ++i) links_.push_back(std::make_unique<Link>(*this, share));
     lacks_.clear();
+    tail_->take_way(way_);
     tail_->attached_ = true;
 }
 
@@ -86,7 +87,8 @@ std::vector<llama_sampler_seq_config> TailSamplers::configurations() {
     return out;
 }
 
-void TailSamplers::attach(llama_context* context) {
+void TailSamplers::attach(llama_context* context, StepWay way) {
+    way_ = way;
     for (const auto& [sequence, chain] : configurations()) llama_set_sampler(context, sequence, chain);
 }
 
@@ -94,6 +96,13 @@ void TailSamplers::detach(llama_context* context) {
     for (int i = 0; i < sequences_; ++i) llama_set_sampler(context, i, nullptr);
     links_.clear();
     tail_->attached_ = false;
+}
+
+// What goes in place of row `row`: rows are fetched as far as there is something in them.
+ggml_tensor* TailSamplers::part(ggml_context* c, int64_t row, int64_t width) const {
+    if (!found_ || row * width >= ggml_nelements(found_)) return nullptr;
+    const int64_t count = std::min(ggml_nelements(found_) - row * width, width);
+    return ggml_view_1d(c, found_, count, static_cast<size_t>(row * width) * sizeof(float));
 }
 
 void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits) {
@@ -105,16 +114,18 @@ void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logit
     }
     ggml_tensor* states = ggml_graph_get_tensor(graph, "result_norm");
     const bool named = states && states->ne[1] == logits->ne[1] && ggml_is_contiguous(states);
-    ggml_tensor* found = tail_->build(c, logits, named ? states : nullptr);
+    const int before = ggml_graph_n_nodes(graph);
+    ggml_tensor* found = tail_->build(c, graph, logits, named ? states : nullptr);
     if (!found) {
         lacks_ = "the model's graph names no hidden states";
         return;
     }
-    if (ggml_nelements(found) > logits->ne[0]) {
+    // Of one row, which the end of a prompt has, there must be room as well.
+    const int64_t rows = way_ == StepWay::greedy ? 1 : logits->ne[1];
+    if (ggml_nelements(found) > rows * logits->ne[0]) {
         lacks_ = "the vocabulary is smaller than what is found";
         return;
     }
-    const int before = ggml_graph_n_nodes(graph);
     ggml_build_forward_expand(graph, found);
     for (int i = before; i < ggml_graph_n_nodes(graph); ++i) {
         const ggml_tensor* node = ggml_graph_node(graph, i);

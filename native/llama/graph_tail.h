@@ -17,20 +17,26 @@ struct llama_sampler_seq_config;
 
 namespace medusa {
 
-// Accepts the tree of a decode, and may draft below it.
+// Accepts the tree of a decode and may draft below it, or names the likeliest tokens of its rows.
 class GraphTail {
   public:
     virtual ~GraphTail() = default;
 
-    // Before a decode whose outputs are the nodes of `tree`.
-    virtual void begin(const Tree& tree, std::span<const Token> tokens) = 0;
+    // What graphs are built for from here on: not host.
+    virtual void take_way(StepWay way) = 0;
+    // Before a decode whose outputs are the nodes of `tree`, its root at `position`. Token -1: never accepted.
+    virtual void begin(const Tree& tree, std::span<const Token> tokens, int position) = 0;
     // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns the numbers that are to come to
-    // the host: F32, contiguous, no more than the vocabulary has tokens.
-    virtual ggml_tensor* build(ggml_context* c, ggml_tensor* logits, ggml_tensor* states) = 0;
+    // the host: F32, contiguous, no more than a vocabulary has tokens, or, of ranked steps, n of them. They take what
+    // else is to be computed with them: whatever `graph` has been expanded by. nullptr: it needs states, and there are
+    // none.
+    virtual ggml_tensor* build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits, ggml_tensor* states) = 0;
     // Before a graph is computed that build() was part of, maybe an earlier one over as many outputs.
     virtual void set_inputs() = 0;
-    // Those numbers. None: acceptance needs the rows of logits.
+    // Those numbers. None: nothing was accepted, which needs the rows of logits.
     virtual std::optional<GreedyStep> end(std::span<const float> found) = 0;
+    // As Target::ranked(), of the newest decode.
+    virtual std::span<const RankedToken> ranked(int row) = 0;
     // That build() makes, views and leaves included.
     virtual size_t most_tensors() const = 0;
 
@@ -53,11 +59,12 @@ class TailSamplers {
     GraphTail& tail() const { return *tail_; }
     // To make a context with, which is then attached.
     std::vector<llama_sampler_seq_config> configurations();
-    // From the next decode on.
-    void attach(llama_context* context);
+    // From the next decode on, for this way.
+    void attach(llama_context* context, StepWay way);
     // From then on rows of logits come to the host as ever.
     void detach(llama_context* context);
 
+    StepWay way() const { return way_; }
     // What the newest graph lacks: a name in the model's graph, an operator of the device. Empty: nothing.
     const std::string& lacks() const { return lacks_; }
     // Of the newest graph that had outputs, on the device.
@@ -67,8 +74,10 @@ class TailSamplers {
     struct Link;
     void make_links();
     void build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits);
+    ggml_tensor* part(ggml_context* c, int64_t row, int64_t width) const;
 
     std::shared_ptr<GraphTail> tail_;
+    StepWay way_ = StepWay::greedy;
     int sequences_;
     ggml_backend_dev_t device_;
     std::vector<std::unique_ptr<Link>> links_;

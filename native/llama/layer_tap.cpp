@@ -20,6 +20,7 @@ struct LayerTap::Hooks {
         auto* tap = static_cast<LayerTap*>(sampler->ctx);
         tap->tensor_ = ggml_graph_get_tensor(graph, ("l_out-" + std::to_string(tap->layer_)).c_str());
         if (tap->tensor_) ggml_set_output(tap->tensor_);
+        if (tap->attention_) tap->attention_->read(graph);
     }
 
     inline static llama_sampler_i table = {
@@ -38,7 +39,10 @@ struct LayerTap::Hooks {
     };
 };
 
-LayerTap::LayerTap(int layer) : layer_(layer), chain_(llama_sampler_chain_init(llama_sampler_chain_default_params())) {
+LayerTap::LayerTap(int layer, std::unique_ptr<AttentionTap> attention)
+    : layer_(layer),
+      attention_(std::move(attention)),
+      chain_(llama_sampler_chain_init(llama_sampler_chain_default_params())) {
     llama_sampler_chain_add(chain_, llama_sampler_init(&Hooks::table, this));
 }
 

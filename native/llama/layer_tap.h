@@ -4,8 +4,11 @@
 // looks the layer's tensor up by its name and marks it as an output, so that its memory is kept until it has been read.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
+
+#include "llama/attention_tap.h"
 
 struct ggml_tensor;
 struct llama_sampler;
@@ -14,13 +17,14 @@ namespace medusa {
 
 class LayerTap {
   public:
-    // layer: from 0. Not the last one, which is computed for output rows alone.
-    explicit LayerTap(int layer);
+    // layer: from 0. Not the last one, which is computed for output rows alone. attention: reads the same graphs.
+    explicit LayerTap(int layer, std::unique_ptr<AttentionTap> attention = nullptr);
     ~LayerTap();
     LayerTap(const LayerTap&) = delete;
     LayerTap& operator=(const LayerTap&) = delete;
 
     int layer() const { return layer_; }
+    const AttentionTap* attention() const { return attention_.get(); }
     // What a context needs for a sequence of its own that stays empty. Must outlive the context.
     llama_sampler* sampler() const { return chain_; }
     // A decode has begun: what was read is of an older one.
@@ -34,6 +38,7 @@ class LayerTap {
     void read(int rows);
 
     int layer_;
+    std::unique_ptr<AttentionTap> attention_;
     ggml_tensor* tensor_ = nullptr;  // in the newest graph
     llama_sampler* chain_ = nullptr;
     bool read_ = false;

@@ -34,6 +34,28 @@ class LlamaChain final : public Chain {
             candidates_.resize(logits.size());
             for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0f};
         }
+        distribute(out);
+    }
+
+    void apply(std::span<const RankedToken> ranked, std::vector<Candidate>& out) override {
+        const size_t count = argmax_only_ ? 1 : std::min(ranked.size(), static_cast<size_t>(top_k_));
+        candidates_.clear();
+        for (const RankedToken& token : ranked.first(count)) candidates_.push_back({token.token, token.logit, 0.0f});
+        out.clear();
+        distribute(out);
+    }
+
+    void accept(Token token) override {
+        if (!stateless_) llama_sampler_accept(chain_.get(), token);
+    }
+
+    std::unique_ptr<Chain> clone() const override {
+        return std::make_unique<LlamaChain>(SamplerPtr(llama_sampler_clone(chain_.get())), argmax_only_, stateless_,
+                                            top_k_);
+    }
+
+  private:
+    void distribute(std::vector<Candidate>& out) {
         llama_token_data_array array{candidates_.data(), candidates_.size(), -1, false};
         llama_sampler_apply(chain_.get(), &array);
         const auto* best = std::max_element(array.data, array.data + array.size, [](const auto& a, const auto& b) {
@@ -53,16 +75,6 @@ class LlamaChain final : public Chain {
         std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
     }
 
-    void accept(Token token) override {
-        if (!stateless_) llama_sampler_accept(chain_.get(), token);
-    }
-
-    std::unique_ptr<Chain> clone() const override {
-        return std::make_unique<LlamaChain>(SamplerPtr(llama_sampler_clone(chain_.get())), argmax_only_, stateless_,
-                                            top_k_);
-    }
-
-  private:
     SamplerPtr chain_;
     bool argmax_only_;
     bool stateless_;  // neither bias nor penalty: the logits decide alone
@@ -87,9 +99,10 @@ std::unique_ptr<Chain> make_chain(const SamplingParams& params, int vocab_size, 
         }
         add(llama_sampler_init_logit_bias(vocab_size, static_cast<int32_t>(bias.size()), bias.data()));
     }
-    if (params.repeat_penalty != 1.0f) {
+    if (params.penalizes()) {
         const int window = std::max(params.repeat_last_n, 0);
-        llama_sampler* penalties = llama_sampler_init_penalties(vocab_size, window, params.repeat_penalty, 0.0f, 0.0f);
+        llama_sampler* penalties = llama_sampler_init_penalties(vocab_size, window, params.repeat_penalty,
+                                                                params.frequency_penalty, params.presence_penalty);
         const size_t skip = prompt.size() > static_cast<size_t>(window) ? prompt.size() - window : 0;
         for (const Token token : prompt.subspan(skip)) llama_sampler_accept(penalties, token);
         add(penalties);

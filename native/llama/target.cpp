@@ -4,6 +4,7 @@
 
 #include "decoding/chain_memory.h"
 #include "decoding/tree_cache.h"
+#include "llama/sequence_order.h"
 
 namespace medusa {
 namespace {
@@ -15,8 +16,10 @@ const std::vector<int> first_sequence{0};
 constexpr int most_pending = 8;
 
 ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
-    params.max_sequences = bounds.leaves;
-    params.max_outputs = std::max(params.max_outputs, bounds.nodes);
+    const bool padded = params.tail && params.pads;
+    const int nodes = padded ? padded_size(bounds.nodes) : bounds.nodes;
+    params.max_sequences = padded ? nodes : bounds.leaves;
+    params.max_outputs = std::max(params.max_outputs, nodes);
     return params;
 }
 
@@ -39,21 +42,27 @@ std::unique_ptr<LlamaContext> chain_context(const std::shared_ptr<LlamaModel>& m
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
     : most_outputs_(sized_for(params, bounds).max_outputs),
       tapped_(params.tap_layer.has_value()),
-      hidden_(hidden && !tapped_) {
+      hidden_(hidden && !tapped_),
+      pads_(params.tail && params.pads) {
     if (model->is_recurrent()) {
         context_ = chain_context(model, params, bounds);
         memory_ = std::make_unique<ChainMemory>(*context_, context_->snapshots());
     } else {
         context_ = std::make_unique<LlamaContext>(std::move(model), sized_for(params, bounds));
-        memory_ = std::make_unique<TreeCache>(*context_, bounds.leaves);
+        memory_ = std::make_unique<TreeCache>(*context_, sized_for(params, bounds).max_sequences);
     }
-    tail_ = context_->use_tail(true) ? params.tail : nullptr;
-    in_graph_ = tail_ != nullptr;
+    way_ = context_->take_way(StepWay::greedy);
+    tail_ = way_ != StepWay::host ? params.tail : nullptr;
 }
 
-bool LlamaTarget::accept_in_graph(bool wanted) {
-    in_graph_ = context_->use_tail(wanted);
-    return in_graph_;
+StepWay LlamaTarget::take_way(StepWay wanted) {
+    way_ = context_->take_way(wanted);
+    return way_;
+}
+
+std::span<const RankedToken> LlamaTarget::ranked(int row) {
+    if (way_ != StepWay::ranked) return {};
+    return tail_->ranked(row);
 }
 
 int LlamaTarget::truncate(int count) {
@@ -102,6 +111,7 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
         if (stop && stop()) return DecodeStatus::cancelled;
         const auto chunk = tokens.first(std::min(tokens.size(), states_at_once()));
         const int first = position();
+        if (!tapped_) context_->end_at_states();
         if (const DecodeStatus status = append(chunk, !tapped_, stop); status != DecodeStatus::ok) {
             return status;
         }
@@ -131,9 +141,9 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
         status = append(chunk, false, stop);
         rest = rest.subspan(chunk.size());
     }
-    if (hidden_) context_->set_hidden(!in_graph_);
+    if (hidden_) context_->set_hidden(way_ == StepWay::host);
     if (status == DecodeStatus::ok) {
-        if (in_graph_) tail_->begin(Tree(), tokens.last(1));
+        if (way_ != StepWay::host) tail_->begin(Tree(), tokens.last(1), position());
         status = append(tokens.last(1), true, stop);
     }
     finish_decode(status);
@@ -141,16 +151,34 @@ DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll&
     return status;
 }
 
+const Tree& LlamaTarget::decoded(const Tree& tree) {
+    padded_.reset();
+    const int size = padded_size(tree.size());
+    if (!pads() || position() + size > context_->size()) return tree;
+    padded_ = padded(tree, size);
+    return *padded_;
+}
+
+void LlamaTarget::add_rows(const Tree& tree, std::span<const Token> tokens) {
+    memory_->prepare(tree, tokens);
+    begin_rows();
+    sequences_.resize(static_cast<size_t>(tree.size()));
+    padded_tokens_.assign(tokens.begin(), tokens.end());
+    padded_tokens_.resize(static_cast<size_t>(tree.size()), no_token);
+    for (int node = 0; node < tree.size(); ++node) {
+        std::vector<int>& sequences = sequences_[static_cast<size_t>(node)];
+        sequences = padded_ ? with_first(tree.sequences(node), node) : tree.sequences(node);
+        const Token token = padded_tokens_[static_cast<size_t>(node)];
+        rows_.push_back({std::max(token, Token{0}), position() + tree.depth_of(node), sequences, true});
+    }
+    if (way_ != StepWay::host) tail_->begin(tree, padded_tokens_, position());
+}
+
 DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) {
     if (memory_->pending().size() > most_pending) {
         if (const DecodeStatus status = append({}, false, stop); status != DecodeStatus::ok) return status;
     }
-    memory_->prepare(tree, tokens);
-    begin_rows();
-    for (int node = 0; node < tree.size(); ++node) {
-        rows_.push_back({tokens[node], position() + tree.depth_of(node), tree.sequences(node), true});
-    }
-    if (in_graph_) tail_->begin(tree, tokens);
+    add_rows(decoded(tree), tokens);
     const DecodeStatus status = context_->decode(rows_, stop);
     finish_decode(status);
     if (status != DecodeStatus::ok) discard();
@@ -161,11 +189,11 @@ DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens
 void LlamaTarget::finish_decode(DecodeStatus status) {
     context_->synchronize();
     greedy_step_.reset();
-    if (in_graph_ && status == DecodeStatus::ok) greedy_step_ = tail_->end(context_->found());
+    if (way_ != StepWay::host && status == DecodeStatus::ok) greedy_step_ = tail_->end(context_->found());
 }
 
 void LlamaTarget::commit(const Tree& tree, const std::vector<int>& path) {
-    memory_->commit(tree, path);
+    memory_->commit(padded_ ? *padded_ : tree, path);
 }
 
 }  // namespace medusa

@@ -30,11 +30,16 @@ class LlamaTarget final : public Target {
     std::span<const float> hidden(int row) override {
         return tapped_ ? context_->tapped(first_row_ + row) : context_->hidden(first_row_ + row);
     }
-    bool accept_in_graph(bool wanted) override;
+    StepWay take_way(StepWay wanted) override;
+    bool pads() const override { return pads_ && way_ != StepWay::host; }
     std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
+    std::span<const RankedToken> ranked(int row) override;
     int reused_graphs() const { return context_->reused_graphs(); }
     // What the tail of the params needs and is not there; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
+
+    // Of the context.
+    const AttentionTap* attention() const { return context_->attention(); }
 
     void discard() override;
     void hold_threads() { context_->hold_threads(); }
@@ -45,6 +50,9 @@ class LlamaTarget final : public Target {
     // Tokens of a prompt that can be decoded at once where the state of each is wanted.
     size_t states_at_once() const;
     void begin_rows();
+    void add_rows(const Tree& tree, std::span<const Token> tokens);
+    // `tree` as it is decoded.
+    const Tree& decoded(const Tree& tree);
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
     void finish_decode(DecodeStatus status);
@@ -55,7 +63,11 @@ class LlamaTarget final : public Target {
     const bool tapped_;
     bool hidden_;  // after the final norm: asked for, every row of a batch is an output
     std::shared_ptr<GraphTail> tail_;
-    bool in_graph_ = false;
+    StepWay way_ = StepWay::host;
+    const bool pads_;
+    std::optional<Tree> padded_;               // the newest tree, where it was decoded padded
+    std::vector<std::vector<int>> sequences_;  // of its nodes, in libllama's order
+    std::vector<Token> padded_tokens_;
     std::optional<GreedyStep> greedy_step_;
     std::vector<BatchRow> rows_;
     int first_row_ = 0;  // of the newest decode, behind the pending tokens

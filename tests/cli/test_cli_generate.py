@@ -119,14 +119,16 @@ def test_sampling_options_reach_the_engine(model: str, session: type[FakeSession
     assert (session.calls[0].sampling.temperature, session.calls[0].accept.kind) == (0.0, "greedy")
     generate(
         model, "-p", "x", "-n", "9", "--temp", "0.5", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1",
-        "--repeat-penalty", "1.1", "--repeat-last-n", "32", "-s", "4294967295", "--stop", "A", "--stop", "B",
+        "--repeat-penalty", "1.1", "--frequency-penalty", "0.25", "--presence-penalty", "-0.5",
+        "--repeat-last-n", "32", "-s", "4294967295", "--stop", "A", "--stop", "B",
         "--ignore-eos", "--logit-bias", "5=-inf", "--accept", "typical", "--epsilon", "0.2", "--delta", "0.4",
         "--greedy-root",
     )  # fmt: skip
     call = session.calls[1]
     assert (call.max_tokens, call.stop, call.ignore_eos) == (9, ("A", "B"), True)
     assert vars(call.sampling) == {
-        "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 32,
+        "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "repeat_penalty": 1.1,
+        "frequency_penalty": 0.25, "presence_penalty": -0.5, "repeat_last_n": 32,
         "logit_bias": {5: float("-inf")}, "seed": 4294967295,
     }  # fmt: skip
     assert vars(call.accept) == {

@@ -399,7 +399,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     (
         "hydra-prefix-mlp",
         drop(*[name for name in stored("hydra-prefix-mlp") if "res_connection" in name]),
-        "ignore drafted tokens",
+        "has shape [16, 32], [16, 16] would fit",
     ),
 ]
 

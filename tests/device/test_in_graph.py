@@ -36,7 +36,7 @@ EVERYWHERE = {
         "FLASH_ATTN_EXT", "PERMUTE", "SWIGLU", "SOFT_MAX",
     )),
     *(f"MUL_MAT {type_}" for type_ in ("f32", "f16")),
-    "ARANGE", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32",
+    "ARANGE", "CPY f32 f16", "CPY f32 f32", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32",
     *(f"{name} {type_}" for name in ("PERMUTE", "RESHAPE", "VIEW") for type_ in ("i32", "f16")),
 }  # fmt: skip
 
@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "hydra"])
+@pytest.fixture(scope="module", params=["medusa", "medusa, prefix", "hydra", "hydra++"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -54,7 +54,14 @@ def kind(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module", params=["own", "draft_vocab"])
 def heads(kind: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("heads") / "heads.gguf"
-    return str(random_heads.write(path, random_heads.random_heads(kind, request.param, embedding_scale=2.0)))
+    made = random_heads.random_heads(
+        kind.removesuffix(", prefix"),
+        request.param,
+        embedding_scale=2.0,
+        prefix=kind.endswith("prefix"),
+        from_answer=True,
+    )
+    return str(random_heads.write(path, made))
 
 
 @NEEDS_DEVICE
@@ -136,8 +143,6 @@ def test_real_heads_draft_the_same_tree(demo_model_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"tree": "dynamic"}, "trees are dynamic"),
-        ({"lookup": True}, "not the heads alone draft"),
         ({"gpu_layers": 0}, "the output matrix is on the CPU"),
         ({"behaviour": {"missing_operators": ["POOL_1D"]}}, "PRETENDED0 lacks POOL_1D"),
     ],
@@ -146,6 +151,15 @@ def test_where_it_cannot_be_the_host_does_it(base: str, heads: str, changed: dic
     order: dict[str, Any] = {"model": base, "heads": heads, "tree": UNEVEN, "prompt": "abc", **changed}
     device = run(**order)
     assert device["host_reason"] == reason
+    assert device["tokens"] == run(**order, device=False)["tokens"]
+
+
+@NEEDS_DEVICE
+def test_heads_that_read_the_prompt_draft_on_the_host(base: str, tmp_path: Path) -> None:
+    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads("hydra++")))
+    order: dict[str, Any] = {"model": base, "heads": heads, "tree": UNEVEN, "prompt": "abc"}
+    device = run(**order)
+    assert device["host_reason"] == "the heads read the states of the whole prompt"
     assert device["tokens"] == run(**order, device=False)["tokens"]
 
 
@@ -177,5 +191,5 @@ def test_one_session_changes_between_graph_and_host(base: str, heads: str) -> No
     order: dict[str, Any] = {"model": base, "heads": heads, "tree": WIDE, "prompt": "abc", "conversation": True}
     cpu, device = run(**order, device=False), run(**order)
     assert device["answers"] == cpu["answers"]
-    assert device["reasons"] == ["", "tokens are sampled", "", "logits are penalized or biased", "", ""]
+    assert device["reasons"] == ["", "", "", "logits are penalized or biased", "", ""]
     assert [stop for _, stop in cpu["answers"]] == [*["length"] * 4, "cancelled", "context_full"]

@@ -36,18 +36,22 @@ def test_the_formula_is_what_the_device_counts(tmp_path: Path, kind: Any, lm_hea
     base = str(tiny_base(tmp_path / "base.gguf"))
     heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind, lm_head)))
     order = {"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"}
-    found = counted({**order, "temperature": 1.0})
+    found = counted({**order, "temperature": 1.0, "top_k": 0})
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
     told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows))
     assert found == pytest.approx(told.total, rel=0.05)
     if kind != "hydra++":
-        assert counted(order) == transfers.of_step_in_graph(tree.choices, kind)
+        greedy = transfers.of_step_in_graph(tree.choices, kind)
+        assert counted(order) == greedy
+        sampled = transfers.of_sampled_step_in_graph(tree.size, BASE_VOCAB, greedy)
+        assert counted({**order, "temperature": 1.0}) == pytest.approx(sampled, rel=0.2)
+        assert sampled <= 16384 * max(tree.size, 16) / 16
 
 
 @NEEDS_DEVICE
 def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> None:
     order = {"model": str(tiny_base(tmp_path / "base.gguf")), "prompt": "abc"}
-    found = counted({**order, "temperature": 1.0})
+    found = counted({**order, "temperature": 1.0, "top_k": 0})
     assert found == transfers.of_step([-1], BASE_VOCAB, BASE_HIDDEN, None).total == BASE_VOCAB * 4
     assert counted(order) == transfers.of_step_in_graph([], None) == 12
 
@@ -72,7 +76,7 @@ def test_doctor_names_what_runs_where(demo_model_path: Path, monkeypatch: pytest
     assert "\nPRETENDED0: 30 of 30 layers, output matrix, draft heads\n" in out
     assert "\nCPU: embedding rows, trees, sampling, acceptance\n" in out
     assert "\nTo the host in a step of 16 nodes: 3.4 MB (logits 3.1 MB, states 36.9 kB, rows of the heads" in out
-    assert "\nAt temperature 0 with a fixed tree: in the model's graph, 96 bytes to the host\n" in out
+    assert "\nSteps are accepted and drafted in the model's graph, 96 bytes to the host at temperature 0 (" in out
     code, out, err = device_cli.run({"memory": 150 << 20}, "doctor", "demo")
     assert (code, err.count("\n")) == (0, 1)
     assert "of 30 layers, embedding rows, trees, sampling, acceptance\n" in out

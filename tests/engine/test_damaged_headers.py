@@ -10,7 +10,9 @@ import pytest
 from damaged_headers import Damage, Kind, run
 from fixtures import tiny_base, write_heads
 from medusa_cli.converters.gguf import header as gh
-from random_heads import random_heads, write
+from medusa_cli.converters.heads.draft_heads import write_heads as write_heads_of_streams
+from random_heads import random_heads, random_streams, write
+from stream_numpy import Base
 
 from medusa_cli import native
 from medusa_cli.commands.inspect import inspect
@@ -22,12 +24,13 @@ FACTOR = int(os.environ.get("MEDUSA_FUZZ", "1"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base model and heads of two kinds, with all keys that heads may have."""
+    """A base model and heads of three kinds, with all keys that heads may have."""
     folder = tmp_path_factory.mktemp("intact")
     tiny_base(folder / "base.gguf", chat_template="{{ messages }}")
     tree, accuracy = [[0], [0, 0], [1]], [0.5, 0.2, 0.1] * 3
     write_heads(folder / "heads-1.gguf", heads=3, blocks=2, lm_head="draft_vocab", accuracy=accuracy, tree=tree)
     write(folder / "heads-2.gguf", random_heads("hydra++", heads=2, blocks=1))
+    write_heads_of_streams(folder / "heads-3.gguf", random_streams(Base(folder / "base.gguf"), layers=1))
     return folder
 
 

@@ -78,6 +78,44 @@ def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int
     assert sum(found[path] for path in paths[1:]) == pytest.approx(sum(chances[: len(paths) - 1]), abs=1e-6)
 
 
+@given(
+    table=tables(),
+    slope=st.floats(0.001, 0.6),
+    chain=st.lists(st.tuples(st.integers(0, 1), st.floats(0.01, 0.99)), min_size=1, max_size=6),
+)
+@settings(max_examples=200)
+def test_a_chain_is_weighed_beside_the_nodes_of_the_levels(
+    table: Table, slope: float, chain: list[tuple[int, float]]
+) -> None:
+    calibration = testing.HeadCalibration(3)
+    growth = testing.DynamicTree(table, 3, ranks=2, width=8)
+    grown = growth.grow(ROOT, 30, calibration, cost([(1, 1.0), (2, 1.0 + slope)]), chain)
+    # All paths, the chain's below whichever of them it goes on from: the likelier of the two speaks for a node.
+    chances: dict[Path, float] = {(ROOT,): 1.0}
+    chained: Path = (ROOT,)
+    for token, q in chain:
+        reached = chances[chained] * q
+        chained = (*chained, token)
+        chances[chained] = reached
+        below = [path for path in table if len(path) == len(chained) - 1 and path in chances]
+        for path in below:
+            for guess, said in table[path]:
+                longer: Path = (*path, guess)
+                p = chances[path] * calibration.probability(len(path), said)
+                chances[longer] = max(p, chances.get(longer, 0.0))
+    for path in sorted((path for path in table if len(path) > len(chain)), key=len):
+        for guess, said in table[path]:
+            longer = (*path, guess)
+            chances[longer] = chances[path] * calibration.probability(len(path), said)
+    best = sorted((p for path, p in chances.items() if len(path) > 1), reverse=True)
+    sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(30, len(best) + 1)]
+    worth = {size: 1 + sum(best[: size - 1]) - (1 + slope * (size - 1)) for size in sizes}
+    paths = paths_of(grown[0], grown[1])
+    assert len(set(paths)) == len(paths)
+    assert worth[len(paths)] == pytest.approx(max(worth.values()), abs=1e-5)
+    assert sum(chances[path] for path in paths[1:]) == pytest.approx(sum(best[: len(paths) - 1]), abs=1e-5)
+
+
 def test_no_node_where_none_pays() -> None:
     table: Table = {(ROOT,): [(1, 0.2), (2, 0.1)]}
     parents, tokens, _, asked = testing.DynamicTree(table, 3).grow(

@@ -12,6 +12,7 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 from head_numpy import NumpyHeads
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import SourceHeads
 from random_heads import random_heads, write
 
@@ -121,12 +122,31 @@ def test_heads_read_the_layer_in_place_of_the_state(
     assert not np.allclose(actual, heads.probabilities(rows[-1], path), atol=1e-3)
 
 
+def test_medusa_heads_read_the_layer_in_place_of_the_state(base: native.Model, tmp_path: Path) -> None:
+    source = random_heads("medusa", heads=2, blocks=2, prefix=True)
+    heads, numpy, rows = native.Heads(base, str(write(tmp_path / "heads.gguf", source))), NumpyHeads(source), states(20)
+    assert (heads.kind, heads.has_prefix) == ("medusa", True)
+    read = numpy.prefix(rows.astype(np.float64), source.metadata)[-1:]
+    actual = np.log(heads.probabilities(rows).astype(np.float64))
+    for k in range(2):
+        wanted = numpy.logits(k, read, BASE_VOCAB)[0]
+        assert_close(actual[k] - actual[k].mean(), wanted - wanted.mean())
+    assert not np.allclose(np.exp(actual), heads.probabilities(rows[-1]), atol=1e-3)
+
+
+def test_a_prefix_layer_of_hydra_heads_is_refused(base: native.Model, tmp_path: Path) -> None:
+    path = write(tmp_path / "heads.gguf", random_heads("hydra", prefix=True))
+    with pytest.raises(native.NativeError, match=r"medusa\.prefix\.attn_q\.weight is unknown for 3 hydra heads"):
+        native.Heads(base, str(path))
+
+
 @pytest.mark.parametrize("from_answer", [False, True])
 @pytest.mark.parametrize("lookup", [False, True])
+@pytest.mark.parametrize("kind", ["medusa", "hydra++"])
 def test_drafts_do_not_change_the_text_of_a_conversation(
-    base: native.Model, tmp_path: Path, from_answer: bool, lookup: bool
+    base: native.Model, tmp_path: Path, kind: schema.Kind, from_answer: bool, lookup: bool
 ) -> None:
-    source = random_heads("hydra++", "own", heads=3, blocks=2)
+    source = random_heads(kind, "own", heads=3, blocks=2, prefix=True)
     source.metadata["medusa.prefix.from_answer"] = from_answer
     heads = native.Heads(base, str(write(tmp_path / "heads.gguf", source)))
     drafting, plain = native.Session(base, heads, tree=TREE, lookup=lookup), native.Session(base)

@@ -25,7 +25,8 @@ def run(**order: Any) -> dict[str, Any]:
 
     model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
-    None. tokens: to generate. temperature: 0 by default; above it, the host accepts and drafts. prompt: text. devices:
+    None. tokens: to generate. start: of a dynamic tree, what it knows.
+    temperature: 0 by default. top_k, accept: of the sampler, the rule by name. prompt: text. devices:
     names, None for llama.cpp's choice. isa: kernels other than llama.cpp's, for what runs on the CPU. In place of an
     answer, weigh_cpu: plain decoding on the CPU against the device, as `medusa tune` does; conversation: several
     answers of different kinds.
@@ -106,7 +107,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
             model,
             heads,
             tree=native.Tree(tree) if isinstance(tree, list) else None,
-            dynamic=native.DynamicTree() if tree == "dynamic" else None,
+            dynamic=native.DynamicTree(**order.get("start", {})) if tree == "dynamic" else None,
             lookup=order.get("lookup", False),
             n_ctx=order.get("n_ctx", 512),
             n_threads=1,
@@ -121,11 +122,14 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     if order.get("conversation"):
         return conversation(session, model.tokenize(order["prompt"], add_special=False))
     failure = None
+    sampling = native.Sampling(temperature=order.get("temperature", 0.0), top_k=order.get("top_k", 40), seed=1)
+    accept = native.Accept(order["accept"]) if "accept" in order else None
     try:
         session.generate(
             model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True),
             max_tokens=order.get("tokens", 32),
-            sampling=native.Sampling(temperature=order.get("temperature", 0.0), seed=1),
+            sampling=sampling,
+            accept=accept,
             ignore_eos=True,
         )
     except native.NativeError as error:
@@ -144,7 +148,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "counters": testing.take_device_counters(),
         "operators": testing.take_device_operators(),
         "reused_graphs": testing.reused_graphs(session),
-        "host_reason": session.host_reason(),
+        "host_reason": session.host_reason(sampling=sampling, accept=accept),
         "stop_reason": last.stop_reason,
         "error": failure,
     }

@@ -20,6 +20,7 @@ from medusa_cli.training.backbone import fit as joint_fit
 from medusa_cli.training.backbone import merge, quality, states
 from medusa_cli.training.heads import fit
 from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.streams import fit as streams_fit
 from medusa_cli.training.text import corpus, dataset
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -97,14 +98,26 @@ JOINT_PHASES: dict[str, Callable[[], None]] = {
 }
 JOINT: dict[str, Any] = {"kind": "medusa", "sidecar": False, "joint": True, "joint_layers": 1}
 
+STREAMS_PHASES: dict[str, Callable[[], None]] = {
+    "states": lambda: on_call(states, "as_stored", 7),
+    "fit": lambda: on_call(streams_fit, "rate_factor", 8),
+    "checkpoint": lambda: on_call(streams_fit.StreamsFit, "save", 3, half_kept),
+    "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
+    "write": lambda: on_call(write, "_encoded", 4),
+}
+STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
+RUNS = {"heads": (PHASES, {}), "joint": (JOINT_PHASES, JOINT), "streams": (STREAMS_PHASES, STREAMS)}
+
 
 def main() -> None:
-    base, folder, phase, joint = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:] == ["joint"]
+    base, folder, phase, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], (sys.argv[4:] or ["heads"])[0]
     corpus.SHARD_SECONDS = -1.0  # each answer is a shard, each step a checkpoint
     fit.CHECKPOINT_SECONDS, fit.CHECKPOINT_SHARE = -1.0, math.inf
     joint_fit.CHECKPOINT_SECONDS, joint_fit.CHECKPOINT_SHARE = -1.0, math.inf
-    (JOINT_PHASES if joint else PHASES)[phase]()
-    train.run(options(base, folder, **JOINT) if joint else options(base, folder, sidecar=phase != "join"))
+    streams_fit.CHECKPOINT_SECONDS, streams_fit.CHECKPOINT_SHARE = -1.0, math.inf
+    phases, changes = RUNS[what]
+    phases[phase]()
+    train.run(options(base, folder, **{"sidecar": phase != "join", **changes}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
+from medusa_cli.converters.heads.stream_heads import Adapter, StreamHeads
 from medusa_cli.converters.heads.write import HeadsPlan, write_heads_file
+from stream_numpy import Base
 
 from medusa_cli import native
 
@@ -30,10 +32,13 @@ def random_heads(
     bias: bool = True,
     type_: str = "f16",
     embedding_scale: float = 1.0,
+    from_answer: bool = False,
+    prefix: bool = False,
     hidden: int = BASE_HIDDEN,
     seed: int = 0,
 ) -> SourceHeads:
-    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one."""
+    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one. prefix: a
+    prefix layer before heads of another kind than hydra++."""
     rng = np.random.default_rng(seed)
     tensors: list[HeadTensor] = []
 
@@ -71,7 +76,7 @@ def random_heads(
     metadata: dict[str, int | float | str] = {}
     if kind != "medusa":
         metadata[schema.EMBEDDING_SCALE_KEY] = embedding_scale
-    if kind == "hydra++":
+    if prefix or kind == "hydra++":
         width = hidden // PREFIX_HEADS * PREFIX_HEADS_KV
         shapes = schema.prefix_shapes(hidden, hidden, width, PREFIX_INNER)
         for name in schema.PREFIX_MATRICES:
@@ -82,6 +87,7 @@ def random_heads(
         metadata[schema.PREFIX_HEAD_COUNT_KV_KEY] = PREFIX_HEADS_KV
         metadata[schema.PREFIX_ROPE_FREQ_BASE_KEY] = 10000.0
         metadata[schema.PREFIX_NORM_EPS_KEY] = 1e-5
+        metadata[schema.PREFIX_FROM_ANSWER_KEY] = from_answer
     return SourceHeads("random", kind, heads, blocks, lm_head, hidden, rows, tensors, metadata=metadata)
 
 
@@ -90,3 +96,47 @@ def write(path: Path, source: SourceHeads, type_: str = "f16", *, base: str | No
     made_for = fingerprint(native.read_gguf(base).metadata) if base is not None else ""
     write_heads_file(path, source, HeadsPlan("", made_for, type_, type_))
     return path
+
+
+def random_streams(
+    base: Base,
+    *,
+    gamma: int = 4,
+    layers: int = 2,
+    rank: int = 8,
+    root: bool = True,
+    rows: int = DRAFT_VOCABULARY,
+    strength: float = 0.3,
+    seed: int = 0,
+) -> StreamHeads:
+    """Streams through the top `layers` of a base, whose adapters add about `strength` of what a matrix gives.
+
+    rank 0: shared mode, without adapters.
+    """
+    rng = np.random.default_rng(seed)
+    first = base.layers - layers
+
+    def half(*shape: int, scale: float = 1.0) -> np.ndarray:
+        return (rng.standard_normal(shape) * scale / np.sqrt(shape[1])).astype(np.float16)
+
+    def adapters(layer: int) -> dict[str, Adapter]:
+        out = {}
+        for name in schema.STREAM_MATRICES:
+            outputs, inputs = base.tensors[f"blk.{first + layer}.{name}.weight"].shape
+            out[name] = half(rank, inputs), half(outputs, rank, scale=strength)
+        return out
+
+    return StreamHeads(
+        embedding=rng.standard_normal((gamma, base.hidden)).astype(np.float32),
+        first_layer=first,
+        layers=layers,
+        d2t=rng.permutation(len(base.tensors["token_embd.weight"]))[:rows].astype(np.int32),
+        base_name=base.name,
+        base_fingerprint=base.fingerprint,
+        root_scale=rng.standard_normal(base.hidden).astype(np.float32) / 2 if root else None,
+        adapters=[adapters(layer) for layer in range(layers if rank else 0)],
+        alpha=2.0 * rank,
+        mode="lossless" if rank else "shared",
+        accuracy=[[0.5, 0.2, 0.1]] * gamma,
+        tree=[[0], [1], [0, 0]],
+    )

@@ -24,6 +24,7 @@ from medusa_cli.training.backbone.adapters import Adapters
 from medusa_cli.training.backbone.fit import heads_weight, rate_factor
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.loss import compare, kl_loss
+from medusa_cli.training.backbone.recipe import RECIPES
 from medusa_cli.training.backbone.shape import DecoderShape, read_shape
 from medusa_cli.training.backbone.weights import BaseTensors
 from medusa_cli.training.heads.loss import frozen_cross_entropy
@@ -65,7 +66,7 @@ def test_states_are_those_of_the_engine(tmp_path: Path, architecture: str, optio
     with torch.no_grad():
         made = layers(entered, [len(text) for text in TEXTS])
     assert float((made - normed).norm() / normed.norm()) < 5e-3  # the engine's keys and values are F16
-    found = parity.check(model, layers, output_of(path), TEXTS, 1)
+    found = parity.check(model, layers, output_of(path), TEXTS, 1, parity.EXACT)
     assert (found.tokens, found.agreement) == (155, pytest.approx(1.0, abs=0.01))
 
 
@@ -77,21 +78,31 @@ def test_a_layer_that_differs_is_named(tmp_path: Path, architecture: str, layer:
     weight = layers.layers[layer - FIRST].weights["ffn_down.weight"]
     weight += 0.5 * weight.flip(0)
     with pytest.raises(MedusaError, match=f"layer {layer} computes something else in torch"):
-        parity.check(native.Model(str(path)), layers, output_of(path), TEXTS, 1)
+        parity.check(native.Model(str(path)), layers, output_of(path), TEXTS, 1, parity.EXACT)
 
 
-def test_lost_rotations_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factor", [0.01, 0.5])
+def test_lost_rotations_are_found(tmp_path: Path, factor: float) -> None:
     path = random_base(tmp_path / "base.gguf", "qwen3")
     tensors = BaseTensors(path)
-    layers = TopLayers(tensors, with_ropes(read_shape(tensors.header), 0.01), FIRST, CPU)
+    layers = TopLayers(tensors, with_ropes(read_shape(tensors.header), factor), FIRST, CPU)
     with pytest.raises(MedusaError, match=f"layer {FIRST} computes something else in torch"):
-        parity.check(native.Model(str(path)), layers, output_of(path), TEXTS, 1)
+        parity.check(native.Model(str(path)), layers, output_of(path), TEXTS, 1, parity.EXACT)
+
+
+def test_what_is_allowed_for_follows_from_the_types(tmp_path: Path) -> None:
+    """8-bit rounding of activations comes with quantized matrices alone."""
+    plain = random_base(tmp_path / "base.gguf", "llama")
+    for name, number in (("f16", 1), ("q8_0", 7)):
+        native.quantize_model(str(plain), str(tmp_path / f"{name}.gguf"), file_type=number)
+    found = [parity.tolerance(BaseTensors(tmp_path / f"{name}.gguf")) for name in ("base", "f16", "q8_0")]
+    assert found == [parity.EXACT, parity.EXACT, parity.ROUNDED]
 
 
 def test_a_wrong_output_matrix_is_found(tmp_path: Path) -> None:
     path = random_base(tmp_path / "base.gguf", "llama")
     with pytest.raises(MedusaError, match="although no layer alone differs"):
-        parity.check(native.Model(str(path)), opened(path), output_of(path).roll(1, 0), TEXTS, 1)
+        parity.check(native.Model(str(path)), opened(path), output_of(path).roll(1, 0), TEXTS, 1, parity.EXACT)
 
 
 @pytest.mark.parametrize("architecture", KINDS)
@@ -111,7 +122,7 @@ def test_the_demo_model_passes(demo_model_path: Path) -> None:
     model = native.Model(str(demo_model_path))
     layers = opened(demo_model_path, 28)
     text = model.tokenize("The harbour of the old town was built for sailing ships, and its stone walls still stand.")
-    assert parity.check(model, layers, output_of(demo_model_path), [text], 1).agreement > 0.99
+    assert parity.check(model, layers, output_of(demo_model_path), [text], 1, parity.ROUNDED).agreement > 0.99
 
 
 def refused(path: Path) -> str:
@@ -122,10 +133,10 @@ def refused(path: Path) -> str:
 
 
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
-    assert "joint training knows models of llama, qwen2, qwen3, gemma3, not of mamba" in refused(
+    assert "training of layers knows models of llama, qwen2, qwen3, gemma3, not of mamba" in refused(
         tiny_recurrent(tmp_path / "mamba.gguf")
     )
-    assert "llama.expert_count is 4: joint training knows no such layers" in refused(
+    assert "llama.expert_count is 4: training knows no such layers" in refused(
         tiny_base(tmp_path / "experts.gguf", experts=4)
     )
 
@@ -230,7 +241,7 @@ def test_distances() -> None:
 
 
 def test_schedules() -> None:
-    weights = [heads_weight(step, 10, 0.01) for step in range(10)]
+    weights = [heads_weight(step, 10, RECIPES["distill"]) for step in range(10)]
     assert weights == sorted(weights)
     assert weights[0] == pytest.approx(0.01 * np.sin(np.pi / 20))
     assert weights[-1] == 0.01

@@ -17,7 +17,7 @@ from medusa_cli.decoding.tree_search import accuracy_table
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.heads import fit
 from medusa_cli.training.heads.layers import Heads, HeadShape
-from medusa_cli.training.heads.loss import HEAD_DECAY, heads_loss, target_ranks
+from medusa_cli.training.heads.loss import HEAD_DECAY, Likeliest, heads_loss, target_ranks
 from medusa_cli.training.heads.ranking import rank_texts, tokens_per_step
 from medusa_cli.training.heads.recipe import KINDS, PATIENCE, RECIPES, Recipe
 from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings
@@ -68,7 +68,7 @@ def test_teacher_loss_and_gradients_equal_plain_autograd(block: int) -> None:
     ids = torch.rand(13, COUNT, VOCAB, generator=generator).topk(6, dim=2).indices
     p = torch.softmax(torch.randn(13, COUNT, 6, generator=generator), dim=2)
     ours, plain = random_z(), random_z()
-    loss = heads_loss(ours, target, output, block, (ids, p))
+    loss = heads_loss(ours, target, output, block, Likeliest(ids, p))
     loss.backward()
 
     soft = torch.zeros(13, COUNT, VOCAB).scatter(2, ids, p)
@@ -314,7 +314,9 @@ def test_the_announced_checkpoint_size_is_the_real_one(data: Data, tmp_path: Pat
 
 
 def test_what_heads_are_taught_is_the_row_of_the_token_they_draft(data: Data) -> None:
-    ids, p = data.taught.taught(torch.tensor([0, 21]), COUNT) or (torch.empty(0), torch.empty(0))
+    taught = data.taught.taught(torch.tensor([0, 21]), COUNT)
+    assert isinstance(taught, Likeliest)
+    ids, p = taught.ids, taught.p
     assert ids.shape == p.shape == (2, COUNT, 2)
     np.testing.assert_array_equal(ids[..., 0].numpy(), [data.tokens[1:4], data.tokens[22:25]])
     inputs = data.taught.inputs(torch.tensor([0, 21]), COUNT)

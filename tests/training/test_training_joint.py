@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from fixtures import BASE_VOCAB, tiny_recurrent
 from killed_training import JOINT, JOINT_PHASES, tiny_model
 from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads.single_file import split
-from random_bases import HIDDEN, random_base
+from random_bases import HIDDEN, KINDS, random_base
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -28,12 +29,12 @@ from medusa_cli import cli, native
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
-from medusa_cli.training.backbone import recipe
-from medusa_cli.training.backbone.fit import JointFit
+from medusa_cli.training.backbone import parity, recipe
+from medusa_cli.training.backbone.fit import JointFit, heads_weight
+from medusa_cli.training.backbone.recipe import JointRecipe
 from medusa_cli.training.backbone.weights import BaseTensors
 from medusa_cli.training.leftovers import NEW_MODEL
 from medusa_cli.training.options import TrainOptions
-from medusa_cli.training.phases import joint
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
 
 TOKENS, TOP = 1000, 3
@@ -84,7 +85,7 @@ def said(given: TrainOptions) -> str:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are some twenty steps, of which each changes something."""
     quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipe.RECIPES.items()}
-    monkeypatch.setattr(joint, "RECIPES", quick)
+    monkeypatch.setattr(recipe, "RECIPES", quick)
 
 
 @pytest.fixture
@@ -121,6 +122,8 @@ def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: An
         assert distance["top1"] > 0.2 or strategy == "truth"
     assert [point["step"] for point in record["curve"]] == list(range(1, record["plan"]["steps"] + 1))
     assert "The model was changed" in said(given)
+    assert set(record["heads_alone"]) == {"4", "8", "16"}
+    assert f"and {record['heads_alone']['8']:.2f} for the heads alone on the unchanged model" in said(given)
     assert "Medusa-2" in str(read_header(tmp_path / "new.gguf")[0].metadata()["general.name"])
     assert not list((tmp_path / "work").rglob("*.gguf"))
 
@@ -216,9 +219,13 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
         ({"adapter": Path("no/such/folder/a.gguf")}, "not a file name in an existing folder, choose another adapter"),
         ({"adapter": Path("a.gguf"), "joint": False}, "--adapter holds what --joint trains"),
         ({"sidecar": True}, "--joint changes the model itself"),
-        ({"joint_layers": 7}, "--joint-layers 7: .* allows 1 to 6"),
-        ({"joint_layers": 0}, "--joint-layers 0: choose at least 1"),
-        ({"joint_strategy": "magic"}, "--joint-strategy magic: choose one of distill, truth"),
+        ({"joint_layers": 8}, "--joint-layers 8: .* has 7"),
+        ({"joint_layers": 0}, "--joint-layers 0: choose at least 1, or all"),
+        ({"joint_strategy": "magic"}, "--joint-strategy magic: choose one of distill, truth, direct"),
+        ({"joint_warmup": "slow"}, "--joint-warmup slow: choose one of both, heads, sine, none"),
+        ({"joint_rate": 0.0}, "--joint-rate 0: must be positive"),
+        ({"joint_heads_rate": math.inf}, "--joint-heads-rate inf: must be positive"),
+        ({"joint_weight": -1.0}, "--joint-weight -1: must be positive"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str, Any], message: str) -> None:
@@ -235,11 +242,112 @@ def test_an_architecture_that_is_not_known_is_refused_before_any_work(tmp_path: 
         train.run(given)
 
 
+def test_layers_that_differ_from_the_engines_are_refused_before_any_work(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written yet, text included; what is found is kept, so that a second call does not ask again."""
+    given = options(tmp_path, base)
+    folder = train.work_folder(given, read_base(base))
+    with monkeypatch.context() as patched:
+        patched.setattr(parity, "LEAST_AGREEMENT", 1.01)
+        with pytest.raises(MedusaError, match=r"agree on .* are needed") as caught:
+            train.run(given)
+    assert "\n" not in str(caught.value)
+    assert not list(folder.rglob("*.npy"))
+    write_text(given)
+    train.run(given)
+    assert json.loads((folder / "parity.json").read_text())["layers"] == TOP
+    monkeypatch.setattr(parity, "check", None)
+    given.output.unlink()
+    train.run(given)
+    assert given.output.exists()
+
+
+def test_all_layers(tmp_path: Path, base: Path) -> None:
+    """From the embeddings up: no state is stored, every layer's matrices change."""
+    given = options(tmp_path, base, joint_layers=None, tokens=TOKENS)
+    write_text(given)
+    train.run(given)
+    split(given.output, tmp_path / "new.gguf", tmp_path / "heads.gguf")
+    old, new = BaseTensors(base), BaseTensors(tmp_path / "new.gguf")
+    same = {name for name in old.tensors if np.array_equal(old.load(name), new.load(name))}
+    assert not [name for name in same if name.startswith("blk.") and "norm" not in name and name.endswith(".weight")]
+    assert "token_embd.weight" in same
+    assert not list((tmp_path / "work").rglob("layer-*"))
+    assert json.loads((tmp_path / "out.train.json").read_text())["options"]["joint"]["layers"] == "all"
+
+
+@pytest.mark.parametrize("warmup", ["both", "heads", "sine", "none"])
+def test_the_warm_ups_of_the_paper(tmp_path: Path, base: Path, warmup: Any) -> None:
+    given = options(tmp_path, base, joint_warmup=warmup, joint_weight=0.1, joint_heads_rate=2.0, joint_rate=1e-3)
+    write_text(given)
+    train.run(given)
+    record = json.loads((tmp_path / "out.train.json").read_text())
+    assert (record["training"]["steps"] > 0) == (warmup in ("both", "heads"))
+    made = record["joint"]["plan"]["recipe"]
+    assert (made["warmup"], made["heads_weight"], made["heads_rate"], made["rate"]) == (warmup, 0.1, 2.0, 1e-3)
+    weights = [heads_weight(step, 10, JointRecipe(True, 0.1, 1e-3, warmup)) for step in range(10)]
+    assert (weights[0] < weights[-1]) == (warmup in ("both", "sine"))
+    assert weights[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("architecture", KINDS)
+def test_exported_as_the_authors_publish_it_and_back(tmp_path: Path, small_batches: None, architecture: str) -> None:
+    """Model and heads in one checkpoint, which converts into what was trained: weights in F16, tokens, drafts."""
+    given = options(tmp_path, random_base(tmp_path / "base.gguf", architecture), export_hf=tmp_path / "hf")
+    write_text(given)
+    train.run(given)
+    assert {path.name for path in (tmp_path / "hf").iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    order = ["convert", str(tmp_path / "hf"), "-o", str(tmp_path / "again.gguf"), "--quant", "F16"]
+    found = CliRunner().invoke(cli.app, order)
+    assert found.exit_code == 0, found.output
+    for name in ("out", "again"):
+        split(tmp_path / f"{name}.gguf", tmp_path / f"{name}-base.gguf", tmp_path / f"{name}-heads.gguf")
+    old, new = BaseTensors(tmp_path / "out-base.gguf"), BaseTensors(tmp_path / "again-base.gguf")
+    assert old.tensors.keys() == new.tensors.keys()
+    for name in old.tensors:
+        np.testing.assert_allclose(new.load(name), old.load(name), rtol=1e-3, atol=1e-6)
+    before, after = (native.Model(str(tmp_path / f"{name}.gguf"), n_gpu_layers=0) for name in ("out", "again"))
+    assert after.tokenize("a text, naïve") == before.tokenize("a text, naïve")
+    ends = [native.teacher_forced(model, [5, 9, 30, 7], prompt_length=3)[1] for model in (before, after)]
+    np.testing.assert_allclose(ends[1], ends[0], atol=0.05)
+    drafts = []
+    for model, name in ((before, "out"), (after, "again")):
+        heads = native.Heads(model, str(tmp_path / f"{name}.gguf"))
+        state = np.random.default_rng(1).standard_normal(HIDDEN).astype(np.float32)
+        drafts.append([row[0] for row in heads.draft_tokens(state, 1)])
+    assert len(drafts[0]) == len(drafts[1])
+
+
+def test_what_the_authors_layout_has_no_place_for_is_refused_before_any_work(tmp_path: Path) -> None:
+    given = options(
+        tmp_path, random_base(tmp_path / "base.gguf", "llama", rope_factors=True), export_hf=tmp_path / "hf"
+    )
+    with pytest.raises(MedusaError, match=r"rope_freqs.weight does not say .* leave out --export-hf"):
+        train.run(given)
+
+
+def test_the_rates_differ_as_asked() -> None:
+    direct, distill = recipe.recipe_of("direct"), recipe.recipe_of("distill", heads_rate=1.5)
+    assert (direct.heads_rate, direct.warmup, direct.distils) == (1.0, "none", False)
+    assert (distill.heads_rate, distill.warmup, distill.distils) == (1.5, "both", True)
+
+
 def test_text_without_prompts_is_refused(tmp_path: Path, base: Path) -> None:
     given = options(tmp_path, base)
     write_text(given, prompts=False)
     with pytest.raises(MedusaError, match="answers without their prompts, use another --work-dir"):
         train.run(given)
+
+
+@pytest.mark.parametrize("number", ["some", "-1", "3.5"])
+def test_layers_are_a_number_or_all(tmp_path: Path, base: Path, number: str) -> None:
+    order = ["train", str(base), "--joint", "-o", str(tmp_path / "o.gguf"), "--joint-layers", number]
+    found = CliRunner().invoke(cli.app, order)
+    assert found.exit_code == 1
+    assert f"--joint-layers {number}: not a number" in found.output
 
 
 def test_the_command_wants_a_name_for_the_new_model(base: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fixtures
@@ -25,6 +27,7 @@ from medusa_cli.training.heads import fit
 from medusa_cli.training.heads.recipe import KINDS, OBJECTIVES
 from medusa_cli.training.heads.schedule import EPOCHS, MAX_EPOCHS, Schedule
 from medusa_cli.training.options import TREE_NODES, TrainOptions
+from medusa_cli.training.recipe_file import RecipeFile
 from medusa_cli.training.text.corpus import Corpus
 
 EOS = 2
@@ -83,11 +86,24 @@ class Engine:
                 options["on_progress"](total)
 
 
+class States:
+    """Stands in for native.StatesReader."""
+
+    def __init__(self, model: FakeModel, longest: int, **options: Any) -> None:
+        self.model, self.longest = model, longest
+
+    def read(self, tokens: Sequence[int]) -> Any:
+        assert 0 < len(tokens) <= self.longest
+        states = self.model.embedding[np.array(tokens) % self.model.n_vocab].astype(np.float32)
+        return SimpleNamespace(post_norm=states)
+
+
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     fake = Engine()
     monkeypatch.setattr(native, "Model", FakeModel)
     monkeypatch.setattr(native, "collect", fake.collect)
+    monkeypatch.setattr(native, "StatesReader", States)
     return fake
 
 
@@ -246,6 +262,38 @@ def test_given_prompts_are_used_and_nothing_else(base: Path, tmp_path: Path, eng
     assert {text.source for text in text_of(given).texts} == {"given", "later turn"}
 
 
+def test_the_model_writes_the_later_turns_where_a_recipe_says_so(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spelt(_: FakeModel, tokens: Sequence[int], *, special: bool = False) -> str:
+        return " ".join(chr(97 + token // 26 % 26) + chr(97 + token % 26) for token in tokens)
+
+    monkeypatch.setattr(FakeModel, "detokenize", spelt)
+    data = tmp_path / "prompts.jsonl"
+    data.write_text("\n".join(json.dumps({"turns": [f"question {i}?", "and then?"]}) for i in range(30)))
+    recipe = RecipeFile(values={"later_turns": "self-written", "turns": 3})
+    given = options(base, tmp_path, data=data, tokens=8000, file=recipe)
+    train.run(given)
+    turns = [prompt for prompt in engine.prompts if prompt.endswith("<user>")]
+    assert turns
+    assert all(prompt.startswith("<user>question ") and prompt.endswith("</assistant><user>") for prompt in turns)
+    answered = [prompt for prompt in engine.prompts if prompt.endswith("<assistant>")]
+    counts = [prompt.count("<user>") for prompt in answered]
+    assert set(counts) == {1, 2, 3}
+    assert not any("and then?" in prompt for prompt in answered)
+    second = [re.findall("<user>(.*?)</user>", prompt)[1] for prompt in answered if prompt.count("<user>") > 1]
+    assert all(len(turn.split()) >= 4 for turn in second)
+    assert {text.source for text in text_of(given).texts} == {"given", "later turn"}
+
+
+def test_self_written_turns_need_a_template(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeModel, "chat_template", None)
+    with pytest.raises(MedusaError, match="later_turns: the model has no chat template"):
+        train.run(options(base, tmp_path, file=RecipeFile(values={"later_turns": "self-written"})))
+
+
 def test_a_model_without_a_template_continues_plain_text(
     base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +309,19 @@ def test_a_timed_run_plans_and_ends(base: Path, tmp_path: Path, engine: Engine) 
     plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
     assert plan["minutes"] == 0.05
     assert plan["steps"] >= 1
+
+
+def test_tokens_and_minutes_together(base: Path, tmp_path: Path, engine: Engine) -> None:
+    """The tokens say how much text there is, the minutes how long it is trained on."""
+    train.run(options(base, tmp_path, tokens=2000))
+    alone = json.loads((tmp_path / "out.train.json").read_text())
+    written = engine.texts
+    result = train.run(options(base, tmp_path, tokens=2000, minutes=1000.0))
+    plan = json.loads(next((tmp_path / "work").glob("*/hydra.plan.json")).read_text())
+    assert engine.texts == written
+    assert result.tokens == alone["text"]["trained_on"]
+    assert (plan["tokens"], plan["minutes"]) == (2000, 1000.0)
+    assert plan["steps"] == MAX_EPOCHS / EPOCHS * alone["training"]["planned_steps"]
 
 
 def test_a_model_that_only_loops_is_refused(
@@ -334,6 +395,8 @@ def test_training_fills_the_time_that_is_left() -> None:
     assert schedule.steps(5_000, 500, seconds=0) == MAX_EPOCHS * 10
     assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99) == EPOCHS * 10
     assert Schedule(10_000, None, 1.0).tokens_left(4_000, 99) == 6_000
+    assert Schedule(10_000, 1000.0, 400.0).tokens_left(4_000, 5000) == 6_000
+    assert Schedule(10_000, 1000.0, 400.0).steps(50_000, 500, seconds=600) == 320
 
 
 def test_a_model_that_repeats_itself_ends_the_text(

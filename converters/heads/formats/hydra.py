@@ -1,9 +1,10 @@
 """Hydra heads: `hydra_mlp.{i}.{j}...`, `hydra_lm_head.{i}...`, and for Hydra++ one attention layer over the prefix.
 
 Head i reads cat(h, emb(root), emb(node 1), ..) of width h * (i + 2); its first block has a linear residual, the blocks
-behind it are one shared module. The prefix architecture puts Dropout modules between the blocks, which shifts their
-numbers to 1, 3, 5, ...; its tensors are spelt "prefix_embeding_layer". Attention matrices stay in Hugging Face's
-order of rows (rotary embedding over halves), not in that of llama.cpp's llama models.
+behind it are one shared module. Heads that are not grounded read h alone, as Medusa's do. The prefix architecture puts
+Dropout modules between the blocks, which shifts their numbers to 1, 3, 5, ...; its tensors are spelt
+"prefix_embeding_layer". Attention matrices stay in Hugging Face's order of rows (rotary embedding over halves), not in
+that of llama.cpp's llama models.
 """
 
 from __future__ import annotations
@@ -86,8 +87,6 @@ def read_hydra(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
     if heads == 0:
         raise MedusaError(f"{checkpoint.name}: Hydra heads without 'hydra_mlp' tensors: this kind is not supported")
     grounded = any(layer == "res_connection" for _, _, layer, _ in layers)
-    if prefix and not grounded:
-        raise MedusaError(f"{checkpoint.name}: prefix heads that ignore drafted tokens (grounded_heads) cannot be read")
     numbers, remarks = _block_numbers(checkpoint, layers, grounded)
     rows, hidden = matrix_shape(checkpoint, find(checkpoint, outputs, (0, "weight"), "hydra_lm_head.0.weight"))
 
@@ -124,7 +123,7 @@ def _result(
     if isinstance(stated, bool) and stated != grounded:
         remarks.append(f"config.json says grounded_heads = {stated}, the tensors say otherwise")
     remarks = count_remark(config_int(checkpoint.config, "hydra_num_heads"), heads, "heads") + remarks
-    kind: schema.Kind = "hydra++" if has_prefix else "hydra" if grounded else "medusa"
+    kind: schema.Kind = "medusa" if not grounded else "hydra++" if has_prefix else "hydra"
     return SourceHeads(
         family="hydra-prefix-mlp" if has_prefix else "hydra-mlp",
         kind=kind,

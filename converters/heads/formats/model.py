@@ -18,7 +18,7 @@ from .. import schema
 
 MAX_BLOCKS = 64
 WEIGHT_DTYPES = (*FLOATS, "F8_E4M3", "F8_E5M2")
-Role = Literal["block", "bias", "output", "output_bias", "map", "prefix"]
+Role = Literal["block", "bias", "output", "output_bias", "map", "prefix", "adapter", "embedding"]
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,16 @@ class HeadTensor:
 class SourceHeads:
     """Heads as they are written: those of a checkpoint, or trained ones.
 
-    family: v1, v2, full, vllm, modelopt, hydra-mlp, hydra-prefix-mlp or trained. hidden: size of the
-    hidden state they read. rows: rows of their output matrix, 0 where they use the base's (lm_head "base").
-    base_reference: the base that the configuration names, as it stands there: text from a foreign file.
+    family: v1, v2, full, vllm, modelopt, hydra-mlp, hydra-prefix-mlp or trained. kind: schema.Kind or
+    schema.STREAMS. hidden: size of the hidden state they read. rows: rows of their output matrix, 0 where they use
+    the base's (lm_head "base"). base_reference: the base that the configuration names, as it stands there: text from a
+    foreign file.
     is_full_model: the checkpoint carries its own base. metadata: further keys of our layout. remarks: one line each,
     for the person.
     """
 
     family: str
-    kind: schema.Kind
+    kind: str
     head_count: int
     block_count: int
     lm_head: schema.LmHead
@@ -61,6 +62,11 @@ class SourceHeads:
     is_full_model: bool = False
     metadata: dict[str, int | float | str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether an attention layer comes before the heads."""
+        return any(item.role == "prefix" for item in self.tensors)
 
 
 def tensor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from .adapters import Adapters
 from .layers import TopLayers
 from .loss import kl_loss
 from .recipe import JointRecipe
-from .states import LayerStates
+from .states import EnteredTexts, WholeText
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class JointData:
     tokens [N]: of the corpus; output [V, h], draft_output [D, h]: on the device, in the dtype to multiply in.
     """
 
-    states: LayerStates
+    states: EnteredTexts
     source: TextRows
     examples: Examples
     tokens: NDArray[np.int32]
@@ -73,17 +73,17 @@ class JointPoint:
     heads: float
 
 
-def heads_weight(step: int, steps: int, highest: float) -> float:
-    """From 0 to `highest` at the last step, like a quarter of a sine."""
-    return highest * math.sin(0.5 * math.pi * (step + 1) / steps)
+def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
+    """From 0 to the highest at the last step, like a quarter of a sine, where the recipe says so."""
+    return recipe.heads_weight * (math.sin(0.5 * math.pi * (step + 1) / steps) if recipe.sine else 1.0)
 
 
-def rate_factor(step: int, steps: int, warmup: int) -> float:
+def rate_factor(step: int, steps: int, rising: int) -> float:
     """Linear up, then a cosine down to zero at `steps`."""
-    warmup = min(warmup, max(1, steps // 4))
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+    rising = min(rising, max(1, steps // 4))
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
 
 class JointFit:
@@ -124,7 +124,7 @@ class JointFit:
             picked = order.pick(self.step)
             assert picked.lengths is not None
             backbone, heads = self._losses(data, picked.index, picked.lengths)
-            weight = heads_weight(self.step, self.plan.steps, self.plan.recipe.heads_weight)
+            weight = heads_weight(self.step, self.plan.steps, self.plan.recipe)
             self._update(backbone + weight * heads)
             self.curve.append(JointPoint(self.step, float(backbone.detach()), float(heads.detach())))
             on_step(self.curve[-1])
@@ -160,12 +160,18 @@ class JointFit:
             torch.cat([states[:-1] for states in answers]),
             embeddings.drafted(at, self.plan.heads) if embeddings is not None else None,
             lengths,
+            self._contexts(normed, whole),
         )
         wanted = torch.from_numpy(data.examples.target)[index].long().to(self.device)
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         z = self.heads(inputs, data.draft_output.dtype)
         taught = data.source.taught(at, self.plan.heads)
-        return backbone, heads_loss(z, wanted, data.draft_output, block, taught)
+        return backbone, heads_loss(z, wanted, self.heads.output(data.draft_output), block, taught)
+
+    def _contexts(self, normed: Sequence[Tensor], texts: Sequence[WholeText]) -> list[Tensor]:
+        """States before each answer, where a prefix layer sees them."""
+        pairs = zip(normed, texts, strict=True) if self.heads.shape.sees_prompts else ()
+        return [states[: text.answer_at] for states, text in pairs]
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""
@@ -184,7 +190,7 @@ class JointFit:
         return frozen_cross_entropy(states, tokens, data.output, LOSS_ROWS)
 
     def _update(self, loss: Tensor) -> None:
-        factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.warmup)
+        factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.rising)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor
         self.optimizer.zero_grad(set_to_none=True)

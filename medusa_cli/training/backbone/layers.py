@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -66,8 +68,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project = plain) -> Tensor:
         """x [R, hidden]: rows of texts of `lengths`, in order; rotation: of these rows."""
+        texts = zip(*(part.split(list(lengths)) for part in self.attention_parts(x, rotation, project)), strict=True)
+        return self.leave(x, torch.cat([self.attend(*text) for text in texts]), project)
+
+    def leave(self, x: Tensor, attended: Tensor, project: Project = plain) -> Tensor:
+        """What follows attention. x [R, hidden]: what entered the layer; attended [R, heads * head_size]."""
         w = self.weights
-        y = self._attention(self._norm(x, "attn_norm"), lengths, rotation, project)
+        y = self._linear("attn_output", attended, project)
         x = x + (self._norm(y, "post_attention_norm") if "post_attention_norm.weight" in w else y)
         y = self._norm(x, "ffn_norm")
         gate = self._linear("ffn_gate", y, project)
@@ -75,20 +82,18 @@ class Layer(nn.Module):
         y = self._linear("ffn_down", gate * self._linear("ffn_up", y, project), project)
         return x + (self._norm(y, "post_ffw_norm") if "post_ffw_norm.weight" in w else y)
 
-    def _attention(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project) -> Tensor:
-        shape, rows = self.shape, len(x)
+    def attention_parts(self, x: Tensor, rotation: Rotation, project: Project = plain) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [R, heads, head_size], keys and values [R, heads_kv, head_size] of x [R, hidden]."""
+        shape, rows, x = self.shape, len(x), self._norm(x, "attn_norm")
         q = self._linear("attn_q", x, project).view(rows, shape.heads, shape.head_size)
         k = self._linear("attn_k", x, project).view(rows, shape.heads_kv, shape.head_size)
         v = self._linear("attn_v", x, project).view(rows, shape.heads_kv, shape.head_size)
         if "attn_q_norm.weight" in self.weights:
             q, k = self._norm(q, "attn_q_norm"), self._norm(k, "attn_k_norm")
-        q, k = rotation(q), rotation(k)
-        texts = zip(*(part.split(list(lengths)) for part in (q, k, v)), strict=True)
-        out = torch.cat([self._attend(*text) for text in texts])
-        return self._linear("attn_output", out, project)
+        return rotation(q), rotation(k), v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Of one text: [T, heads, head_size] each -> [T, heads * head_size]."""
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention in one text: [T, heads, head_size] each -> [T, heads * head_size]."""
         window, mask = self.of.window, None
         if window is not None and len(q) > window:
             ones = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device)
@@ -109,7 +114,10 @@ class Layer(nn.Module):
 
 
 class TopLayers(nn.Module):
-    """The layers from `first` on and the final norm."""
+    """The layers from `first` on and the final norm.
+
+    embeddings [V, hidden]: what the first layer of all reads, with the model's own scale; None where that is no part.
+    """
 
     def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
         super().__init__()
@@ -118,6 +126,9 @@ class TopLayers(nn.Module):
         for layer in self.layers:
             layer.to_device(device)
         self.output_norm = torch.from_numpy(tensors.load("output_norm.weight")).to(device)
+        self.embeddings: NDArray[np.float32] | None = None
+        if first == 0:
+            self.embeddings = tensors.load("token_embd.weight") * np.float32(shape.embedding_scale)
         self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
 
     def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:
@@ -128,6 +139,9 @@ class TopLayers(nn.Module):
         return rms_norm(x, self.output_norm, self.shape.eps)
 
     def rotations(self, lengths: Sequence[int], device: torch.device) -> dict[Rope, Rotation]:
-        positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+        return self.rotations_at(torch.cat([torch.arange(length, device=device) for length in lengths]))
+
+    def rotations_at(self, positions: Tensor) -> dict[Rope, Rotation]:
+        """For rows at these positions [R]."""
         ropes = {layer.of.rope for layer in self.layers}
         return {rope: Rotation(self.shape, rope, self.factors, positions) for rope in ropes}

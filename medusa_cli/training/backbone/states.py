@@ -1,4 +1,4 @@
-"""What the trained layers read: states after the layer below them, of all tokens of all texts, on disk."""
+"""States of all tokens of all texts, on disk: after the layer below the trained ones, or after the final norm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,6 @@ from medusa_cli.support.atomic import atomic_file, explain_os_error
 from ..memory import recall, remember
 from ..text.dataset import Span
 from .parity import as_stored
-
-SHARD_TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,51 @@ def whole_texts(
     ]
 
 
-class LayerStates:
-    """States of `texts` after one layer in half precision, SHARD_TEXTS texts a file, in a folder of their own."""
+class EnteredTexts(Protocol):
+    """What the lowest trained layer reads at each of `texts`. key: tells them from others."""
 
-    def __init__(self, folder: Path, texts: Sequence[WholeText], layer: int, hidden: int) -> None:
+    texts: Sequence[WholeText]
+    key: dict[str, Any]
+
+    def read(self, text: int) -> NDArray[np.floating]:
+        """[rows, hidden] of texts[text]."""
+        ...
+
+
+class Embeddings:
+    """Where all layers are trained: the tokens' embeddings, which need no disk."""
+
+    def __init__(self, texts: Sequence[WholeText], matrix: NDArray[np.float32]) -> None:
+        """matrix [V, h]: as the first layer reads its rows."""
+        self.texts, self._matrix = texts, matrix
+        self.key: dict[str, Any] = _key(texts, -1, matrix.shape[1])
+
+    def read(self, text: int) -> NDArray[np.float32]:
+        """[rows, hidden] of texts[text]."""
+        return self._matrix[self.texts[text].fed]
+
+
+class LayerStates:
+    """States of `texts` after one layer in half precision, a file for each text in a folder of their own.
+
+    layer: None: after the final norm. With a model to read from, read() makes what is missing: a short run does not
+    pay for texts that it never sees.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        texts: Sequence[WholeText],
+        layer: int | None,
+        hidden: int,
+        model: native.Model | None = None,
+        threads: int = 0,
+    ) -> None:
         """Opens or creates. Files of other texts go."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
-        digest = hashlib.sha256(str(layer).encode())
-        for text in texts:
-            digest.update(text.fed.tobytes())
-        self.key = {"states": digest.hexdigest(), "hidden": hidden}
+        self.key: dict[str, Any] = _key(texts, layer, hidden)
+        self._model, self._threads = model, threads
+        self._reader: native.StatesReader | None = None
         try:
             if recall(self._marker) != self.key:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -76,39 +110,47 @@ class LayerStates:
 
     @property
     def missing_rows(self) -> int:
-        return sum(len(text.fed) for shard in self._missing() for text in self._texts_of(shard))
+        return sum(len(self.texts[text].fed) for text in self._missing())
 
     def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
-        """Reads what is missing; on_rows(rows of that so far) may raise: whole files stay."""
-        missing = self._missing()
-        if not missing:
-            return
-        longest = max(len(text.fed) for text in self.texts)
-        reader = native.StatesReader(model, longest, tap_layer=self.layer, n_threads=threads)
+        """Reads all that is missing; on_rows(rows of that so far) may raise: whole files stay."""
+        self._model, self._threads = model, threads
         rows = 0
-        for shard in missing:
-            parts = []
-            for text in self._texts_of(shard):
-                states = reader.read(text.fed.tolist()).after_layer
-                assert states is not None
-                parts.append(as_stored(states))
-                rows += len(text.fed)
-                on_rows(rows)
-            with atomic_file(self._file(shard)) as file:
-                np.save(file, np.concatenate(parts))
+        for text in self._missing():
+            self._make(text)
+            rows += len(self.texts[text].fed)
+            on_rows(rows)
 
     def read(self, text: int) -> NDArray[np.float16]:
         """[rows, hidden] of texts[text]."""
-        shard, within = divmod(text, SHARD_TEXTS)
-        before = sum(len(other.fed) for other in self._texts_of(shard)[:within])
-        stored: NDArray[np.float16] = np.load(self._file(shard), mmap_mode="r")
-        return stored[before : before + len(self.texts[text].fed)]
+        if not self._file(text).exists():
+            self._make(text)
+        stored: NDArray[np.float16] = np.load(self._file(text), mmap_mode="r")
+        return stored
 
-    def _file(self, shard: int) -> Path:
-        return self.folder / f"{shard:05d}.npy"
+    def _make(self, text: int) -> None:
+        assert self._model is not None
+        last = self.layer is None
+        if self._reader is None:
+            longest = max(len(whole.fed) for whole in self.texts)
+            self._reader = native.StatesReader(
+                self._model, longest, tap_layer=self.layer, outputs=last, n_threads=self._threads
+            )
+        found = self._reader.read(self.texts[text].fed.tolist())
+        states = found.post_norm if last else found.after_layer
+        assert states is not None
+        with atomic_file(self._file(text)) as file:
+            np.save(file, as_stored(states))
 
-    def _texts_of(self, shard: int) -> Sequence[WholeText]:
-        return self.texts[shard * SHARD_TEXTS : (shard + 1) * SHARD_TEXTS]
+    def _file(self, text: int) -> Path:
+        return self.folder / f"{text:06d}.npy"
 
     def _missing(self) -> list[int]:
-        return [shard for shard in range(-(-len(self.texts) // SHARD_TEXTS)) if not self._file(shard).exists()]
+        return [text for text in range(len(self.texts)) if not self._file(text).exists()]
+
+
+def _key(texts: Sequence[WholeText], layer: int | None, hidden: int) -> dict[str, Any]:
+    digest = hashlib.sha256(str(layer).encode())
+    for text in texts:
+        digest.update(text.fed.tobytes())
+    return {"states": digest.hexdigest(), "hidden": hidden}

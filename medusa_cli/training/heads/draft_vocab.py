@@ -164,13 +164,14 @@ def _measure(
 ) -> tuple[float, list[float]]:
     """(verify ms, draft ms of each size), from random heads with the real rows.
 
-    All Medusa heads share one read of the rows; Hydra heads read them once for each depth, which one head is timed for.
+    All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
+    read them once for each depth, which one head is timed for.
     """
     from medusa_cli import native
 
     model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
     verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
-    at_once, reads = (heads, 1) if kind == "medusa" else (1, heads)
+    at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
     weight = (rng.standard_normal(shape, np.float32) * np.float32(base.n_embd**-0.5)).astype(np.float16)

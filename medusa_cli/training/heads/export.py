@@ -1,8 +1,10 @@
 """Trained heads as a Hugging Face checkpoint, in the layouts that other engines and `medusa convert` read.
 
-Medusa heads become vLLM's layout, which knows draft vocabularies (token_map) and one output matrix for all heads: its
-rows are the base's. Hydra's layout knows neither, so Hydra heads get the base's whole output matrix each, with a bias
-that no token outside the draft vocabulary overcomes.
+Medusa heads over all tokens get the layout of their authors: with output matrices of their own v1, on the base's v2. It
+knows no draft vocabulary, so heads with one become vLLM's layout, which does (token_map), with one output matrix for
+all heads, whose rows are the base's, or one for each. Hydra heads, and all behind a prefix layer, get the layout of
+Hydra's authors: an output matrix over all tokens for each, with a bias that no token outside the draft vocabulary
+overcomes.
 """
 
 from __future__ import annotations
@@ -38,22 +40,36 @@ def check_folder(folder: Path) -> None:
         raise MedusaError(f"{folder}: its parent folder does not exist, create it first")
 
 
-def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
-    """Writes the heads in the GGUF `heads` (sidecar or single file, draft vocabulary of `base`) to `folder`.
+def medusa_blocks(path: Path) -> tuple[dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]], int, int]:
+    """(tensors, heads, blocks) of the Medusa heads in the GGUF `path`: "head.block.linear.part" -> shape and values."""
+    heads = _Heads(path)
+    tensors: dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]] = {}
+    for k in range(heads.count):
+        for j in range(heads.blocks):
+            for part in schema.PARTS:
+                name = schema.block(k, j, part)
+                tensors[f"{k}.{j}.linear.{part}"] = heads.shape(name), partial(heads.load, name)
+    return tensors, heads.count, heads.blocks
 
-    Returns the files written. MedusaError when the heads are not of a kind that `medusa train` makes.
+
+def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
+    """Writes the heads in the GGUF `heads` (sidecar or single file, for `base`) to `folder`.
+
+    Returns the files written.
     """
     check_folder(folder)
     source = _Heads(heads)
-    if source.d2t is None:
-        raise MedusaError(f"{heads}: has no draft vocabulary, only heads that `medusa train` made can be exported")
-    vllm = source.kind == "medusa"
-    config, tensors = _vllm(source, base) if vllm else _hydra(source, base)
+    if source.kind != "medusa" or source.prefix:
+        name, (config, tensors) = "hydra_lm_head.safetensors", _hydra(source, base)
+    elif source.d2t is not None:
+        name, (config, tensors) = "model.safetensors", _vllm(source, base)
+    else:
+        name, (config, tensors) = "medusa_lm_head.safetensors", _medusa(source)
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise explain_os_error(error, folder) from error
-    weights = folder / ("model.safetensors" if vllm else "hydra_lm_head.safetensors")
+    weights = folder / name
     write_safetensors(weights, tensors)
     with atomic_file(folder / "config.json") as file:
         file.write((json.dumps(config, indent=2) + "\n").encode())
@@ -90,8 +106,23 @@ class _Heads:
         return TensorToWrite(target, shape, "F16" if len(shape) > 1 else "F32", load or partial(self.load, name))
 
     @property
+    def has_own_outputs(self) -> bool:
+        return schema.output(0, "weight") in self._tensors
+
+    @property
     def prefix(self) -> list[str]:
         return [name for name in self._tensors if name in PREFIX_NAMES.values()]
+
+
+def _medusa(heads: _Heads) -> tuple[dict[str, Any], list[TensorToWrite]]:
+    tensors = []
+    for k in range(heads.count):
+        for j in range(heads.blocks):
+            tensors += [heads.stored(schema.block(k, j, part), f"{k}.{j}.linear.{part}") for part in schema.PARTS]
+        if heads.has_own_outputs:
+            tensors.append(heads.stored(schema.output(k, "weight"), f"{k}.{heads.blocks}.weight"))
+    config = {"medusa_num_heads": heads.count, "medusa_num_layers": heads.blocks}
+    return config, tensors
 
 
 def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
@@ -103,8 +134,10 @@ def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorTo
         for j in range(heads.blocks)
         for part in schema.PARTS
     ]
-    # Under this name one matrix serves all heads, in vLLM as in `medusa convert`.
-    tensors.append(TensorToWrite("lm_head.weight", (len(d2t), base.n_embd), "F16", partial(output_rows, base, d2t)))
+    if heads.has_own_outputs:
+        tensors += [heads.stored(schema.output(k, "weight"), f"lm_heads.{k}.weight") for k in range(heads.count)]
+    else:  # under this name one matrix serves all heads, in vLLM as in `medusa convert`
+        tensors.append(TensorToWrite("lm_head.weight", (len(d2t), base.n_embd), "F16", partial(output_rows, base, d2t)))
     tensors.append(TensorToWrite("token_map", d2t.shape, "I64", lambda: d2t))
     config = {
         "architectures": ["MedusaModel"],
@@ -114,7 +147,7 @@ def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorTo
         "num_hidden_layers": heads.blocks,
         "vocab_size": base.n_vocab,
         "truncated_vocab_size": len(d2t),
-        "original_lm_head": True,
+        "original_lm_head": not heads.has_own_outputs,
         "medusa_fc_bias": True,
     }
     return config, tensors
@@ -122,13 +155,13 @@ def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorTo
 
 def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
     """Blocks lie at 0, 1, 2, ..; with a prefix layer at 1, 3, 5, .. (the authors' Dropout modules lie between)."""
-    has_prefix = bool(heads.prefix)
+    has_prefix, grounded = bool(heads.prefix), heads.kind != "medusa"
     tensors = []
     for k in range(heads.count):
         for j in range(heads.blocks):
             index = 2 * j + 1 if has_prefix else j
             linear_maps = {"linear": partial(schema.block, k, j)}
-            if j == 0:
+            if j == 0 and grounded:
                 linear_maps["res_connection"] = partial(schema.residual, k)
             for theirs, ours in linear_maps.items():
                 for part in schema.PARTS:
@@ -136,9 +169,8 @@ def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorT
                     scaled = partial(_scaled, heads, name, base.n_embd) if (j, part) == (0, "weight") else None
                     tensors.append(heads.stored(name, f"hydra_mlp.{k}.{index}.{theirs}.{part}", scaled))
     behind = "1." if has_prefix else ""
-    everything = np.arange(base.n_vocab)
     for k in range(heads.count):
-        matrix = partial(output_rows, base, everything)
+        matrix = partial(_whole_output, heads, k, base)
         tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}weight", (base.n_vocab, base.n_embd), "F16", matrix))
         bias = partial(_vocabulary_bias, heads, base.n_vocab)
         tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}bias", (base.n_vocab,), "F32", bias))
@@ -153,7 +185,7 @@ def _hydra_config(heads: _Heads, base: BaseModel, has_prefix: bool) -> dict[str,
         "hydra_num_heads": heads.count,
         "hydra_num_layers": heads.blocks,
         "hydra_head_arch": "prefix-mlp" if has_prefix else "mlp",
-        "grounded_heads": True,
+        "grounded_heads": heads.kind != "medusa",
         "hidden_state_offset": 0,
         "hidden_size": base.n_embd,
         "vocab_size": base.n_vocab,
@@ -170,7 +202,21 @@ def _scaled(heads: _Heads, name: str, hidden: int) -> NDArray[Any]:
     return weight
 
 
+def _whole_output(heads: _Heads, head: int, base: BaseModel) -> NDArray[Any]:
+    """[V, h]: the base's rows, with the head's own in their places."""
+    if not heads.has_own_outputs:
+        return output_rows(base, np.arange(base.n_vocab))
+    own = heads.load(schema.output(head, "weight"))
+    if heads.d2t is None:
+        return own
+    rows = output_rows(base, np.arange(base.n_vocab))
+    rows[heads.d2t] = own
+    return rows
+
+
 def _vocabulary_bias(heads: _Heads, n_vocab: int) -> NDArray[np.float32]:
+    if heads.d2t is None:
+        return np.zeros(n_vocab, np.float32)
     bias = np.full(n_vocab, NEVER, np.float32)
     bias[heads.d2t] = 0.0
     return bias

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from medusa_cli.support.atomic import atomic_path
 
-from .layers import HeadInputs, Heads, HeadShape
+from .layers import Heads, HeadShape
 from .loss import heads_loss
-from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, TEACHER_TOP, WARMUP_STEPS, Recipe
+from .noise import noisy
+from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, WARMUP_STEPS, WHOLE, Recipe
 from .rows import BatchOrder, Examples, FileRows, TextRows, TokenEmbeddings
 from .torch_setup import matmul_dtype
 
@@ -31,7 +32,10 @@ LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data."""
+    """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data.
+
+    vocabulary: rows of the heads' own output matrices, where the recipe has such.
+    """
 
     data: str
     kind: str
@@ -42,6 +46,11 @@ class FitPlan:
     batch: int
     device: str
     recipe: Recipe
+    vocabulary: int = 0
+
+    def shape(self, hidden: int) -> HeadShape:
+        own = self.vocabulary if self.recipe.lm_head == "own" else 0
+        return HeadShape(self.kind, self.heads, hidden, self.recipe.blocks, self.recipe.prefix, own)
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Best:
     at: int = -1
     """Index into curve."""
 
-    def add(self, point: CurvePoint, heads: Heads) -> None:
+    def add(self, point: CurvePoint, heads: torch.nn.Module) -> None:
         self.curve.append(point)
         if self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step:
             self.at = len(self.curve) - 1
@@ -93,7 +102,7 @@ class Fit:
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
         self.plan, self.device, self.step = plan, device, 0
         self.best = Best()
-        self.shape = HeadShape(plan.kind, plan.heads, hidden, plan.recipe.blocks)
+        self.shape = plan.shape(hidden)
         self.heads = self._fresh()
         self.weights: list[Tensor] = list(self.heads.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -119,12 +128,13 @@ class Fit:
         Saves to `checkpoint` about once a minute, at the end and when stopped. on_step(step, loss): the loss is the
         newest that was read back (every tenth step).
         """
-        order = BatchOrder(examples, self.plan.batch, self.plan.seed, self.plan.kind == "hydra++")
+        order = BatchOrder(examples, self.plan.batch, self.plan.seed, self.shape.has_prefix)
         target = torch.from_numpy(examples.target)
         rows = torch.from_numpy(examples.rows)
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         every = -(-self.plan.steps // EVALUATIONS)
-        fresh = self._fresh(source.states.gather(rows[: self.plan.batch]))
+        texts = torch.from_numpy(np.repeat(examples.lengths, examples.lengths))
+        fresh = self._fresh(source.states.gather(rows[: self.plan.batch]), output)
         if self.step == 0:
             self.heads.load_state_dict(fresh.state_dict())
         start: list[Tensor] = list(fresh.parameters())
@@ -132,11 +142,12 @@ class Fit:
         while not self.finished and not should_stop():
             picked = order.pick(self.step)
             at = rows[picked.index]
-            inputs = self._noisy(source.inputs(at, self.plan.heads, picked.lengths))
+            inputs = source.inputs(at, self.plan.heads, picked.lengths)
+            inputs = noisy(inputs, texts[picked.index], self.plan.recipe, self.plan.seed * 1_000_003 + self.step)
             wanted = target[picked.index].long().to(self.device)
             z = self.heads(inputs, output.dtype)
             taught = source.taught(at, self.plan.heads)
-            loss = heads_loss(z, wanted, output, block, taught)
+            loss = heads_loss(z, wanted, self.heads.output(output), block, taught)
             self._update(loss, start)
             if self.step % 10 == 0 or self.step == self.plan.steps or self.step % every == 0:
                 value = float(loss.detach())
@@ -162,22 +173,17 @@ class Fit:
         """All steps are done, or more of them would not help."""
         return self.step >= self.plan.steps or self.best.exhausted
 
-    def _noisy(self, inputs: HeadInputs) -> HeadInputs:
-        alpha, hidden = self.plan.recipe.noise, self.heads.shape.hidden
-        if alpha == 0:
-            return inputs
-        generator = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + self.step)
-        noise = torch.rand(inputs.states.shape, generator=generator) * 2 - 1
-        states = inputs.states.float() + (noise * (alpha * hidden**-0.5)).to(self.device)
-        return HeadInputs(states, inputs.embedded, inputs.lengths)
-
-    def _fresh(self, states: Tensor | None = None) -> Heads:
-        """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm."""
+    def _fresh(self, states: Tensor | None = None, output: Tensor | None = None) -> Heads:
+        """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm;
+        output [D, h]: what the heads' own matrices are at first."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.plan.seed)
             heads = Heads(self.shape).to(self.device)
         if heads.prefix is not None and states is not None:
             heads.prefix.keep_scale(states)
+        if heads.outputs is not None and output is not None:
+            with torch.no_grad():
+                heads.outputs.copy_(output.expand_as(heads.outputs))
         return heads
 
     def _update(self, loss: Tensor, start: list[Tensor]) -> None:
@@ -246,19 +252,22 @@ def measure_rate(
 ) -> float:
     """Training positions per second on this device, from made-up data."""
     batch = default_batch(device, 1 << 20, recipe)
-    plan = FitPlan("", shape.kind, objective, shape.count, 0, 1 << 30, batch, device.type, recipe)
+    plan = FitPlan("", shape.kind, objective, shape.count, 0, 1 << 30, batch, device.type, recipe, vocabulary)
     fit = Fit(plan, shape.hidden, device)
     generator = torch.Generator().manual_seed(0)
     states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
     output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
     target = torch.randint(0, vocabulary, (batch, shape.count), generator=generator, dtype=torch.int32).numpy()
-    embeddings = teacher = None
+    embeddings: TokenEmbeddings | None = None
+    teacher: tuple[FileRows, FileRows] | Tensor | None = None
     if shape.kind != "medusa":
         embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
-    if objective == "teacher":
-        top = min(TEACHER_TOP, vocabulary)
+    if objective == "teacher" and recipe.teacher_top != WHOLE:
+        top = min(recipe.teacher_top, vocabulary)
         ids = np.tile(np.arange(top, dtype=np.int32), (batch, 1))
         teacher = FileRows([ids], device), FileRows([np.full((batch, top), 1 / top, np.float16)], device)
+    if objective == "teacher" and recipe.teacher_top == WHOLE:
+        teacher = output
     texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()
     examples = Examples(np.arange(batch, dtype=np.int64), target, texts)
     source = TextRows(states, embeddings, teacher)

@@ -1,7 +1,8 @@
-"""The loss of draft heads: cross entropy over a frozen output matrix, against a token or a teacher's distribution."""
+"""The loss of draft heads: cross entropy over an output matrix, against a token or a teacher's distribution."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,62 +14,111 @@ LEAST_P = 1e-30
 """Keeps the logarithm of an underflown probability finite; the gradient does not see it."""
 
 
-class _FrozenHeadLoss(torch.autograd.Function):
-    """Sum of weight * cross entropy of z @ output.T, with the gradient taken block by block in the forward pass.
+@dataclass(frozen=True)
+class Likeliest:
+    """A distribution of few tokens for each row. ids [.., T] int64, distinct in each row; p [.., T] float32, of sum
+    1."""
 
-    The output matrix needs no gradient, so nothing of size [rows, vocabulary] outlives its block. Probabilities stay in
-    the output's dtype: the logits were rounded to it already, and this halves the memory traffic.
+    ids: Tensor
+    p: Tensor
+
+    def by_head(self, head: int) -> Likeliest:
+        """Of [B, K, T] that of one head, [B, T]."""
+        return Likeliest(self.ids[:, head], self.p[:, head])
+
+    def rows(self, part: slice) -> Likeliest:
+        return Likeliest(self.ids[part], self.p[part])
+
+    def take(self, p: Tensor) -> Tensor:
+        """p [R, D] becomes what it is less this distribution; returns the cross entropies [R]."""
+        wanted = p.gather(1, self.ids)
+        # scatter_ on a CPU copies all of p
+        flat = (self.ids + torch.arange(len(p), device=p.device)[:, None] * p.shape[1]).reshape(-1)
+        p.view(-1).index_copy_(0, flat, (wanted - self.p.to(p.dtype)).reshape(-1))
+        return -(wanted.float().clamp(min=LEAST_P).log() * self.p).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The base's whole distribution, from its states [.., h] and its output rows [D, h] in the dtype to multiply in."""
+
+    states: Tensor
+    output: Tensor
+
+    def by_head(self, head: int) -> Everything:
+        return Everything(self.states[:, head], self.output)
+
+    def rows(self, part: slice) -> Everything:
+        return Everything(self.states[part], self.output)
+
+    def take(self, p: Tensor) -> Tensor:
+        """As Likeliest.take()."""
+        wanted = torch.softmax(self.states.to(self.output.dtype) @ self.output.T, dim=-1)
+        loss = -(wanted.float() * p.float().clamp(min=LEAST_P).log()).sum(dim=1)
+        p -= wanted
+        return loss
+
+
+Teacher = Likeliest | Everything
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Sum of weight * cross entropy of z @ output.T, with the gradients taken block by block in the forward pass.
+
+    So nothing of size [rows, vocabulary] outlives its block. Probabilities stay in the output's dtype: the logits were
+    rounded to it already, and this halves the memory traffic.
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, output: Tensor, ids: Tensor, mass: Tensor, weight: Tensor, block: int) -> Tensor:
+    def forward(ctx: Any, z: Tensor, output: Tensor, teacher: Teacher, weight: Tensor, block: int) -> Tensor:
         gradient = torch.empty_like(z)
+        of_output = torch.zeros_like(output) if ctx.needs_input_grad[1] else None
         loss = torch.zeros((), device=z.device)
-        row_starts = torch.arange(block, device=z.device)[:, None] * len(output)
         for at in range(0, len(z), block):
             part = slice(at, at + block)
-            p = torch.softmax(z[part].to(output.dtype) @ output.T, dim=-1)
-            wanted = p.gather(1, ids[part])
-            loss -= ((wanted.float().clamp(min=LEAST_P).log() * mass[part]).sum(dim=1) * weight[part]).sum()
-            flat = (ids[part] + row_starts[: len(p)]).reshape(-1)  # scatter_ on a CPU copies all of p
-            p.view(-1).index_copy_(0, flat, (wanted - mass[part].to(p.dtype)).reshape(-1))
+            read = z[part].to(output.dtype)
+            p = torch.softmax(read @ output.T, dim=-1)
+            loss += (teacher.rows(part).take(p) * weight[part]).sum()
             gradient[part] = (p @ output).to(z.dtype) * weight[part, None]
-        ctx.save_for_backward(gradient)
+            if of_output is not None:
+                of_output.addmm_(p.T, read * weight[part, None].to(read.dtype))
+        ctx.save_for_backward(gradient, of_output)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grads[0], None, None, None, None, None
+        gradient, of_output = ctx.saved_tensors
+        return gradient * grads[0], None if of_output is None else of_output * grads[0], None, None, None
 
 
-def heads_loss(
-    z: Tensor, target: Tensor, output: Tensor, block: int, teacher: tuple[Tensor, Tensor] | None = None
-) -> Tensor:
+def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: Teacher | None = None) -> Tensor:
     """sum_k 0.8^k * mean cross entropy of head k over the rows that have a target.
 
-    z [K, B, h]: what the heads made of a batch; target [B, K] int64 rows of `output`, negative: no target; output
-    [D, h] in the dtype to multiply in; block: rows whose logits are held at once. teacher: (ids [B, K, T] int64,
-    distinct in each row, p [B, K, T] float32 that sum to 1), the distribution to learn instead of the target alone.
+    z [K, B, h]: what the heads made of a batch; target [B, K] int64 rows of `output`, negative: no target;
+    output: [D, h] of all heads or [K, D, h], in the dtype to multiply in; block: rows whose logits are held at once.
+    teacher: of [B, K, ..], the distribution to learn instead of the target alone.
     """
-    count, batch, hidden = z.shape
+    count = len(z)
     present = (target >= 0).T.float()
     decay = HEAD_DECAY ** torch.arange(1, count + 1, device=z.device, dtype=torch.float32)
     weight = present * (decay / present.sum(dim=1).clamp(min=1))[:, None]
     if teacher is None:
-        ids = target.T.clamp(min=0).reshape(-1, 1)
-        mass = torch.ones(len(ids), 1, device=z.device)
-    else:
-        ids, mass = (part.transpose(0, 1).reshape(count * batch, -1) for part in teacher)
-    loss: Tensor = _FrozenHeadLoss.apply(z.reshape(count * batch, hidden), output, ids, mass, weight.reshape(-1), block)
+        ids = target.clamp(min=0)[:, :, None]
+        teacher = Likeliest(ids, torch.ones(ids.shape, device=z.device))
+    losses = [_HeadLoss.apply(z[k], _of_head(output, k), teacher.by_head(k), weight[k], block) for k in range(count)]
+    loss: Tensor = torch.stack(losses).sum()
     return loss
+
+
+def _of_head(output: Tensor, head: int) -> Tensor:
+    return output if output.ndim == 2 else output[head]
 
 
 def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
     """Mean cross entropy of `tokens` [R] int64 behind states [R, h] after the final norm; output and block as above."""
-    ones = torch.ones(len(tokens), 1, device=states.device)
+    wanted = Likeliest(tokens[:, None], torch.ones(len(tokens), 1, device=states.device))
     weight = torch.full((len(tokens),), 1 / max(1, len(tokens)), device=states.device)
-    loss: Tensor = _FrozenHeadLoss.apply(states, output, tokens[:, None], ones, weight, block)
+    loss: Tensor = _HeadLoss.apply(states, output, wanted, weight, block)
     return loss
 
 
@@ -81,10 +131,10 @@ def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tenso
     """
     ranks = torch.empty_like(target)
     for k in range(len(z)):
-        logits = z[k].to(output.dtype) @ output.T
+        logits = z[k].to(output.dtype) @ _of_head(output, k).T
         index = target[:, k].clamp(min=0)[:, None]
         own = logits.gather(1, index)
-        best = logits.topk(min(limit, len(output)), dim=1)
+        best = logits.topk(min(limit, logits.shape[1]), dim=1)
         before = (best.values > own) | ((best.values == own) & (best.indices < index))
         ahead = torch.where(own[:, 0] < best.values[:, -1], limit, before.sum(dim=1))
         ranks[:, k] = torch.where(target[:, k] >= 0, ahead, limit)

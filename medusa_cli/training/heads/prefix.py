@@ -1,8 +1,7 @@
 """The layer Hydra++ puts before its heads: one causal decoder layer over the hidden states of the text so far.
 
-It reads the same hidden states as the heads, from the one the answer's first token was sampled from on: the states of
-the last prompt token and of the answer's tokens. Earlier ones are not stored for training, so it must not see them
-when drafting either. Position 0 is the first state it sees (rotary embedding depends on differences alone).
+It reads the same hidden states as the heads: those of all tokens before, the prompt's included (Hydra 4), or from the
+one the answer's first token was sampled from on. Position 0 is the first state it sees.
 """
 
 from __future__ import annotations
@@ -62,33 +61,55 @@ class PrefixLayer(nn.Module):
         with torch.no_grad():
             self.output_norm.fill_(float(states.float().pow(2).mean(dim=-1).sqrt().mean()))
 
-    def forward(self, states: Tensor, lengths: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """states [B, h], texts behind each other, text i of lengths[i] rows -> [B, h] float32."""
+    def forward(
+        self, states: Tensor, lengths: Sequence[int], dtype: torch.dtype, context: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """states [B, h], texts behind each other, text i of lengths[i] rows -> [B, h] float32.
+
+        context[i] [P, h]: states before the first row of text i.
+        """
         x = states.float()
         y = _normed(x, self.attn_norm).to(dtype)
-        query, key, value = (_product(y, weight) for weight in (self.attn_q, self.attn_k, self.attn_v))
-        x = x + _product(self._attention(query, key, value, lengths), self.attn_output).float()
+        query = _product(y, self.attn_q)
+        seen, sizes = self._seen(y, lengths, dtype, context)
+        key, value = (_product(seen, weight) for weight in (self.attn_k, self.attn_v))
+        x = x + _product(self._attention(query, key, value, lengths, sizes), self.attn_output).float()
         y = _normed(x, self.ffn_norm).to(dtype)
         inner = nn.functional.silu(_product(y, self.ffn_gate)) * _product(y, self.ffn_up)
         x = x + _product(inner, self.ffn_down).float()
         return _normed(x, self.output_norm)
 
-    def _attention(self, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]) -> Tensor:
-        """[B, h] each -> [B, h]; every row sees the rows of its own text up to itself.
+    def _seen(
+        self, y: Tensor, lengths: Sequence[int], dtype: torch.dtype, context: Sequence[Tensor]
+    ) -> tuple[Tensor, list[int]]:
+        """([S, h] what keys and values are made of, how many rows of it each text has): contexts before their texts."""
+        if not context:
+            return y, list(lengths)
+        parts: list[Tensor] = []
+        for before, rows in zip(context, y.split(list(lengths)), strict=True):
+            parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
+        return torch.cat(parts), [len(before) + rows for before, rows in zip(context, lengths, strict=True)]
+
+    def _attention(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], sizes: Sequence[int]
+    ) -> Tensor:
+        """query [B, h], key and value [S, h] -> [B, h]; every row sees the rows of its own text up to itself.
 
         Text by text, as their lengths differ too much for one padded product; written out, because the fused ones do
         not add up in the same order twice on a GPU.
         """
         heads = self.shape.heads
         size = self.shape.hidden // heads
-        cos, sin = _rotary(max(lengths), size, query.device)
+        cos, sin = _rotary(max(sizes), size, query.device)
         mixed = []
-        for parts in zip(*(part.split(list(lengths)) for part in (query, key, value)), strict=True):
-            rows = len(parts[0])
-            q, k, v = (part.view(rows, heads, size).transpose(0, 1) for part in parts)
-            q, k = (_turned(part, cos[:rows], sin[:rows]) for part in (q, k))
+        parts = (query.split(list(lengths)), key.split(list(sizes)), value.split(list(sizes)))
+        for of_text in zip(*parts, strict=True):
+            rows, seen = len(of_text[0]), len(of_text[1])
+            first = seen - rows
+            q, k, v = (part.view(len(part), heads, size).transpose(0, 1) for part in of_text)
+            q, k = _turned(q, cos[first:seen], sin[first:seen]), _turned(k, cos[:seen], sin[:seen])
             scores = (q @ k.transpose(1, 2)).float() * size**-0.5
-            later = torch.ones(rows, rows, dtype=torch.bool, device=query.device).triu(1)
+            later = torch.ones(rows, seen, dtype=torch.bool, device=query.device).triu(1 + first)
             weights = torch.softmax(scores.masked_fill(later, float("-inf")), dim=-1).to(v.dtype)
             mixed.append((weights @ v).transpose(0, 1).reshape(rows, heads * size))
         return torch.cat(mixed)

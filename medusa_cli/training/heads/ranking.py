@@ -42,7 +42,7 @@ def rank_texts(
         rows = torch.from_numpy(examples.rows)[picked.index]
         wanted = torch.from_numpy(examples.target)[picked.index].long().to(output.device)
         z = heads(source.inputs(rows, count, picked.lengths), output.dtype)
-        parts.append(target_ranks(z, wanted, output, RANKS).cpu().numpy())
+        parts.append(target_ranks(z, wanted, heads.output(output), RANKS).cpu().numpy())
     ranks = np.concatenate(parts) if parts else np.zeros((0, count), np.int64)
     texts, at = [], 0
     for span in kept:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..text.dataset import Examples
 from .layers import HeadInputs
+from .loss import Everything, Likeliest, Teacher
 
 DEVICE_SHARE = 0.7
 """Share of the free GPU memory that stored rows may take."""
@@ -82,26 +83,43 @@ class TokenEmbeddings:
         return self.matrix[self.place[at].long().to(self.matrix.device)]
 
 
+class Contexts(Protocol):
+    """What a prefix layer sees before a text."""
+
+    def before(self, row: int) -> Tensor:
+        """[P, h]: states before the first row `row` of a text."""
+
+
 @dataclass(frozen=True)
 class TextRows:
-    """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective."""
+    """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: of the texts' prompts."""
 
     states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None
-    teacher: tuple[FileRows, FileRows] | None = None
+    teacher: tuple[FileRows, FileRows] | Tensor | None = None
+    contexts: Contexts | None = None
 
     def inputs(self, rows: Tensor, count: int, lengths: Sequence[int] | None = None) -> HeadInputs:
         """What `count` heads read at `rows` [B]."""
         embedded = self.embeddings.drafted(rows, count) if self.embeddings is not None else None
-        return HeadInputs(self.states.gather(rows), embedded, lengths)
+        context: list[Tensor] = []
+        if self.contexts is not None and lengths is not None:
+            first = rows[torch.tensor([0, *lengths[:-1]]).cumsum(0)].tolist()
+            context = [self.contexts.before(row) for row in first]
+        return HeadInputs(self.states.gather(rows), embedded, lengths, context)
 
-    def taught(self, rows: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
-        """(ids [B, count, T] int64, p [B, count, T] float32) for the token each head drafts; None without a teacher."""
+    def taught(self, rows: Tensor, count: int) -> Teacher | None:
+        """Distributions [B, count, ..] for the token each head drafts; None without a teacher."""
         if self.teacher is None:
             return None
+        at = rows.cpu()[:, None] + torch.arange(1, count + 1)
+        if isinstance(self.teacher, Tensor):
+            assert isinstance(self.states, FileRows)
+            return Everything(self.states.gather(at.clamp(max=int(self.states.ends[-1]) - 1)), self.teacher)
         ids, p = self.teacher
-        at = (rows.cpu()[:, None] + torch.arange(1, count + 1)).clamp(max=int(ids.ends[-1]) - 1)
-        return ids.gather(at).long(), p.gather(at).float()
+        at = at.clamp(max=int(ids.ends[-1]) - 1)
+        return Likeliest(ids.gather(at).long(), p.gather(at).float())
 
 
 @dataclass(frozen=True)

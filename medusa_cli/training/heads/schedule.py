@@ -17,7 +17,10 @@ FIRST_RATE = 300.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """budget: seconds for everything, None with a fixed number of `tokens`. train_rate: positions per second."""
+    """tokens: of text, None where the budget decides. budget: seconds for everything, None where no clock decides.
+
+    train_rate: positions per second.
+    """
 
     tokens: int | None
     budget: float | None
@@ -25,7 +28,7 @@ class Schedule:
 
     def tokens_left(self, tokens: int, seconds: float) -> float:
         """How many more tokens to generate after `tokens` in `seconds`; not positive when generation should end."""
-        if self.budget is None:
+        if self.tokens is not None or self.budget is None:
             return (self.tokens or 0) - tokens
         rate = tokens / seconds if tokens and seconds > 0 else FIRST_RATE
         cost = TIMED_EPOCHS / self.train_rate

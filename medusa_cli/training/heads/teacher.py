@@ -1,7 +1,7 @@
 """The base's own next-token distribution at every row, from the stored hidden states: what distilled heads learn.
 
-Only its TEACHER_TOP likeliest tokens of the draft vocabulary are kept, with their probabilities scaled to sum to 1.
-They are computed once and kept beside the text.
+Only its likeliest tokens (Recipe.teacher_top) of the draft vocabulary are kept, with their probabilities scaled to
+sum to 1. They are computed once and kept beside the text.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ def teacher_rows(
     d2t: NDArray[np.int32],
     output: Tensor,
     on_rows: Callable[[int], None] = lambda done: None,
+    most: int = TEACHER_TOP,
 ) -> tuple[FileRows, FileRows]:
     """(ids [rows, T] int32 into the draft vocabulary, p [rows, T] float16) of the first `rows` states.
 
-    output [D, h] on the device, in the dtype to multiply in. Kept in `folder` as teacher.{ids,p}.npy, each written
+    output [D, h] on the device, in the dtype to multiply in; most: T, unless D is less.
+    Kept in `folder` as teacher.{ids,p}.npy, each written
     whole or not at all; computed anew when they are of other text or another draft vocabulary. on_rows may raise.
     """
     names = [folder / "teacher.ids.npy", folder / "teacher.p.npy"]
-    top = min(TEACHER_TOP, len(output))
+    top = min(most, len(output))
     key = {
         "rows": rows,
         "top": top,

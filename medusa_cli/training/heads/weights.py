@@ -28,6 +28,7 @@ class HeadParts:
     blocks: list[list[Block]]
     residuals: list[Block]
     prefix: Prefix | None
+    outputs: list[NDArray[np.float32]]
 
 
 def head_parts(heads: Heads) -> HeadParts:
@@ -42,7 +43,8 @@ def head_parts(heads: Heads) -> HeadParts:
         for k in range(count)
     ]
     residuals = [Block(matrix[:hidden], first_bias[k, :hidden]) for k, matrix in enumerate(first)]
-    return HeadParts(heads.shape.kind, blocks, residuals, _prefix(heads))
+    outputs = [] if heads.outputs is None else list(_array(heads.outputs))
+    return HeadParts(heads.shape.kind, blocks, residuals, _prefix(heads), outputs)
 
 
 def round_weights(heads: Heads, weight_type: str = WEIGHT_TYPE) -> None:
@@ -60,7 +62,7 @@ def _prefix(heads: Heads) -> Prefix | None:
     if layer is None:
         return None
     tensors = {name: _array(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
-    return Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, from_answer=True)
+    return Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, not heads.shape.sees_prompts)
 
 
 def _array(values: Tensor) -> NDArray[np.float32]:

@@ -41,7 +41,7 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
         return schedule.tokens_left(corpus.tokens, seconds())
 
     def should_stop() -> bool:
-        return setup.interrupt.requested or (schedule.budget is not None and tokens_left() <= 0)
+        return setup.interrupt.requested or (schedule.tokens is None and tokens_left() <= 0)
 
     if tokens_left() > 0:
         writer = _text_writer(setup, corpus, source)
@@ -71,6 +71,7 @@ def _text_writer(setup: Setup, corpus: Corpus, source: PromptSource) -> TextWrit
         parallel=options.parallel,
         threads=options.threads,
         self_written=options.data is None,
+        recipe=options.text,
     )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support.progress import phase
 
+from ..backbone import checkpoint
 from ..heads import export
 from ..heads.layers import Heads
 from ..heads.ranking import rank_texts
@@ -18,25 +23,47 @@ from ..heads.weights import WEIGHT_TYPE, head_parts
 from ..leftovers import SCRATCH
 from ..options import TREE_NODES
 from ..report import record
-from ..report.messages import EVALUATION_NODES, TrainResult
+from ..report.messages import EVALUATION_NODES, TrainResult, say
 from ..text import sources
+from ..text.dataset import Span
 from .collect import CollectedText
 from .fitting import FittedHeads
 from .joint import JointResult
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
+from .streams import FittedStreams
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
 
 
-def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> TrainResult:
+class Ranking(Protocol):
+    """Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
+
+    def __call__(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]: ...
+
+
+def ranking(data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> Ranking:
+    """That of heads."""
+
+    def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
+        return rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output)
+
+    return rank
+
+
+def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
     halves, done = [], 0
     total = sum(span.length for span in (*data.split.build, *data.split.score))
     with phase(setup.options.console, "Measuring", "positions") as bar:
+
+        def on_rows(rows: int) -> None:
+            bar.update(done + rows, total)
+            setup.interrupt.check()
+
         for spans in (data.split.build, data.split.score):
-            halves.append(rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output))
+            halves.append(rank(spans, on_rows))
             done += sum(span.length for span in spans)
             bar.update(done, total)
     build, score = halves
@@ -56,25 +83,31 @@ def measure(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: Prep
     )
 
 
-def write_heads(
+def content(
     setup: Setup, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads, result: TrainResult
-) -> None:
-    """The sidecar, or base and heads in one file."""
+) -> draft_heads.DraftHeads:
+    """What the file of heads will hold."""
     parts = head_parts(heads)
-    content = draft_heads.DraftHeads(
+    whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
+    return draft_heads.DraftHeads(
         kind=parts.kind,
         blocks=parts.blocks,
         residuals=parts.residuals,
         prefix=parts.prefix,
         embedding_scale=rows.embedding_scale,
         weight_type=WEIGHT_TYPE,
-        lm_head="draft_vocab",
-        d2t=vocabulary.d2t,
+        lm_head="own" if whole and own else "base" if whole else "draft_vocab",
+        d2t=None if whole else vocabulary.d2t,
+        outputs=parts.outputs,
         accuracy=result.accuracy,
         tree=result.tree,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
     )
+
+
+def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
+    """The sidecar, or base and heads in one file."""
     if setup.options.sidecar:
         draft_heads.write_heads(setup.options.output, content)
         return
@@ -92,11 +125,15 @@ def write_record(
     text: CollectedText,
     data: DataSet,
     vocabulary: DraftVocabulary,
-    fitted: FittedHeads,
+    fitted: FittedHeads | FittedStreams,
     result: TrainResult,
     joint: JointResult | None,
+    alone: dict[int, float] | None,
 ) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for.
+
+    alone: tokens per step by nodes of the heads before joint training, where they were trained before it.
+    """
     options, base = setup.options, setup.base
     document = {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
@@ -113,19 +150,43 @@ def write_record(
         },
         "draft_vocabulary": vocabulary.choice.as_json(),
         "training": _training_record(fitted),
-        "joint": joint.as_json() if joint is not None else None,
+        "joint": {**joint.as_json(), "heads_alone": _by_nodes(alone)} if joint is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
-        "tokens_per_step": {str(nodes): value for nodes, value in result.by_size.items()},
+        "tokens_per_step": _by_nodes(result.by_size),
     }
     written = record.write(document, options.output)
     if options.export_hf is not None:
-        written += export.export_heads(options.output, base, options.export_hf)
+        written += _export(setup, options.export_hf)
     return written
 
 
-def _training_record(fitted: FittedHeads) -> dict[str, Any]:
+def _by_nodes(values: dict[int, float] | None) -> dict[str, float] | None:
+    return None if values is None else {str(nodes): value for nodes, value in values.items()}
+
+
+def say_gain(setup: Setup, alone: dict[int, float] | None, result: TrainResult) -> None:
+    """Whether joint training paid: the same heads before it, on the model as it was."""
+    if alone is None:
+        return
+    before, after = alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
+    say(
+        setup.options.console,
+        f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the heads "
+        f"alone on the unchanged model{'' if after > before else ': joint training did not pay, keep those'}",
+    )
+
+
+def _export(setup: Setup, folder: Path) -> list[Path]:
+    """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
+    output = setup.options.output
+    if setup.options.joint and setup.options.kind == "medusa":
+        return checkpoint.write(setup.base.path, *export.medusa_blocks(output), folder)
+    return export.export_heads(output, setup.base, folder)
+
+
+def _training_record(fitted: FittedHeads | FittedStreams) -> dict[str, Any]:
     plan, points = fitted.plan, fitted.points
     positions, seconds = fitted.steps * plan.batch, points[-1].seconds if points else 0.0
     return {

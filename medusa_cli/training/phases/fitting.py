@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from ..heads.fit import CurvePoint, Fit, FitPlan
@@ -31,18 +32,28 @@ class FittedHeads:
     best: CurvePoint
     points: list[Point]
 
+    @property
+    def seconds(self) -> float:
+        """Of training, over all calls."""
+        return self.points[-1].seconds if self.points else 0.0
+
 
 def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
-    """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written."""
-    console, checkpoint = setup.options.console, setup.folder / f"{plan.kind}.pt"
+    """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written.
+
+    Fresh heads where the options say that they begin with the backbone.
+    """
+    console, checkpoint = setup.options.console, setup.folder / f"{setup.options.name}.pt"
     fit = Fit(plan, setup.base.n_embd, setup.device)
+    if not setup.options.heads_first:
+        return FittedHeads(fit.heads, plan, 0, CurvePoint(0, math.nan, 1.0), [])
     if not fit.restore(checkpoint):
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     output = vocabulary.fast_output
     watched = watched_texts(data.split.build, plan)
-    curve = Curve(setup.folder / f"{plan.kind}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
+    curve = Curve(setup.folder / f"{setup.options.name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
     curve.start(fit.step)
 
     def held_out(heads: Heads) -> float:

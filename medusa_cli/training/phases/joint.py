@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli import native
@@ -19,12 +18,13 @@ from medusa_cli.prompts.seeds.passages import PASSAGES
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..backbone import adapter_file, merge, parity, quality
+from ..backbone import adapter_file, checkpoint, merge, parity, quality
+from ..backbone.contexts import HeldPrompts
 from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
 from ..backbone.layers import TopLayers
-from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RECIPES, RESULT_SHARE
-from ..backbone.shape import DecoderShape, read_shape
-from ..backbone.states import LayerStates, WholeText, whole_texts
+from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RESULT_SHARE
+from ..backbone.shape import read_shape
+from ..backbone.states import Embeddings, EnteredTexts, LayerStates, WholeText, whole_texts
 from ..backbone.weights import BaseTensors
 from ..heads.layers import Heads
 from ..heads.rows import PickedRows, TextRows, steps_per_epoch
@@ -52,6 +52,11 @@ class Backbone:
     layers: TopLayers
     output: Tensor
 
+    @property
+    def fast_output(self) -> Tensor:
+        """`output` in the dtype that is multiplied fastest here."""
+        return self.output.to(matmul_dtype(self.output.device))
+
 
 @dataclass(frozen=True)
 class JointResult:
@@ -78,44 +83,62 @@ class JointResult:
         }
 
 
-def check_model(setup: Setup) -> DecoderShape:
-    """Before any work. MedusaError, in one line, for a model whose layers cannot be trained."""
-    shape = read_shape(BaseTensors(setup.base.path).header)
-    if setup.options.joint_layers >= len(shape.layers):
-        most = len(shape.layers) - 1
-        raise MedusaError(f"--joint-layers {setup.options.joint_layers}: {setup.base.path} allows 1 to {most}")
-    return shape
-
-
-def train_jointly(
-    setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, fitted: FittedHeads
-) -> JointResult:
-    """All phases of it. Stopped after Ctrl-C, with everything saved."""
-    begin = time.monotonic()
-    texts = _texts(corpus, data)
+def check_model(setup: Setup) -> parity.Parity:
+    """Before any work: whether its layers can be trained. MedusaError, in one line, where they cannot."""
+    header = BaseTensors(setup.base.path).header
+    shape = read_shape(header)
+    if setup.options.export_hf is not None and setup.options.kind == "medusa":
+        checkpoint.check(header)
+    asked, most = setup.options.joint_layers, len(shape.layers)
+    if asked is not None and asked > most:
+        raise MedusaError(f"--joint-layers {asked}: {setup.base.path} has {most}")
+    path, key = setup.folder / "parity.json", {"content": setup.base.content, "layers": asked}
+    stored = recall(path)
+    if stored.items() >= key.items():
+        return parity.Parity(stored["tokens"], stored["agreement"])
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-    backbone = _open_backbone(setup)
+    backbone = open_backbone(setup)
     with phase(setup.options.console, "Comparing layers", "tokens"):
-        shown = [text.fed.tolist() for text in texts["train"]]
-        found = parity.check(model, backbone.layers, backbone.output, shown, setup.options.threads)
+        shown = [model.tokenize(text) for text in PASSAGES]
+        allowed = parity.tolerance(backbone.tensors)
+        found = parity.check(model, backbone.layers, backbone.output, shown, setup.options.threads, allowed)
     say(
         setup.options.console,
         f"Layers {backbone.layers.first} to {backbone.layers.first + len(backbone.layers.layers) - 1} in torch: "
         f"as in the engine on {found.agreement:.1%} of {found.tokens} tokens",
     )
-    states = _read_states(setup, model, texts["train"], backbone.layers.first - 1)
+    setup.folder.mkdir(parents=True, exist_ok=True)
+    remember(path, {**key, **asdict(found)})
+    return found
+
+
+def train_jointly(
+    setup: Setup,
+    corpus: Corpus,
+    data: DataSet,
+    vocabulary: DraftVocabulary,
+    rows: PreparedRows,
+    fitted: FittedHeads,
+    found: parity.Parity,
+    seconds: float,
+) -> JointResult:
+    """All phases of it. seconds: spent on everything before. Stopped after Ctrl-C, with everything saved."""
+    begin = time.monotonic()
+    texts = whole_texts_of(corpus, data)
+    model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
+    backbone = open_backbone(setup)
+    states = entered_texts(setup, backbone, model, texts["train"])
     kept = [text.span for text in texts["train"]]
     examples = examples_of(data.tokens, kept, vocabulary.t2d, setup.options.heads)
-    joint = JointData(states, rows.source, examples, data.tokens, _fast(backbone.output), vocabulary.fast_output)
-    plan = _plan(setup, backbone, joint, fitted, time.monotonic() - begin)
+    joint = JointData(states, rows.source, examples, data.tokens, backbone.fast_output, vocabulary.fast_output)
+    plan = _plan(setup, backbone, joint, fitted, seconds + time.monotonic() - begin)
     fit = _fit(setup, backbone, joint, fitted.heads, plan)
     return _result(setup, backbone, model, texts["held"], data, rows, fit, found)
 
 
-def _texts(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
-    """Those to train on and those held out, with their prompts."""
-    starts = np.cumsum([0, *(text.length for text in corpus.texts)])[:-1].tolist()
-    prompts: dict[int, NDArray[np.int32]] = dict(zip(starts, corpus.load_prompts(), strict=True))
+def whole_texts_of(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
+    """Those to train on ("train") and those held out ("held"), with their prompts."""
+    prompts = corpus.prompts_by_row()
     held = list({span.start: span for span in (*data.split.build, *data.split.score)}.values())
     texts = {
         name: whole_texts(spans, prompts, data.tokens) for name, spans in (("train", data.split.train), ("held", held))
@@ -125,39 +148,31 @@ def _texts(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
     return texts
 
 
-def _open_backbone(setup: Setup) -> Backbone:
+def open_backbone(setup: Setup) -> Backbone:
     tensors = BaseTensors(setup.base.path)
     shape = read_shape(tensors.header)
-    layers = TopLayers(tensors, shape, len(shape.layers) - setup.options.joint_layers, setup.device)
+    first = 0 if setup.options.joint_layers is None else len(shape.layers) - setup.options.joint_layers
+    layers = TopLayers(tensors, shape, first, setup.device)
     output = torch.from_numpy(output_rows(setup.base, np.arange(setup.base.n_vocab))).to(setup.device)
     return Backbone(tensors, layers, output)
 
 
-def _fast(output: Tensor) -> Tensor:
-    return output.to(matmul_dtype(output.device))
-
-
-def _read_states(setup: Setup, model: native.Model, texts: list[WholeText], layer: int) -> LayerStates:
-    """Announced; MedusaError when they do not fit on the disk."""
-    states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, setup.base.n_embd)
-    free = shutil.disk_usage(setup.folder).free
-    say(setup.options.console, f"States of layer {layer}: {states.nbytes / GIB:.2f} GiB in {states.folder}")
-    total = states.missing_rows
-    if (needed := total * setup.base.n_embd * 2) > free:
+def entered_texts(setup: Setup, backbone: Backbone, model: native.Model, texts: list[WholeText]) -> EnteredTexts:
+    """What the lowest trained layer reads. From disk: announced; MedusaError when it does not fit there."""
+    if backbone.layers.embeddings is not None:
+        return Embeddings(texts, backbone.layers.embeddings)
+    layer, hidden, threads = backbone.layers.first - 1, setup.base.n_embd, setup.options.threads
+    states = LayerStates(setup.folder / f"layer-{layer}", texts, layer, hidden, model, threads)
+    free, needed = shutil.disk_usage(setup.folder).free, states.missing_rows * hidden * 2
+    say(setup.options.console, f"States of layer {layer}: up to {states.nbytes / GIB:.2f} GiB in {states.folder}")
+    if needed > free:
         raise MedusaError(f"{states.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free")
-    with phase(setup.options.console, "Reading states", "tokens") as bar:
-
-        def on_rows(rows: int) -> None:
-            bar.update(rows, total)
-            setup.interrupt.check()
-
-        states.write(model, setup.options.threads, on_rows)
     return states
 
 
 def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads, seconds: float) -> JointPlan:
-    """That of an earlier call on the same data, else a new one, written down. seconds: spent on both already."""
-    options, recipe = setup.options, RECIPES[setup.options.joint_strategy]  # type: ignore[index]
+    """That of an earlier call on the same data, else a new one, written down. seconds: spent on everything before."""
+    options, recipe = setup.options, setup.options.joint_recipe
     digest = hashlib.sha256(repr((data.states.key, asdict(fitted.plan), fitted.best.step)).encode())
     plan = JointPlan(
         digest.hexdigest(),
@@ -172,14 +187,14 @@ def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads
         recipe,
     )
     path = setup.folder / f"{options.kind}.joint.plan.json"
-    asked = {**asdict(plan), "budget": None if options.tokens else options.minutes}
+    asked = {**asdict(plan), "budget": options.minutes}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
     epoch = steps_per_epoch(data.examples, recipe.batch, whole_texts=True)
     steps = EPOCHS * epoch
-    if options.tokens is None:
-        left = (options.minutes - options.heads_minutes) * 60 * (1 - RESULT_SHARE) - seconds
+    if options.minutes is not None:
+        left = (options.minutes * 60 - seconds) * (1 - RESULT_SHARE)
         step_seconds = _time_step(replace(plan, steps=1000), backbone, data, fitted.heads, setup.device)
         steps = int(min(max(left / step_seconds, LEAST_STEPS), MOST_EPOCHS * epoch))
     plan = replace(plan, steps=max(1, steps))
@@ -247,12 +262,13 @@ def _result(
         own = quality.Distance.of(quality.compare(old, values, backbone.output, said))
         foreign = quality.foreign_distance(model, new, PASSAGES, backbone.output, options.threads)
     known = {text.span.start for text in held}
+    contexts = HeldPrompts(new, held, options.threads) if fit.heads.shape.sees_prompts else None
     return JointResult(
         base=read_base(path),
         data=replace(
             data, split=replace(data.split, build=_of(data.split.build, known), score=_of(data.split.score, known))
         ),
-        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings)),
+        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings, contexts=contexts)),
         heads=fit.heads,
         plan=fit.plan,
         parity=found,

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from ..heads.fit import FitPlan, default_batch, measure_rate
 from ..heads.layers import HeadShape
-from ..heads.recipe import EVALUATIONS, RECIPES
+from ..heads.recipe import EVALUATIONS
 from ..heads.schedule import Schedule
 from ..memory import recall, remember
 from ..text.dataset import Examples, Span
@@ -24,28 +24,31 @@ MOST_EVALUATED = 8192
 
 def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
     """How the time is divided, given how fast training goes with a draft vocabulary of this size (None: not known)."""
-    options, recipe = setup.options, RECIPES[setup.options.kind]
-    if options.tokens is not None:
+    options, recipe = setup.options, setup.options.recipe
+    if options.heads_minutes is None:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
-        vocabulary = min(options.draft_vocab or ASSUMED_VOCABULARY, setup.base.n_vocab)
+        assumed = setup.base.n_vocab if options.whole_vocabulary else options.draft_vocab or ASSUMED_VOCABULARY
+        vocabulary = min(assumed, setup.base.n_vocab)
     shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks)
     rate = measure_rate(shape, recipe, options.objective, vocabulary, setup.device)
-    return Schedule(None, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    return Schedule(options.tokens, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
-def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float) -> FitPlan:
+def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float, vocabulary: int) -> FitPlan:
     """The plan of an earlier call on the same data with the same options, else a new one, written down.
 
-    seconds: how much of the time was spent before.
+    seconds: how much of the time was spent before; vocabulary: tokens that the heads choose from.
     """
-    options, recipe = setup.options, RECIPES[setup.options.kind]
+    options, recipe = setup.options, setup.options.recipe
     data = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes()).hexdigest()
     batch = default_batch(setup.device, len(examples.rows), recipe)
     steps = schedule.steps(len(examples.rows), batch, seconds)
     kind, objective, device = options.kind, options.objective, setup.device.type
     plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, recipe)
-    path, asked = setup.folder / f"{kind}.plan.json", {**asdict(plan), **options.asked_amount()}
+    plan = replace(plan, vocabulary=vocabulary)
+    path = setup.folder / f"{options.name}.plan.json"
+    asked = {**asdict(plan), "tokens": options.tokens, "minutes": options.heads_minutes}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])

@@ -9,15 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medusa_cli import native
 from medusa_cli.decoding import tree_search
 from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
+from ..backbone.contexts import PromptStates
 from ..heads import draft_vocab
+from ..heads.recipe import WHOLE
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
 from ..heads.teacher import teacher_rows
 from ..heads.torch_setup import matmul_dtype
+from ..streams.recipe import STREAMS
 from ..text import dataset, sources
 from ..text.corpus import Corpus
 from .setup import Setup
@@ -77,7 +81,8 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     """The most frequent tokens: as many as were asked for, else the best number of them on this machine."""
     choice = _vocabulary_choice(setup, data)
-    d2t = data.ranked[: choice.size]
+    whole = setup.options.whole_vocabulary
+    d2t = np.arange(setup.base.n_vocab, dtype=np.int32) if whole else data.ranked[: choice.size]
     t2d = dataset.token_to_draft(d2t, setup.base.n_vocab)
     output = torch.from_numpy(output_rows(setup.base, d2t)).to(setup.device)
     return DraftVocabulary(choice, d2t, t2d, output)
@@ -85,6 +90,8 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
 
 def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyChoice:
     options = setup.options
+    if options.whole_vocabulary:
+        return draft_vocab.VocabularyChoice(setup.base.n_vocab, None, [])
     if options.draft_vocab is not None:
         return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
     choice = draft_vocab.choose(
@@ -104,26 +111,58 @@ def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyCho
 
 
 def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> PreparedRows:
-    """Hidden states with, as the heads and the objective need them, token embeddings and the base's distributions."""
+    """Hidden states with, as the heads and the objective need them, token embeddings, the base's distributions and the
+    states of prompts."""
     states = FileRows(corpus.open_states(), setup.device)
     embeddings, scale = None, 1.0
-    if setup.options.kind != "medusa":
+    if setup.options.kind == STREAMS:
+        embeddings, _ = _token_embeddings(setup, data, None)
+    elif setup.options.kind != "medusa":
         embeddings, scale = _token_embeddings(setup, data, states)
-    teacher = _teacher(setup, data, vocabulary, states) if setup.options.objective == "teacher" else None
-    return PreparedRows(TextRows(states, embeddings, teacher), scale)
+    has_context = setup.options.kind != STREAMS and setup.options.recipe.prefix == "context"
+    contexts = _contexts(setup, corpus, data) if has_context else None
+    return PreparedRows(TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts), scale)
 
 
-def _token_embeddings(setup: Setup, data: DataSet, states: FileRows) -> tuple[TokenEmbeddings, float]:
-    """Of the tokens in use, as large as hidden states are; what they were multiplied with."""
+def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
+    """Of all prompts, read where an earlier run did not. Stopped after Ctrl-C."""
+    prompts = corpus.prompts_by_row()
+    split = data.split
+    spans = list({span.start: span for span in (*split.train, *split.build, *split.score)}.values())
+    if not all(len(prompts[span.start]) for span in spans):
+        raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another --work-dir")
+    read = PromptStates(setup.folder / "prompts", spans, prompts, setup.base.n_embd)
+    if (total := read.states.missing_rows) > 0:
+        model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
+        with phase(setup.options.console, "Reading prompts", "tokens") as bar:
+
+            def on_rows(rows: int) -> None:
+                bar.update(rows, total)
+                setup.interrupt.check()
+
+            read.write(model, setup.options.threads, on_rows)
+    return read
+
+
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> tuple[TokenEmbeddings, float]:
+    """Of the tokens in use, as large as `states` are; what they were multiplied with. Without states as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
-    scale = matching_scale(matrix, states.gather(torch.arange(min(SCALE_ROWS, len(place)))))
+    first = torch.arange(min(SCALE_ROWS, len(place)))
+    scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
     return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place), scale
 
 
-def _teacher(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, states: FileRows) -> tuple[FileRows, FileRows]:
-    """The base's distribution at every row that is trained on. Stopped after Ctrl-C."""
+def _teacher(
+    setup: Setup, data: DataSet, vocabulary: DraftVocabulary, states: FileRows
+) -> tuple[FileRows, FileRows] | Tensor | None:
+    """As TextRows has it: the base's distribution at every row that is trained on. Stopped after Ctrl-C."""
+    if setup.options.objective != "teacher":
+        return None
+    top = setup.options.teacher_top
+    if top == WHOLE:
+        return vocabulary.fast_output
     rows = max(span.start + span.length for span in data.split.train)
     with phase(setup.options.console, "Teacher", "positions") as bar:
 
@@ -131,4 +170,4 @@ def _teacher(setup: Setup, data: DataSet, vocabulary: DraftVocabulary, states: F
             bar.update(done, rows)
             setup.interrupt.check()
 
-        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, vocabulary.fast_output, on_rows)
+        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, vocabulary.fast_output, on_rows, top)

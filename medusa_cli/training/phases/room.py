@@ -20,7 +20,8 @@ def check_room(options: TrainOptions) -> None:
     shape = offload.shape_of(file)
     most = len(shape.layers) + 1
     count = most if options.n_gpu_layers < 0 else min(options.n_gpu_layers, most)
-    answer = longest_answer(int(file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length", 0)))
+    context = int(file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length", 0))
+    answer = longest_answer(context, options.text)
     if fits(shape, answer, options.parallel, count, used):
         return
     most_layers = max(n for n in range(count) if fits(shape, answer, options.parallel, n, used))

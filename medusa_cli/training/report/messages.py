@@ -15,6 +15,7 @@ from medusa_cli.support.errors import MedusaError
 
 from ..heads.recipe import TEACHER_BYTES
 from ..options import TrainOptions
+from ..streams.recipe import STREAMS
 from ..text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ class TrainResult:
 def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     """Says what will be used; MedusaError when a known need exceeds the free space."""
     console, free = options.console, shutil.disk_usage(corpus.folder).free
-    teacher = TEACHER_BYTES if options.objective == "teacher" else 0
+    teacher = TEACHER_BYTES * options.teacher_top if options.keeps_teacher else 0
     what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
-    say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {options.kind} heads")
+    drafts = STREAMS if options.kind == STREAMS else f"{options.kind} heads"
+    say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {drafts}")
     if corpus.tokens:
         say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"

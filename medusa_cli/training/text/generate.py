@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,8 @@ from .corpus import Corpus, NewText, Text
 from .dialogs import Conversation, PromptSource
 from .duplicates import KnownTexts
 from .self_written import UserTurns
+from .text_recipe import TextRecipe
 
-MAX_ANSWER = 384
 MAX_PROMPT = 1024
 MIN_TEXT = 6
 """Shorter texts teach the deeper heads nothing."""
@@ -82,13 +82,18 @@ class TextWriter:
         parallel: int,
         threads: int,
         self_written: bool,
+        recipe: TextRecipe = TextRecipe(),
     ) -> None:
+        self.recipe = recipe
         self.model, self.corpus, self.source = model, corpus, source
         self.seed, self.parallel, self.threads = seed, parallel, threads
-        self.max_answer = longest_answer(model.n_ctx_train)
+        self.max_answer = longest_answer(model.n_ctx_train, recipe)
         self.max_prompt = min(MAX_PROMPT, model.n_ctx_train - self.max_answer)
         has_template = model.chat_template is not None
-        self.user_turns = UserTurns(model, parallel, threads) if self_written and has_template else None
+        self.own_openings, self.talks = self_written and has_template, recipe.later_turns == "self-written"
+        if self.talks and not has_template:
+            raise MedusaError("later_turns: the model has no chat template, so it writes no turns of its own")
+        self.user_turns = UserTurns(model, parallel, threads) if self.own_openings or self.talks else None
         self.known = KnownTexts(tokens for _, tokens in corpus.stored())
         self.too_long = 0
         """Prompts this writer has left out because they have over max_prompt tokens."""
@@ -154,8 +159,8 @@ class TextWriter:
         rng = random.Random(f"{self.seed} {number}")
         average = self.corpus.tokens / len(self.corpus.texts) if self.corpus.texts else TYPICAL_ANSWER
         size = max(4, min(math.ceil(tokens_left / average), ROUND_WAVES * self.parallel))
-        jobs = self._second_turns(last, rng)[:size]
-        made_up = round(SELF_WRITTEN * (size - len(jobs))) if self.user_turns else 0
+        jobs = self._later_turns(last, rng, should_stop)[:size]
+        made_up = round(SELF_WRITTEN * (size - len(jobs))) if self.own_openings else 0
         fresh = self.source.take(last.cursor, size - len(jobs) - made_up)
         for at, conversation in enumerate(fresh):
             repeat = self.source.is_repeat(last.cursor + at)
@@ -172,19 +177,32 @@ class TextWriter:
             file.write(json.dumps(asdict(opened)).encode("utf-8", "replace"))
         return opened
 
-    def _second_turns(self, last: Round, rng: random.Random) -> list[Job]:
+    def _later_turns(self, last: Round, rng: random.Random, should_stop: Callable[[], bool]) -> list[Job]:
         """Jobs for the next user turn of each conversation whose last answer ended by itself."""
-        waiting = {job.id: job for job in last.jobs if job.later}
+        waiting = {job.id: job for job in last.jobs if job.later or self._may_go_on(job)}
         jobs = []
         for text, tokens in self.corpus.stored():
             job = waiting.get(text.job)
             if job is None or not text.complete:
                 continue
             answer = self.model.detokenize(tokens[:-1].tolist()).strip()
-            turn = [{"role": "assistant", "content": answer}, {"role": "user", "content": job.later[0]}]
-            messages = [*job.messages, *turn]
-            jobs.append(Job(0, job.group, messages, job.later[1:], _temperature(rng, False), LATER_TURN))
-        return jobs
+            messages = [*job.messages, {"role": "assistant", "content": answer}]
+            jobs.append(Job(0, job.group, messages, job.later, _temperature(rng, False), LATER_TURN))
+        if self.talks:
+            assert self.user_turns is not None
+            turns = self.user_turns.follow([job.messages for job in jobs], rng, should_stop)
+        else:
+            turns = [job.later[0] for job in jobs]
+        pairs = zip(jobs, turns, strict=True)
+        return [
+            replace(job, messages=[*job.messages, {"role": "user", "content": turn}], later=job.later[1:])
+            for job, turn in pairs
+            if turn is not None
+        ]
+
+    def _may_go_on(self, job: Job) -> bool:
+        """Whether the model writes another turn of the user's."""
+        return self.talks and sum(message["role"] == "user" for message in job.messages) < self.recipe.turns
 
     def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
         """Generates the round's answers into the corpus; counts the round as done unless stopped."""
@@ -246,9 +264,9 @@ class TextWriter:
         counts[source] = counts.get(source, 0) + tokens
 
 
-def longest_answer(n_ctx_train: int) -> int:
+def longest_answer(n_ctx_train: int, recipe: TextRecipe) -> int:
     """Tokens of the longest answer that a model trained on such contexts is let write."""
-    return min(MAX_ANSWER, max(16, n_ctx_train // 2))
+    return min(recipe.longest_answer, max(16, n_ctx_train // 2))
 
 
 def _temperature(rng: random.Random, repeat: bool) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.prompts import rendered, rendered_tokens
+from medusa_cli.decoding.template import Message
 from medusa_cli.prompts.seeds.prompts import follow_up
 from medusa_cli.prompts.seeds.words import OPENERS
 
@@ -40,10 +41,40 @@ class UserTurns:
     ) -> list[Conversation]:
         """At most `count` conversations of groups outside `seen`."""
         openers = [rng.choice(OPENERS) if rng.random() < OPENED_SHARE else "" for _ in range(round(SURPLUS * count))]
+        prompts = [rendered_tokens(self.model, self.header + opener) for opener in openers]
+        written = self._write(prompts, rng, should_stop)
+        turns = {index: openers[index] + text for index, text in written.items()}
+        conversations: dict[str, Conversation] = {}
+        for index in sorted(turns):
+            turn = turns[index].strip()
+            later = (follow_up(rng),) if rng.random() < FOLLOW_UP_SHARE else ()
+            conversation = Conversation((turn, *later), source=SOURCE)
+            if is_usable(turn) and conversation.group not in seen:
+                conversations.setdefault(conversation.group, conversation)
+        return list(conversations.values())[:count]
+
+    def follow(
+        self, conversations: Sequence[list[Message]], rng: random.Random, should_stop: Callable[[], bool]
+    ) -> list[str | None]:
+        """The user's next turn in each, of messages that end with an answer (Medusa 2.3.2: the model talks to itself);
+        None where the model wrote none that can be used."""
+        prompts = []
+        for messages in conversations:
+            text = rendered(self.model, [*messages, {"role": "user", "content": CAPTION}])
+            prompts.append(rendered_tokens(self.model, text.partition(CAPTION)[0]))
+        short = [at for at, prompt in enumerate(prompts) if len(prompt) + MAX_TOKENS <= self.model.n_ctx_train]
+        written = self._write([prompts[at] for at in short], rng, should_stop)
+        turns = {short[index]: text.strip() for index, text in written.items()}
+        return [turn if is_usable(turn := turns.get(at, "")) else None for at in range(len(conversations))]
+
+    def _write(
+        self, prompts: Sequence[list[int]], rng: random.Random, should_stop: Callable[[], bool]
+    ) -> dict[int, str]:
+        """The text of one turn behind each of `prompts` that was reached before should_stop()."""
         turns: dict[int, str] = {}
 
         def on_sequence(index: int, tokens: list[int], states: object) -> bool:
-            turns[index] = openers[index] + self._text(tokens)
+            turns[index] = self._text(tokens)
             return not should_stop()
 
         def on_progress(total: int) -> None:
@@ -53,8 +84,8 @@ class UserTurns:
         with contextlib.suppress(Stopped):
             native.collect(
                 self.model,
-                [rendered_tokens(self.model, self.header + opener) for opener in openers],
-                [round(rng.uniform(0.7, 1.0), 2) for _ in openers],
+                prompts,
+                [round(rng.uniform(0.7, 1.0), 2) for _ in prompts],
                 max_tokens=MAX_TOKENS,
                 n_parallel=self.parallel,
                 seed=rng.getrandbits(31),
@@ -63,14 +94,7 @@ class UserTurns:
                 on_sequence=on_sequence,
                 on_progress=on_progress,
             )
-        conversations: dict[str, Conversation] = {}
-        for index in sorted(turns):
-            turn = turns[index].strip()
-            later = (follow_up(rng),) if rng.random() < FOLLOW_UP_SHARE else ()
-            conversation = Conversation((turn, *later), source=SOURCE)
-            if is_usable(turn) and conversation.group not in seen:
-                conversations.setdefault(conversation.group, conversation)
-        return list(conversations.values())[:count]
+        return turns
 
     def _text(self, tokens: list[int]) -> str:
         """The turn's text; empty when it did not come to an end or loops."""

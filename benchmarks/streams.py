@@ -1,0 +1,281 @@
+"""What streams bring beside heads of the same text and CPU time: trained, then walked over held-out text in torch.
+
+    medusa train MODEL --kind medusa --tokens 74000 --seed 1 -o any.gguf --sidecar --work-dir WORK     (writes the text)
+    python benchmarks/streams.py MODEL --text WORK/*/text --data mt_bench_dev.jsonl --work FOLDER --answers
+    python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind streams --layers 2 [--no-root]
+                                 [--rank 32] [--heads 4] [--seconds 150] [--results FILE]
+    python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind medusa [--results FILE]
+    python benchmarks/streams.py MODEL --results FILE --table
+
+--seconds: CPU time of training alone, one thread; how many steps that is follows from the first ones. Reading the
+states below streams comes on top and is told. Trees are built on held-out answers of the training text, tokens per step
+are those of greedy answers to the questions in --data. FOLDER keeps answers and states for the next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from medusa_cli import native
+from medusa_cli.decoding import prompts
+from medusa_cli.decoding.tree_search import accuracy_table, greedy_tree, simulate
+from medusa_cli.models import references
+from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows, read_base
+from medusa_cli.prompts import bench_set
+from medusa_cli.training.backbone.layers import TopLayers
+from medusa_cli.training.backbone.shape import read_shape
+from medusa_cli.training.backbone.states import LayerStates, WholeText, whole_texts
+from medusa_cli.training.backbone.weights import BaseTensors
+from medusa_cli.training.heads.fit import Fit, FitPlan
+from medusa_cli.training.heads.ranking import rank_texts
+from medusa_cli.training.heads.recipe import RECIPES
+from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+from medusa_cli.training.heads.teacher import teacher_rows
+from medusa_cli.training.heads.torch_setup import matmul_dtype
+from medusa_cli.training.streams.fit import StreamsData, StreamsFit, StreamsPlan
+from medusa_cli.training.streams.ranking import rank_streams
+from medusa_cli.training.streams.recipe import RECIPE
+from medusa_cli.training.text import dataset
+from medusa_cli.training.text.corpus import Corpus
+
+CPU = torch.device("cpu")
+SIZES, ANSWER, VOCABULARY, TRIAL_STEPS = (4, 8, 16), 96, 4096, 6
+Ranks = list[NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Material:
+    """Text with everything that training and walking read. train, build: spans of the corpus; asked: answers to the
+    questions, spans of `answers`."""
+
+    base: BaseModel
+    model: native.Model
+    tokens: NDArray[np.int32]
+    prompts: dict[int, NDArray[np.int32]]
+    train: list[dataset.Span]
+    build: list[dataset.Span]
+    source: TextRows
+    d2t: NDArray[np.int32]
+    t2d: NDArray[np.int32]
+    output: torch.Tensor
+    answers: NDArray[np.int32]
+    asked: list[dataset.Span]
+    asked_prompts: dict[int, NDArray[np.int32]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--answers", action="store_true", help="write the answers and end")
+    parser.add_argument("--kind", default="streams")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--no-root", dest="root", action="store_false")
+    parser.add_argument("--rank", type=int, default=RECIPE.rank)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=RECIPE.rate)
+    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.table:
+        return show(arguments.results)
+    torch.set_num_threads(1)
+    path = references.resolve(arguments.model, Console(stderr=True)).path
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    answered = answer(path, arguments.data, arguments.work / "answers.json")
+    if arguments.answers:
+        return None
+    material = read_material(path, arguments, answered)
+    row = of_streams(material, arguments) if arguments.kind == "streams" else of_heads(material, arguments)
+    print(json.dumps(row), flush=True)
+    if arguments.results is not None:
+        with arguments.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    return None
+
+
+def answer(path: Path, data: Path, kept: Path) -> list[tuple[list[int], list[int]]]:
+    """(prompt, greedy answer) for each question, by plain decoding."""
+    if not kept.exists():
+        model = native.Model(str(path), n_gpu_layers=0)
+        session, pairs = native.Session(model, n_ctx=2048, n_threads=1), []
+        for question in bench_set.read(data):
+            session.reset()
+            prompt = prompts.chat_tokens(model, [{"role": "user", "content": question.text}])
+            sampling = native.Sampling(temperature=0.0)
+            pairs.append((prompt, list(session.generate(prompt, max_tokens=ANSWER, sampling=sampling).tokens)))
+        kept.write_text(json.dumps(pairs))
+    found: list[tuple[list[int], list[int]]] = json.loads(kept.read_text())
+    return found
+
+
+def read_material(path: Path, arguments: argparse.Namespace, answered: list[tuple[list[int], list[int]]]) -> Material:
+    base = read_base(path)
+    corpus = Corpus(arguments.text, base.n_embd)
+    split, tokens = dataset.split_texts(corpus.texts), corpus.load_tokens()
+    d2t = dataset.draft_vocabulary(tokens, split.train, base.n_vocab, VOCABULARY)
+    output = torch.from_numpy(output_rows(base, d2t)).to(matmul_dtype(CPU))
+    states = FileRows(corpus.open_states(), CPU)
+    rows = max(span.start + span.length for span in split.train)
+    teacher = teacher_rows(arguments.work, states, rows, d2t, output)
+    starts = np.cumsum([0, *(text.length for text in corpus.texts)])[:-1].tolist()
+    long = [(prompt, said) for prompt, said in answered if len(said) > arguments.heads]
+    ends = np.cumsum([0, *(len(said) for _, said in long)]).tolist()
+    asked = [dataset.Span(start, len(said), str(start)) for start, (_, said) in zip(ends, long, strict=False)]
+    return Material(
+        base=base,
+        model=native.Model(str(path), n_gpu_layers=0),
+        tokens=tokens,
+        prompts=dict(zip(starts, corpus.load_prompts(), strict=True)),
+        train=split.train,
+        build=list({span.start: span for span in (*split.build, *split.score)}.values()),
+        source=TextRows(states, None, teacher),
+        d2t=d2t,
+        t2d=dataset.token_to_draft(d2t, base.n_vocab),
+        output=output,
+        answers=np.concatenate([np.array(said, np.int32) for _, said in long]),
+        asked=asked,
+        asked_prompts={span.start: np.array(pair[0], np.int32) for span, pair in zip(asked, long, strict=True)},
+    )
+
+
+def embeddings(base: BaseModel, tokens: NDArray[np.int32], scale: float = 1.0) -> TokenEmbeddings:
+    used, place = dataset.token_places(tokens, base.n_vocab)
+    return TokenEmbeddings(torch.from_numpy((embedding_rows(base, used) * np.float32(scale)).astype(np.float16)), place)
+
+
+def steps_in(seconds: float, run: Callable[[Callable[[], bool]], object]) -> int:
+    """How many steps take `seconds` of CPU. run(should_stop): makes steps of a throwaway run."""
+    marks: list[float] = []
+
+    def enough() -> bool:
+        marks.append(time.process_time())
+        return len(marks) > TRIAL_STEPS
+
+    run(enough)
+    return max(1, int(seconds * (len(marks) - 2) / (marks[-1] - marks[1])))
+
+
+def of_streams(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
+    tensors = BaseTensors(material.base.path)
+    decoder = read_shape(tensors.header)
+    top = TopLayers(tensors, decoder, len(decoder.layers) - arguments.layers, CPU)
+    begin = time.process_time()
+    corpus = replace(material.source, embeddings=embeddings(material.base, material.tokens))
+    asked = TextRows(material.source.states, embeddings(material.base, material.answers), None)
+
+    def data(name: str, spans: list[dataset.Span]) -> StreamsData:
+        of_questions = name == "asked"
+        tokens = material.answers if of_questions else material.tokens
+        whole = whole_texts(spans, material.asked_prompts if of_questions else material.prompts, tokens)
+        states = LayerStates(arguments.work / f"{name}-{top.first}", whole, top.first - 1, material.base.n_embd)
+        states.write(material.model, 1)
+        examples = dataset.examples_of(tokens, [text.span for text in whole], material.t2d, arguments.heads)
+        return StreamsData(states, asked if of_questions else corpus, examples, material.output)
+
+    train, build, questions = data("train", material.train), data("held", material.build), data("asked", material.asked)
+    reading = time.process_time() - begin
+    recipe = replace(RECIPE, rank=arguments.rank, alpha=float(arguments.rank), root=arguments.root, rate=arguments.rate)
+    plan = StreamsPlan("", "teacher", arguments.heads, top.first, 0, 1 << 20, recipe.batch, "cpu", recipe)
+    trial = StreamsFit(plan, top, CPU)
+    steps = steps_in(arguments.seconds, lambda should_stop: trial.run(train, should_stop=should_stop))
+    fit, begin = StreamsFit(replace(plan, steps=steps), top, CPU), time.process_time()
+    fit.run(train, on_step=lambda step, loss: told(step, steps, loss))
+    spent = time.process_time() - begin
+    exact = [replace(part, output=part.output.float()) for part in (build, questions)]
+    found = [rank_streams(top, fit.streams, part) for part in exact]
+    name = f"streams, {arguments.layers} layers, rank {arguments.rank}" + (", root" if arguments.root else "")
+    parameters = sum(parameter.numel() for parameter in fit.streams.parameters())
+    return as_row(name, arguments, found[0], found[1], steps * plan.batch, spent, reading, parameters)
+
+
+def of_heads(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
+    recipe, hidden = RECIPES[arguments.kind], material.base.n_embd
+    asked_states = FileRows([np.concatenate([states_of(material, span) for span in material.asked])], CPU)
+    sources = [material.source, TextRows(asked_states)]
+    if arguments.kind != "medusa":
+        scale = matching_scale(
+            embedding_rows(material.base, material.d2t), material.source.states.gather(torch.arange(4096))
+        )
+        both = (material.tokens, material.answers)
+        sources = [
+            replace(source, embeddings=embeddings(material.base, tokens, scale))
+            for source, tokens in zip(sources, both, strict=True)
+        ]
+    examples = dataset.examples_of(material.tokens, material.train, material.t2d, arguments.heads)
+    plan = FitPlan("", arguments.kind, "teacher", arguments.heads, 0, 1 << 20, recipe.batch, "cpu", recipe)
+    trial = Fit(plan, hidden, CPU)
+    steps = steps_in(
+        arguments.seconds,
+        lambda should_stop: trial.run(sources[0], examples, material.output, should_stop=should_stop),
+    )
+    steps = min(steps, 8 * len(examples.rows) // plan.batch)
+    fit, begin = Fit(replace(plan, steps=steps), hidden, CPU), time.process_time()
+    fit.run(sources[0], examples, material.output, on_step=lambda step, loss: told(step, steps, loss))
+    spent = time.process_time() - begin
+    output = material.output.float()
+    texts = ((sources[0], material.tokens, material.build), (sources[1], material.answers, material.asked))
+    found = [rank_texts(fit.heads, source, tokens, spans, material.t2d, output) for source, tokens, spans in texts]
+    parameters = sum(parameter.numel() for parameter in fit.heads.parameters())
+    return as_row(arguments.kind, arguments, found[0], found[1], steps * plan.batch, spent, 0.0, parameters)
+
+
+def states_of(material: Material, span: dataset.Span) -> NDArray[np.float16]:
+    """[length, h] after the final norm, of an answer to a question."""
+    text: WholeText = whole_texts([span], material.asked_prompts, material.answers)[0]
+    reader = native.StatesReader(material.model, len(text.fed), outputs=True, n_threads=1)
+    states = reader.read(text.fed.tolist()).post_norm
+    assert states is not None
+    return states[text.answer_at :].astype(np.float16)
+
+
+def told(step: int, steps: int, loss: float) -> None:
+    if step % max(1, steps // 10) == 0:
+        print(f"step {step} of {steps}, loss {loss:.3f}", flush=True)
+
+
+def as_row(
+    name: str, arguments: argparse.Namespace, build: Ranks, asked: Ranks, positions: int, *costs: float
+) -> dict[str, Any]:
+    accuracy = accuracy_table(build)
+    walked = {nodes: simulate(asked, greedy_tree(accuracy, nodes))[0] for nodes in SIZES}
+    own = {nodes: simulate(build, greedy_tree(accuracy, nodes))[0] for nodes in SIZES}
+    names = ("train_seconds", "states_seconds", "parameters")
+    return {
+        "name": name,
+        "heads": arguments.heads,
+        "positions": positions,
+        **dict(zip(names, costs, strict=True)),
+        "mt_bench": walked,
+        "held_out": own,
+        "first_right": [float(row[0]) for row in accuracy_table(asked)],
+    }
+
+
+def show(results: Path) -> None:
+    table = Table("drafts", "depth", "parameters", "positions", "CPU s", "4 nodes", "8", "16", "own text, 8")
+    for line in results.read_text().splitlines():
+        row = json.loads(line)
+        figures = [f"{row['mt_bench'][str(nodes)]:.3f}" for nodes in SIZES]
+        counts = (f"{row['parameters']:,.0f}", f"{row['positions']:,}", f"{row['train_seconds']:.0f}")
+        table.add_row(row["name"], str(row["heads"]), *counts, *figures, f"{row['held_out']['8']:.3f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Streams in memory and in a file: drafting with the base's own top layers (Speculative Streaming, 2402.11131).
+
+A step's drafts come from one pass of `gamma` rows, the streams, through the layers first_layer .. N - 1 of the base:
+
+    x_j = M + P_j (+ root_scale * token embedding of the root)        j = 1 .. gamma
+
+M is the state after layer first_layer - 1 behind the last accepted token, whose position is t (the root would stand at
+t + 1); P_j is row j - 1 of `embedding`. In each layer every matrix has an adapter, one for all streams. Rotary
+embeddings turn stream j by position t + j. It attends to all cells that the accepted token sees, itself included, and
+to streams 1 .. j, whose keys and values are never cached. Behind the base's final norm and output matrix, stream j
+gives the token at position t + 1 + j: the nodes of depth j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from gguf import GGUFReader
+from numpy.typing import NDArray
+
+from medusa_cli.support.errors import MedusaError
+
+from ..gguf.header import read_header
+from . import schema
+from .draft_heads import tensor_of
+from .formats import HeadTensor, SourceHeads
+
+Adapter = tuple[NDArray[np.floating], NDArray[np.floating]]
+"""lora_a [rank, in], lora_b [out, rank]."""
+
+
+@dataclass(frozen=True)
+class StreamHeads:
+    """embedding [gamma, h]; root_scale [h], None where streams do not see the root.
+
+    adapters: [layer][name of a matrix], lowest layer first; empty in shared mode. first_layer: of the base, from 0.
+    layers: how many from there on, up to the last. d2t [D]: the base token of each row of the draft vocabulary.
+    accuracy, tree: as of draft_heads.DraftHeads.
+    """
+
+    embedding: NDArray[np.floating]
+    first_layer: int
+    layers: int
+    d2t: NDArray[np.integer]
+    base_name: str
+    base_fingerprint: str
+    root_scale: NDArray[np.floating] | None = None
+    adapters: Sequence[Mapping[str, Adapter]] = ()
+    alpha: float = 0.0
+    mode: schema.StreamsMode = "lossless"
+    accuracy: Sequence[Sequence[float]] = ()
+    tree: Sequence[Sequence[int]] = field(default=())
+    weight_type: str = "f16"
+
+    @property
+    def rank(self) -> int:
+        return len(self.adapters[0][schema.STREAM_MATRICES[0]][0]) if self.adapters else 0
+
+    def check(self) -> int:
+        """The hidden size. MedusaError for parts that do not fit together."""
+        if self.embedding.ndim != 2 or 0 in self.embedding.shape:
+            raise MedusaError(f"streams: embeddings of shape {self.embedding.shape}, not [streams, hidden size]")
+        count, hidden = self.embedding.shape
+        if self.mode not in schema.STREAMS_MODES:
+            raise MedusaError(f"streams: unknown mode {self.mode!r}, one of {', '.join(schema.STREAMS_MODES)}")
+        if self.layers < 1 or self.first_layer < 1:
+            raise MedusaError(f"streams: {self.layers} layers from layer {self.first_layer} on, at least 1 each")
+        if self.root_scale is not None and self.root_scale.shape != (hidden,):
+            raise MedusaError(f"streams: root_scale has shape {self.root_scale.shape}, not ({hidden},)")
+        if len(self.adapters) != (self.layers if self.mode == "lossless" else 0):
+            raise MedusaError("streams: lossless mode needs adapters for each layer, shared mode has none")
+        for number, layer in enumerate(self.adapters):
+            self._check_adapters(number, layer)
+        if len({len(row) for row in self.accuracy}) > 1 or len(self.accuracy) not in (0, count):
+            raise MedusaError("streams: accuracy must be a table of streams x ranks")
+        return int(hidden)
+
+    def _check_adapters(self, number: int, layer: Mapping[str, Adapter]) -> None:
+        if set(layer) != set(schema.STREAM_MATRICES):
+            raise MedusaError("streams: a layer needs adapters of " + ", ".join(schema.STREAM_MATRICES))
+        for name, (a, b) in layer.items():
+            if a.ndim != 2 or b.ndim != 2 or len(a) != self.rank or b.shape[1] != self.rank:
+                found = f"{a.shape} and {b.shape}, not of rank {self.rank}"
+                raise MedusaError(f"streams: the adapter of {name}, layer {number}, has shapes {found}")
+
+    def source(self) -> SourceHeads:
+        """For the writer; errors as of DraftHeads.source()."""
+        hidden = self.check()
+        return SourceHeads(
+            family="trained",
+            kind=schema.STREAMS,
+            head_count=len(self.embedding),
+            block_count=0,
+            lm_head="draft_vocab",
+            hidden=hidden,
+            rows=len(self.d2t),
+            tensors=self._tensors(),
+            metadata=self._metadata(),
+        )
+
+    def _tensors(self) -> list[HeadTensor]:
+        tensors = [tensor_of(schema.STREAM_EMBEDDING, self.embedding, "embedding")]
+        if self.root_scale is not None:
+            tensors.append(tensor_of(schema.STREAM_ROOT_SCALE, self.root_scale, "embedding"))
+        for number, layer in enumerate(self.adapters):
+            for name in schema.STREAM_MATRICES:
+                for part, values in zip(schema.ADAPTER_PARTS, layer[name], strict=True):
+                    tensors.append(tensor_of(schema.adapter(number, name, part), values, "adapter"))
+        tensors.append(HeadTensor(schema.D2T, self.d2t.shape, "map", partial(np.array, self.d2t, np.int32)))
+        return tensors
+
+    def _metadata(self) -> dict[str, int | float | str]:
+        return {
+            schema.INPUT_KEY: schema.INPUT_LAYER,
+            schema.INPUT_LAYER_OFFSET_KEY: self.layers,
+            schema.STREAMS_MODE_KEY: self.mode,
+            schema.STREAMS_LAYERS_KEY: self.layers,
+            schema.STREAMS_FIRST_LAYER_KEY: self.first_layer,
+            schema.STREAMS_RANK_KEY: self.rank,
+            schema.STREAMS_ALPHA_KEY: float(self.alpha),
+            schema.STREAMS_ROOT_KEY: self.root_scale is not None,
+        }
+
+
+def read_stream_heads(path: Path) -> StreamHeads:
+    """What write_heads() wrote, sidecar or single file. MedusaError for other kinds and for what is missing."""
+    header, _ = read_header(path)
+    metadata = header.metadata()
+    if metadata.get(schema.KIND_KEY) != schema.STREAMS:
+        raise MedusaError(f"{path}: holds no streams, but {metadata.get(schema.KIND_KEY, 'no draft heads')}")
+    stored = {tensor.name: np.asarray(tensor.data) for tensor in GGUFReader(path).tensors}
+    try:
+        ranks = int(metadata.get(schema.ACCURACY_RANKS_KEY, 0))
+        flat = metadata.get(schema.ACCURACY_KEY, [])
+        rank, layers = int(metadata[schema.STREAMS_RANK_KEY]), int(metadata[schema.STREAMS_LAYERS_KEY])
+        heads = StreamHeads(
+            embedding=stored[schema.STREAM_EMBEDDING],
+            first_layer=int(metadata[schema.STREAMS_FIRST_LAYER_KEY]),
+            layers=layers,
+            d2t=stored[schema.D2T],
+            base_name=str(metadata[schema.BASE_NAME_KEY]),
+            base_fingerprint=str(metadata[schema.BASE_FINGERPRINT_KEY]),
+            root_scale=stored[schema.STREAM_ROOT_SCALE] if metadata[schema.STREAMS_ROOT_KEY] else None,
+            adapters=[_adapters(stored, number) for number in range(layers if rank else 0)],
+            alpha=float(metadata[schema.STREAMS_ALPHA_KEY]),
+            mode=cast(schema.StreamsMode, metadata[schema.STREAMS_MODE_KEY]),
+            accuracy=[flat[at : at + ranks] for at in range(0, len(flat), max(1, ranks))],
+            tree=schema.unflatten_tree(metadata.get(schema.TREE_KEY, [])),
+        )
+    except KeyError as error:
+        raise MedusaError(f"{path}: {error.args[0]} is missing, train the streams again") from None
+    heads.check()
+    return heads
+
+
+def _adapters(stored: Mapping[str, NDArray[np.floating]], number: int) -> dict[str, Adapter]:
+    def parts(name: str) -> Adapter:
+        a, b = (stored[schema.adapter(number, name, part)] for part in schema.ADAPTER_PARTS)
+        return a, b
+
+    return {name: parts(name) for name in schema.STREAM_MATRICES}

@@ -1,0 +1,127 @@
+"""A model that is loaded once and answers."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from medusa_cli.api import arguments
+from medusa_cli.api.session import Asked, Session
+from medusa_cli.api.turns import Turns
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from medusa_cli.api.arguments import EngineArguments
+
+
+class Model(Asked):
+    """A loaded model with its draft heads. One answer at a time: others wait, first come, first served.
+
+        with Model("demo") as model:
+            print(model.generate("Why is the sky blue?"))
+
+    It answers in a session of its own; session() opens further ones on the same weights. Several models can be open.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = "demo",
+        *,
+        repeatable: bool = False,
+        quiet: bool = False,
+        **options: Unpack[EngineArguments],
+    ) -> None:
+        """model: a GGUF file, org/repo[:QUANT] on the Hub, or "demo". options: those of `medusa generate`.
+
+        repeatable: the number of steps repeats as well as the text, as with `--seed`: drafts that go by the clock are
+        left out. quiet: no progress and no remarks on stderr. MedusaError, one line, for everything that does not fit
+        together.
+        """
+        from rich.console import Console
+
+        from medusa_cli.decoding import runtime
+        from medusa_cli.support import console
+
+        engine_options, draft = arguments.engine_options(options)
+        self._console = Console(quiet=True) if quiet else console.messages()
+        with arguments.in_python_names():
+            engine = runtime.open_engine(str(model), engine_options, draft, self._console, seeded=repeatable)
+        self.name = engine.name
+        """As it was asked for."""
+        self._turns = Turns()
+        self._first = Session(engine, self._turns)
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet([self._first])
+
+    def __repr__(self) -> str:
+        if self._first.closed:
+            return f"<Model {self.name!r}, closed>"
+        plan = self._first._open().plan
+        heads = plan.heads is not None or plan.draft_model is not None
+        parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
+        drafts = ", ".join(parts + ["lookahead"] * (plan.lookahead is not None)) or "nothing"
+        return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {drafts}>"
+
+    def _session(self) -> Session:
+        return self._first
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._first.n_ctx
+
+    @property
+    def own_session(self) -> Session:
+        """The one in which the model itself answers."""
+        return self._first
+
+    def session(self) -> Session:
+        """Another conversation on the same weights, with a context of its own."""
+        with arguments.in_python_names():
+            session = Session(self._first._open().another(), self._turns)
+        self._sessions.add(session)
+        return session
+
+    @property
+    def n_vocab(self) -> int:
+        """Token ids go from 0 to here, exclusive."""
+        return self._first._open().model.n_vocab
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's own template (Jinja), which turns messages into a prompt."""
+        return self._first._open().model.chat_template
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for, which need not be whole characters; of special tokens their names."""
+        return self._first._open().model.token_piece(token, special=True)
+
+    @property
+    def queue_length(self) -> int:
+        """Answers that are under way or wait, of all sessions."""
+        return self._turns.length
+
+    def cancel(self) -> None:
+        """From any thread: ends the answer that is under way, and those that wait, with stop_reason "cancelled"."""
+        self._turns.cancel_all()
+
+    def close(self) -> None:
+        """Ends what is under way and gives the memory back. Sessions of the model are closed, too."""
+        from medusa_cli.decoding import runtime
+
+        self.cancel()
+        self._turns.wait_empty()
+        if not self._first.closed:
+            # What recycling learned is kept, where the option `history` asks for it.
+            with runtime.keeping(self._first._open(), self._console):
+                pass
+        for session in list(self._sessions):
+            session.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,134 @@
+"""Ways to ask a model, and conversations that keep what they have decoded."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from medusa_cli.api import arguments, prompt
+from medusa_cli.api.job import Job
+from medusa_cli.api.prompt import Prompt, Tools
+from medusa_cli.api.stream import AsyncStream, Stream
+from medusa_cli.api.turns import Turns
+from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from medusa_cli.api.answer import Answer
+    from medusa_cli.api.arguments import AnswerArguments
+    from medusa_cli.decoding.runtime import Engine
+
+
+class Asked:
+    """Four ways to get an answer. All take the same arguments, and all raise MedusaError, one line, for bad ones.
+
+    prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
+    or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
+
+    The others are the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty,
+    frequency_penalty, presence_penalty, repeat_last_n, logit_bias ({token id: number}), seed, stop (a text or several),
+    ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells ln p of its
+    token, and of the N likeliest ones in its place.
+    """
+
+    def _session(self) -> Session:
+        raise NotImplementedError
+
+    def generate(
+        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+    ) -> Answer:
+        """The whole answer, when it is there. Ctrl-C ends it and is raised."""
+        job = self._session().job(prompt, tools, raw, options)
+        return job.run()
+
+    def stream(
+        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+    ) -> Stream:
+        """An iterator over the answer's pieces, as they come."""
+        return Stream(self._session().job(prompt, tools, raw, options))
+
+    async def agenerate(
+        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+    ) -> Answer:
+        """The whole answer; other tasks run meanwhile. Cancelling the task ends the answer."""
+        return await self.astream(prompt, tools=tools, raw=raw, **options).answer()
+
+    def astream(
+        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+    ) -> AsyncStream:
+        """An asynchronous iterator over the answer's pieces, as they come."""
+        return AsyncStream(self._session().job(prompt, tools, raw, options))
+
+    def tokens(self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False) -> list[int]:
+        """The token ids that the model would be asked with."""
+        return self._session().tokens_of(prompt, tools, raw)
+
+
+class Session(Asked):
+    """One conversation's memory: what it has decoded need not be decoded again. Made by Model.session().
+
+    All sessions of a model share its weights and answer one at a time, in the order in which they were asked.
+    """
+
+    def __init__(self, engine: Engine, turns: Turns) -> None:
+        self._engine: Engine | None = engine
+        self._turns = turns
+        self._cached: list[int] = []
+
+    def _session(self) -> Session:
+        return self
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return self._open().n_ctx
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its cache, in bytes, by estimate: nearly all that a session takes."""
+        return self._open().cache_bytes
+
+    @property
+    def cached_tokens(self) -> list[int]:
+        """What it had decoded after its newest answer; a prompt that begins with these tokens goes on behind them."""
+        self._open()
+        return list(self._cached)
+
+    def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: AnswerArguments) -> Job:
+        """The answer to be, with its place in the queue. MedusaError for bad arguments."""
+        engine = self._open()
+        chosen = arguments.answer_settings(options)
+        return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen, self._keep)
+
+    def _keep(self, cached: list[int]) -> None:
+        self._cached = cached
+
+    def tokens_of(self, asked: Prompt, tools: Tools | None, raw: bool) -> list[int]:
+        """Token ids of a prompt."""
+        with arguments.in_python_names():
+            return prompt.tokens_of(self._open(), asked, tools, raw)
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory was given back."""
+        return self._engine is None
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            raise MedusaError("this model, or this session of it, is closed")
+        return self._engine
+
+    def cancel(self) -> None:
+        """From any thread: ends this session's answers, the one under way and those that wait, as "cancelled"."""
+        self._turns.cancel_all(self)
+
+    def close(self) -> None:
+        """Gives its memory back. An answer that is under way keeps it until its end."""
+        self._engine = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,166 @@
+"""`medusa serve`: a model behind the interface of OpenAI, and a page to chat on."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from medusa_cli.decoding.options import (
+    CHAT_TEMPERATURE,
+    DraftOptions,
+    EngineOptions,
+    ModelArgument,
+    SamplingOptions,
+    grouped,
+    parse_logit_bias,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SERVER_PANEL = "Server"
+KEY_VARIABLE = "MEDUSA_API_KEY"
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens, and what it lets in."""
+
+    host: Annotated[
+        str,
+        typer.Option("--host", metavar="ADDRESS", rich_help_panel=SERVER_PANEL, help="Address to listen on."),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", metavar="N", min=0, max=65535, rich_help_panel=SERVER_PANEL, help="Port; 0: any free one."
+        ),
+    ] = 8080
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key",
+            metavar="KEY",
+            envvar=KEY_VARIABLE,
+            show_envvar=True,
+            rich_help_panel=SERVER_PANEL,
+            help="Answer only who sends this key.",
+        ),
+    ] = None
+    queue: Annotated[
+        int,
+        typer.Option(
+            "--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="Requests that may wait for their turn."
+        ),
+    ] = 16
+    cache_memory: Annotated[
+        int,
+        typer.Option(
+            "--cache-memory",
+            metavar="MIB",
+            min=0,
+            rich_help_panel=SERVER_PANEL,
+            help="Memory for the prompt caches of all conversations; one is always kept.",
+        ),
+    ] = 1024
+    grace: Annotated[
+        int,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            min=0,
+            rich_help_panel=SERVER_PANEL,
+            help="Time for a running answer to finish after Ctrl-C.",
+        ),
+    ] = 10
+
+
+@grouped
+def serve(
+    model: ModelArgument,
+    server: ServerOptions,
+    engine: EngineOptions,
+    draft: DraftOptions,
+    sampling: SamplingOptions,
+) -> None:
+    """Serve a model to other programs, as OpenAI's API, with a chat page. Sampling options are defaults of requests."""
+    from medusa_cli.decoding import settings
+    from medusa_cli.support import console
+
+    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE)
+    check_installed()
+    from medusa_cli.api.model import Model
+    from medusa_cli.server import serve as life
+    from medusa_cli.server.app import Limits
+
+    messages = console.messages()
+    check_key(server, messages)
+    bound = life.listen(server.host, server.port)
+    defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
+    with bound, Model(model, repeatable=chosen.seed is not None, **engine_arguments(engine, draft)) as opened:
+        limits = Limits(server.queue, server.cache_memory * MIB)
+        running = life.build(
+            opened, defaults, host=server.host, api_key=server.api_key, limits=limits, grace=server.grace
+        )
+        url = life.url_of(bound, server.host)
+        messages.print(
+            f"{opened.name} at {url}: a page to chat on, and /v1 for programs. Ctrl-C ends.",
+            markup=False,
+            soft_wrap=True,
+        )
+        life.run(running, bound)
+
+
+def check_installed() -> None:
+    """MedusaError where the extra is missing."""
+    from medusa_cli.support.errors import MedusaError
+
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MedusaError(f"{error.name} is missing: pip install 'medusa-cli[serve]'") from error
+
+
+def check_key(options: ServerOptions, messages: Console) -> None:
+    """Warns where everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
+    from medusa_cli.server.guards import is_loopback
+
+    key = options.api_key
+    if key is not None and (not key.strip() or key != key.strip() or not key.isprintable()):
+        raise typer.BadParameter("it is empty, or has spaces around it", param_hint="--api-key")
+    if key is None and not is_loopback(options.host):
+        messages.print(
+            f"WARNING: {options.host} can be reached from other machines, and there is no --api-key: whoever reaches "
+            f"port {options.port} can use this model.",
+            style="bold red",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def engine_arguments(engine: EngineOptions, draft: DraftOptions) -> dict[str, Any]:
+    """Those options of a command that Model() takes."""
+    from medusa_cli.api.arguments import ENGINE_NAMES
+
+    return {name: value for name, value in _values(engine, draft).items() if name in ENGINE_NAMES}
+
+
+def answer_defaults(sampling: SamplingOptions, draft: DraftOptions) -> dict[str, Any]:
+    """Those options of a command that an answer takes, where they were given."""
+    from medusa_cli.api.arguments import ANSWER_NAMES
+
+    found = _values(sampling, draft)
+    if found["logit_bias"]:
+        found["logit_bias"] = parse_logit_bias(found["logit_bias"])
+    return {name: value for name, value in found.items() if name in ANSWER_NAMES and value not in (None, False, -1)}
+
+
+def _values(*groups: Any) -> dict[str, Any]:
+    values = {field.name: getattr(group, field.name) for group in groups for field in dataclasses.fields(group)}
+    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}

@@ -1,0 +1,192 @@
+"""One model, many clients: a bounded queue in front of the engine's one thread.
+
+Everything but `_answer` runs on the event loop, so that no state is shared between threads but what `Job.tell` passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from medusa_cli.server import engine
+from medusa_cli.server.engine import Answer, Options, Piece
+from medusa_cli.server.errors import ApiError, shutting_down
+from medusa_cli.server.sessions import SessionPool
+
+DEFAULT_WAITING = 16
+CANCEL_SECONDS = 0.02
+"""A cancel that comes before the engine has begun is lost, so it is repeated this often."""
+GUESSED_SECONDS = 10.0
+"""Of an answer, until one was measured."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One answer. events: lists of pieces, then the answer, or what ended it."""
+
+    client: str
+    prompt: list[int]
+    options: Options
+    events: asyncio.Queue[Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
+    work: engine.Job | None = None
+    dropped: bool = False
+    done: bool = False
+
+
+class AnswerQueue:
+    """Answers one job at a time. Clients take turns; the jobs of one client are first come, first served."""
+
+    def __init__(
+        self,
+        pool: SessionPool,
+        most_waiting: int = DEFAULT_WAITING,
+        on_end: Callable[[Answer], None] = lambda answer: None,
+    ) -> None:
+        """on_end: told of each answer, also of those that nobody reads any more; on the event loop."""
+        self._pool = pool
+        self._on_end = on_end
+        self._most = most_waiting
+        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="medusa-engine")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._cancels: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._usual_seconds: float | None = None
+        self.running: Job | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that have not begun."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def sessions(self) -> int:
+        """Conversations whose prompt cache is kept."""
+        return len(self._pool)
+
+    def start(self) -> None:
+        """Begins to answer; on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run())
+
+    def submit(self, job: Job) -> None:
+        """ApiError 429 when too many wait, 503 when the server is about to end."""
+        if self._closed:
+            raise shutting_down()
+        is_idle = self.running is None and not self._waiting
+        if self.waiting >= self._most and not is_idle:
+            raise ApiError(
+                429,
+                f"{self.waiting} requests wait already: try again later",
+                code="queue_full",
+                headers={"Retry-After": str(self.retry_after())},
+            )
+        self._waiting.setdefault(job.client, deque()).append(job)
+        self._arrived.set()
+
+    def retry_after(self) -> int:
+        """Seconds until a place should be free: about the length of one answer."""
+        return max(1, math.ceil(GUESSED_SECONDS if self._usual_seconds is None else self._usual_seconds))
+
+    def drop(self, job: Job) -> None:
+        """Nobody reads `job` any more: it leaves the queue, or its generation ends within one step."""
+        if job.dropped or job.done:
+            return
+        job.dropped = True
+        if job is self.running:
+            task = asyncio.get_running_loop().create_task(_cancel_until_done(job))
+            self._cancels.add(task)
+            task.add_done_callback(self._cancels.discard)
+            return
+        waiting = self._waiting.get(job.client)
+        if waiting is not None and job in waiting:
+            waiting.remove(job)
+            if not waiting:
+                del self._waiting[job.client]
+
+    def close(self) -> None:
+        """No more jobs: those that wait are refused, the running one goes on."""
+        self._closed = True
+        for job in [job for jobs in self._waiting.values() for job in jobs]:
+            job.events.put_nowait(shutting_down())
+        self._waiting.clear()
+        self._arrived.set()
+
+    async def stop(self) -> None:
+        """Ends the running answer, too, and waits for the engine's thread."""
+        self.close()
+        if self.running is not None:
+            self.drop(self.running)
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    def abandon(self) -> None:
+        """Ends the engine's thread after the event loop has ended."""
+        if (job := self.running) is not None and job.work is not None:
+            job.work.cancel()
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (job := await self._next()) is not None:
+            self.running = job
+            begun = time.monotonic()
+            try:
+                answer = await loop.run_in_executor(self._thread, self._answer, job)
+            finally:
+                job.done = True
+                self.running = None
+            if answer is not None:
+                self._on_end(answer)
+            spent = time.monotonic() - begun
+            self._usual_seconds = spent if self._usual_seconds is None else 0.8 * self._usual_seconds + 0.2 * spent
+
+    async def _next(self) -> Job | None:
+        """The next job, of the client whose turn it is; None when the queue is closed."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        client, jobs = next(iter(self._waiting.items()))
+        job = jobs.popleft()
+        del self._waiting[client]
+        if jobs:
+            self._waiting[client] = jobs  # behind all others
+        return job
+
+    def _answer(self, job: Job) -> Answer | None:
+        """On the engine's thread: never raises, what went wrong is the job's last event."""
+        try:
+            if job.dropped:
+                return None
+            job.work = self._pool.take(job.prompt).job(job.prompt, None, False, job.options)
+            answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
+        except BaseException as error:
+            self._tell(job, error)
+            return None
+        self._tell(job, answer)
+        return answer
+
+    def _tell(self, job: Job, event: Any) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
+            self._loop.call_soon_threadsafe(job.events.put_nowait, event)
+
+
+async def _cancel_until_done(job: Job) -> None:
+    # `done` is set on this loop before the engine takes up another job, so that no other answer can be hit.
+    while not job.done:
+        if job.work is not None:
+            job.work.cancel()
+        await asyncio.sleep(CANCEL_SECONDS)

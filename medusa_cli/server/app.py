@@ -1,0 +1,239 @@
+"""The application: endpoints, and what each does with a request. It runs in any ASGI server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+from fastapi.sse import format_sse_event
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from medusa_cli import __version__
+from medusa_cli.server import asks, errors, page, tool_calls
+from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
+from medusa_cli.server.answers import ChatShape, Shape, TextShape
+from medusa_cli.server.engine import Engine, Options, Piece
+from medusa_cli.server.errors import ApiError, shutting_down
+from medusa_cli.server.guards import Guards
+from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
+from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
+from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
+from medusa_cli.support.errors import describe, print_error
+
+MOST_BODY_BYTES = 8 << 20
+PING_SECONDS = 10.0
+"""A stream that waits for its turn says so this often, so that nothing in between takes it for dead."""
+MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody} for status in (400, 401, 403, 408, 413, 415, 429, 500, 503)
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request."""
+
+    waiting: int = DEFAULT_WAITING
+    cache_bytes: int = DEFAULT_BUDGET
+    body_bytes: int = MOST_BODY_BYTES
+
+
+class EventStream(StreamingResponse):
+    """on_end is called however it ends, also where the client left before the first event."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        super().__init__(events)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+class Server:
+    """What the endpoints share. defaults: sampling where a request says nothing."""
+
+    def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
+        self.engine = engine
+        self.defaults = defaults
+        pool = SessionPool(engine, limits.cache_bytes)
+        self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
+        self.metrics = Metrics(
+            lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions
+        )
+
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        options = asks.options_for(body, self.defaults, self.engine)
+        prompt = await run_in_threadpool(asks.chat_prompt, body, self.engine)
+        asks.check_length(prompt, self.engine, "messages")
+        names = {tool["function"]["name"] for tool in asks.offered(body)}
+        form = tool_calls.format_of(self.engine.chat_template or "")
+        reader = tool_calls.ToolReader(form, names) if names else None
+        shape = ChatShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted), tools=reader)
+        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
+
+    async def text(self, body: TextRequest, request: Request) -> Response:
+        options = asks.options_for(body, self.defaults, self.engine)
+        prompt = await run_in_threadpool(asks.text_prompt, body, self.engine)
+        asks.check_length(prompt, self.engine, "prompt")
+        shape = TextShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted))
+        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
+
+    async def _answer(self, body: Sampled, request: Request, shape: Shape, job: Job) -> Response:
+        self.queue.submit(job)
+        if body.stream:
+            return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
+        return await self._whole(request, shape, job)
+
+    async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
+        """The answer in one piece; a client that leaves meanwhile ends it."""
+        leaving = asyncio.ensure_future(_left(request))
+        pieces: list[Piece] = []
+        try:
+            while True:
+                event = asyncio.ensure_future(job.events.get())
+                await asyncio.wait({event, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                if not event.done():
+                    event.cancel()
+                    raise ApiError(499, "the client left")
+                found = event.result()
+                if isinstance(found, BaseException):
+                    raise self._reported(found)
+                if isinstance(found, Sequence):
+                    pieces += found
+                    continue
+                if found.stop_reason == "cancelled":
+                    raise shutting_down()
+                return _json(shape.whole(found, pieces))
+        finally:
+            leaving.cancel()
+            self.queue.drop(job)
+
+    async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
+        """Server-sent events."""
+        for chunk in shape.opening():
+            yield _event(chunk)
+        while True:
+            try:
+                event = await asyncio.wait_for(job.events.get(), PING_SECONDS)
+            except asyncio.TimeoutError:
+                yield format_sse_event(comment="waiting")
+                continue
+            if isinstance(event, BaseException):
+                yield _event(self._reported(event).body())
+                return
+            if isinstance(event, Sequence):
+                if (part := shape.step(event)) is not None:
+                    yield _event(part)
+                continue
+            if event.stop_reason == "cancelled":
+                yield _event(shutting_down().body())
+                return
+            for chunk in shape.closing(event):
+                yield _event(chunk)
+            if with_usage:
+                yield _event(shape.usage_chunk(event))
+            yield format_sse_event(data_str="[DONE]")
+            return
+
+    def _reported(self, error: BaseException) -> ApiError:
+        """What the client is told; the rest goes to the log."""
+        told = errors.as_api_error(error)
+        if told.status >= 500 and not isinstance(error, ApiError):
+            print_error(describe(error))
+        return told
+
+
+def create_app(
+    engine: Engine,
+    defaults: Options,
+    *,
+    host: str = "127.0.0.1",
+    api_key: str | None = None,
+    limits: Limits | None = None,
+) -> tuple[ASGIApp, Server]:
+    """The guarded application and what it runs on. host: what it is to be bound to."""
+    limits = limits or Limits()
+    server = Server(engine, defaults, limits)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        server.queue.start()
+        yield
+        await server.queue.stop()
+
+    app = FastAPI(
+        title="medusa",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,  # the pages of FastAPI load foreign scripts
+        redoc_url=None,
+    )
+    errors.add_handlers(app)
+    _add_endpoints(app, server)
+    page.add_page(app)
+
+    def count(status: int) -> None:
+        server.metrics.responses.labels(str(status)).inc()
+
+    return Guards(app, host, api_key, limits.body_bytes, count), server
+
+
+def _add_endpoints(app: FastAPI, server: Server) -> None:
+    engine, begun = server.engine, int(time.time())
+    model = {"id": engine.name, "object": "model", "created": begun, "owned_by": "medusa", "n_ctx": engine.n_ctx}
+
+    @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        return await server.chat(body, request)
+
+    @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
+    async def completions(body: TextRequest, request: Request) -> Response:
+        return await server.text(body, request)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name}", responses={404: {"model": ErrorBody}})
+    async def one_model(name: str) -> dict[str, Any]:
+        if name != engine.name:
+            raise ApiError(404, "there is no such model here", param="model", code="model_not_found")
+        return model
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "model": engine.name, "waiting": server.queue.waiting}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        return Response(server.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(body: Any) -> Response:
+    return Response(json.dumps(body, ensure_ascii=False, allow_nan=False), media_type="application/json")
+
+
+def _event(body: Any) -> bytes:
+    return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, allow_nan=False))

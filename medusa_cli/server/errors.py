@@ -1,0 +1,99 @@
+"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}} and a status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from medusa_cli.support.errors import MedusaError, describe
+
+MOST_OF_A_MESSAGE = 500
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """A request that gets `status` and the reason, one line for a person."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message[:MOST_OF_A_MESSAGE]
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def wrong(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A value that is not allowed: 400."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def shutting_down() -> ApiError:
+    """The server is about to end: 503."""
+    return ApiError(503, "the server is shutting down", code="shutting_down")
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """What a client is told of `error`. Paths and internals stay here: a log has them, a client does not."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, MedusaError):
+        return wrong(describe(error))
+    return ApiError(500, "the engine failed; the server's log has the reason")
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Every error of `app` leaves in OpenAI's shape."""
+
+    @app.exception_handler(ApiError)
+    async def api(_: Request, error: ApiError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(MedusaError)
+    async def medusa(_: Request, error: MedusaError) -> JSONResponse:
+        return as_api_error(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _invalid(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
+
+    @app.exception_handler(Exception)
+    async def other(_: Request, error: Exception) -> JSONResponse:
+        return as_api_error(error).response()
+
+
+def _invalid(problems: Sequence[Any]) -> ApiError:
+    """The first of what pydantic found, named as a client would: `messages[0].content`."""
+    first = problems[0] if problems else {"type": "", "loc": (), "msg": "the request cannot be read"}
+    if first["type"] == "json_invalid":
+        return wrong("the body is not JSON")
+    place = ""
+    for part in [part for part in first["loc"] if part != "body"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+    place = place.encode("utf-8", "replace").decode()
+    message = str(first["msg"]).removeprefix("Value error, ").encode("utf-8", "replace").decode()
+    return wrong(f"{place}: {message}" if place else message, place or None)

@@ -1,0 +1,182 @@
+"""What keeps strangers out: other web pages, other hosts, clients without the key, and clients that stall.
+
+A browser lets any page send requests to this machine. It names the page in `Origin` and the address it believes to
+speak to in `Host`; a page cannot forge either, and cannot send JSON to another origin without asking first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from medusa_cli.server.errors import ApiError
+
+OPEN_PATHS = frozenset({"/", "/chat.css", "/chat.js", "/health"})
+"""Need no key: the page, which asks for it, and what tells a supervisor that the server lives."""
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+BODY_SECONDS = 30.0
+"""A whole body has this long to arrive."""
+SEND_SECONDS = 30.0
+"""A client that reads nothing for this long is given up."""
+
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server bound to `host` is reachable from this machine alone."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def name_of(authority: str) -> str | None:
+    """The host of `host:port`, in lower case and without brackets; None where it is none."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        return parts.hostname if parts.path == parts.query == parts.fragment == "" and not parts.username else None
+    except ValueError:
+        return None
+
+
+class Guards:
+    """Around the whole application. host: what the server is bound to. count: told the status of each response."""
+
+    def __init__(
+        self, app: ASGIApp, host: str, api_key: str | None, body_bytes: int, count: Callable[[int], None]
+    ) -> None:
+        self._app = app
+        self._host = host.lower()
+        self._key = None if api_key is None else api_key.encode("utf-8", "surrogateescape")
+        self._body_bytes = body_bytes
+        self._count = count
+        self._own = {socket.gethostname().lower(), socket.getfqdn().lower()} if self._is_wildcard() else set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sender = _Sender(send, self._count)
+        try:
+            self._check(scope)
+            body = await asyncio.wait_for(self._body(receive), BODY_SECONDS)
+        except asyncio.TimeoutError:
+            late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
+            await late.response()(scope, receive, sender)
+        except ApiError as error:
+            await error.response()(scope, receive, sender)
+        else:
+            if body is not None:
+                await self._app(scope, _Receiver(body, receive), sender)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body; None when the client has left. ApiError 413 for too large a one."""
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._body_bytes:
+                raise ApiError(
+                    413, f"the body is larger than {self._body_bytes} bytes", headers={"Connection": "close"}
+                )
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        host = name_of(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not self._is_ours(host):
+            raise ApiError(403, "this Host is not served here", code="wrong_host")
+        origin = headers.get("origin")
+        if origin is not None and origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
+            raise ApiError(403, "requests of other web pages are refused", code="foreign_origin")
+        if scope["path"] not in OPEN_PATHS and not self._has_key(headers):
+            raise ApiError(
+                401,
+                "an API key is needed: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if scope["method"] == "POST":
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                raise ApiError(415, "POST takes application/json", code="wrong_content_type")
+
+    def _is_wildcard(self) -> bool:
+        try:
+            return ipaddress.ip_address(self._host).is_unspecified
+        except ValueError:
+            return False
+
+    def _is_ours(self, host: str) -> bool:
+        """A page elsewhere can point a name of its own at this machine, but no address, and none of our names."""
+        if is_loopback(host) or host == self._host or host in self._own:
+            return True
+        if not self._is_wildcard():
+            return False
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+    def _has_key(self, headers: Headers) -> bool:
+        if self._key is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        # Headers are decoded as Latin-1, which keeps every byte.
+        return hmac.compare_digest(given.strip().encode("latin-1"), self._key) and scheme.lower() == "bearer"
+
+
+class _Receiver:
+    """Gives a body that was read already, then what comes after it: that the client leaves."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+class _Sender:
+    """Adds the security headers, counts, and gives up clients that do not read."""
+
+    def __init__(self, send: Send, count: Callable[[int], None]) -> None:
+        self._send = send
+        self._count = count
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._count(message["status"])
+            known = {name.lower() for name, _ in message["headers"]}
+            extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+            message = {**message, "headers": [*message["headers"], *(pair for pair in extra if pair[0] not in known)]}
+        await asyncio.wait_for(self._send(message), SEND_SECONDS)

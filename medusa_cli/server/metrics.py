@@ -1,0 +1,76 @@
+"""Counters for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+
+from medusa_cli.server.engine import Answer
+
+disable_created_metrics()  # a time of birth for each of them says nothing here
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+SPEEDS = (1, 3, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
+TOKENS_PER_STEP = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
+
+
+class Metrics:
+    """Of one server. The gauges ask when they are read."""
+
+    def __init__(self, waiting: Callable[[], int], running: Callable[[], int], sessions: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        for name, meaning, value in (
+            ("medusa_requests_waiting", "Requests in the queue.", waiting),
+            ("medusa_requests_running", "Requests being answered: 0 or 1.", running),
+            ("medusa_sessions", "Conversations whose prompt cache is kept.", sessions),
+        ):
+            Gauge(name, meaning, registry=self.registry).set_function(value)
+        self.responses = Counter("medusa_http_responses", "Responses by status.", ["status"], registry=self.registry)
+        self.answers = Counter("medusa_answers", "Answers by what ended them.", ["stop_reason"], registry=self.registry)
+        self.prompt_tokens = Counter("medusa_prompt_tokens", "Tokens of prompts.", registry=self.registry)
+        self.cached_tokens = Counter(
+            "medusa_cached_prompt_tokens", "Of them, those found in a prompt cache.", registry=self.registry
+        )
+        self.tokens = Counter("medusa_generated_tokens", "Tokens of answers.", registry=self.registry)
+        self.steps = Counter("medusa_steps", "Forward passes that generated them.", registry=self.registry)
+        self.first_token = Histogram(
+            "medusa_first_token_seconds", "Time to the first token, without the queue.",
+            buckets=SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.speed = Histogram(
+            "medusa_tokens_per_second", "Speed of each answer.", buckets=SPEEDS, registry=self.registry
+        )
+        self.per_step = Histogram(
+            "medusa_tokens_per_step", "Tokens per step of each answer.",
+            buckets=TOKENS_PER_STEP, registry=self.registry,
+        )  # fmt: skip
+
+    def count(self, answer: Answer) -> None:
+        """An answer that has ended."""
+        stats = answer.stats
+        self.answers.labels(answer.stop_reason).inc()
+        self.prompt_tokens.inc(answer.prompt_tokens)
+        self.cached_tokens.inc(answer.cached_tokens)
+        self.tokens.inc(len(answer.tokens))
+        self.steps.inc(stats.get("steps") or 0)
+        self.first_token.observe((stats.get("ttft_ms") or 0) / 1000)
+        for histogram, key in ((self.speed, "tokens_per_second"), (self.per_step, "tokens_per_step")):
+            if value := stats.get(key):
+                histogram.observe(value)
+
+    def text(self) -> bytes:
+        """What Prometheus reads, in the format of CONTENT_TYPE."""
+        return generate_latest(self.registry)

@@ -1,0 +1,192 @@
+"""What requests may hold. Unknown fields are ignored, as OpenAI does; wrong values are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MOST_STOPS = 16
+MOST_COUNT = 2**31 - 1
+SEEDS = 2**63
+
+StopText = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+
+
+class Strict(BaseModel):
+    """No conversions: "5" is no number, and 1 is no truth value."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = Field(None, description="End the stream with a chunk that holds `usage`.")
+
+
+class Sampled(Strict):
+    """What both kinds of completions have. None: the server's default, set by the options of `medusa serve`."""
+
+    model: str | None = Field(None, description="Ignored: the server has one model.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-SEEDS, lt=SEEDS)] | None = Field(None, description="-1: a new one. Modulo 2^32.")
+    stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, description="What to add to the logit of a token, by its id."
+    )
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    n: Literal[1] | None = Field(None, description="One answer for each request.")
+    top_k: Annotated[int, Field(ge=0, le=MOST_COUNT)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Beyond OpenAI.")
+    drafted: bool | None = Field(None, description="Beyond OpenAI: stream which tokens were drafted (`medusa.pieces`).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_written_down(cls, data: Any) -> Any:
+        """JSON can name half of a surrogate pair, which is no text."""
+        try:
+            json.dumps(data, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError("a text holds half of a surrogate pair") from error
+        except RecursionError as error:
+            raise ValueError("the body is nested too deeply") from error
+        return data
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _token_ids(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
+        for token in bias or {}:
+            if not (token.isascii() and token.isdigit() and len(token) < 10):
+                raise ValueError('keys must be token ids, such as "15043"')
+        return bias
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def chances(self) -> int | None:
+        """Likeliest tokens to name beside each one; None: no log-probabilities."""
+        raise NotImplementedError
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+# --- chat ------------------------------------------------------------------------------------------
+
+
+class TextPart(Strict):
+    type: Literal["text"] = Field(description="Only text: this server sees no images and hears no sound.")
+    text: str
+
+
+class FunctionCall(Strict):
+    name: str
+    arguments: str = Field(description="JSON.")
+
+
+class ToolCall(Strict):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Strict):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("content is missing")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only an assistant's message has tool_calls")
+        return self
+
+
+class Function(Strict):
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class ResponseFormat(Strict):
+    type: Literal["text"] = Field(description="JSON modes are not supported yet.")
+
+
+class ChatRequest(Sampled):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = Field(None, description="Wins over `max_tokens`.")
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none"] | None = Field(None, description="Calls cannot be forced.")
+    response_format: ResponseFormat | None = None
+
+    @model_validator(mode="after")
+    def _chances_are_asked_for(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @property
+    def chances(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+# --- plain text ------------------------------------------------------------------------------------
+
+
+class TextRequest(Sampled):
+    """`POST /v1/completions`."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=1)]
+        | Annotated[list[Annotated[int, Field(ge=0, le=MOST_COUNT)]], Field(min_length=1)]
+    ) = Field(description="One text, or its token ids.")
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    suffix: Literal[""] | None = None
+
+    @property
+    def chances(self) -> int | None:
+        return self.logprobs
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+class ErrorDetails(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every error, at every endpoint."""
+
+    error: ErrorDetails

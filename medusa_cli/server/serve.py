@@ -1,0 +1,138 @@
+"""The server's life: socket, signals, the way out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from medusa_cli.server.app import Limits, Server, create_app
+from medusa_cli.server.engine import Engine, Options
+from medusa_cli.support.errors import MedusaError
+
+GRACE_SECONDS = 10
+"""A running answer has this long to finish when the server is told to end."""
+HEADER_SECONDS = 15.0
+"""A client has this long to send the head of a request, from when it connects or from its first byte on."""
+KEEP_ALIVE_SECONDS = 15
+MOST_HEADER_BYTES = 32 << 10
+MOST_CONNECTIONS = 256
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's protocol waits for ever for the rest of a request's head; this one gives up."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """The time runs from the first byte on: more of them do not prolong it."""
+        if not self._is_between_requests():
+            self._unwatch()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self._is_between_requests() and not self.transport.is_closing():
+            self.transport.close()
+
+
+class UvicornServer(uvicorn.Server):
+    """Tells the queue first when it is to end, so that who waits is refused and the running answer goes on."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self.served = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.served.queue.close()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, which takes connections once the server runs. MedusaError, one line, when that fails."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        raise MedusaError(f"--host {host}: no such address") from error
+    found = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":  # there it would let two servers share a port
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        reason = (error.strerror or str(error)).lower()
+        raise MedusaError(f"cannot listen on {host}, port {port}: {reason}; choose another --port") from error
+    return found
+
+
+def url_of(bound: socket.socket, host: str) -> str:
+    """Where a person on this machine reaches the server."""
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{bound.getsockname()[1]}"
+
+
+def build(
+    engine: Engine,
+    defaults: Options,
+    *,
+    host: str = "127.0.0.1",
+    api_key: str | None = None,
+    limits: Limits | None = None,
+    grace: int = GRACE_SECONDS,
+) -> UvicornServer:
+    """A server that is not running yet. host: what its socket is bound to."""
+    app, server = create_app(engine, defaults, host=host, api_key=api_key, limits=limits)
+    config = uvicorn.Config(
+        app,
+        http=ImpatientProtocol,
+        ws="none",
+        lifespan="on",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=grace,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        limit_concurrency=MOST_CONNECTIONS,
+    )
+    return UvicornServer(config, server)
+
+
+def run(server: UvicornServer, bound: socket.socket) -> None:
+    """Serves until Ctrl-C or SIGTERM. A second Ctrl-C ends at once."""
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[bound])
+    finally:
+        # After a second Ctrl-C nobody has told the engine's thread to end.
+        server.served.queue.abandon()

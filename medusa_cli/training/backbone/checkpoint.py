@@ -1,0 +1,158 @@
+"""A jointly trained model with its Medusa heads as one Hugging Face checkpoint, as the Medusa authors publish Medusa-2.
+
+Weights are dequantized to F16 and named as transformers names them; heads lie beside them as `medusa_head.*`. Their
+layout knows no draft vocabulary: each head gets the whole output matrix of the base.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.gguf.header import Header, TensorInfo
+from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.support.errors import MedusaError
+
+from .shape import ROPE_FACTORS, DecoderShape, read_shape
+from .tokenizer import tokenizer_files
+from .weights import BaseTensors
+
+CLASSES = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+}
+"""config.json's class and model_type."""
+MODEL_PARTS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+LAYER_PARTS = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+GEMMA_PARTS = {
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+HeadTensors = Mapping[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]]
+"""Name -> (shape, values), without `medusa_head.` and without output matrices."""
+
+
+def check(header: Header) -> None:
+    """MedusaError for a base that has something the layout has no place for; before anything is trained."""
+    if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
+        raise MedusaError(
+            f"{header.name}: {ROPE_FACTORS} does not say which scaling of transformers it came from: "
+            "leave out --export-hf"
+        )
+
+
+def write(path: Path, heads: HeadTensors, count: int, blocks: int, folder: Path) -> list[Path]:
+    """The base in the GGUF `path` with `heads` into `folder`: the files written."""
+    tensors = BaseTensors(path)
+    header = tensors.header
+    check(header)
+    shape = read_shape(header)
+    metadata = header.metadata()
+    stored = [_stored(tensors, tensor, shape) for tensor in header.tensors]
+    stored += [
+        TensorToWrite(f"medusa_head.{name}", size, "F16" if len(size) > 1 else "F32", load)
+        for name, (size, load) in heads.items()
+    ]
+    output = "output.weight" if tensors.has("output.weight") else "token_embd.weight"
+    rows = tensors.tensors[output].shape[::-1]
+    matrix = partial(tensors.load, output)
+    stored += [TensorToWrite(f"medusa_head.{head}.{blocks}.weight", rows, "F16", matrix) for head in range(count)]
+    config = _config(metadata, shape, rows[0], tied=output == "token_embd.weight")
+    config |= {"medusa_num_heads": count, "medusa_num_layers": blocks}
+    files = {"config.json": config, **tokenizer_files(metadata)}
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise explain_os_error(error, folder) from error
+    write_safetensors(folder / "model.safetensors", stored)
+    for name, content in files.items():
+        with atomic_file(folder / name) as file:
+            file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return [folder / "model.safetensors", *(folder / name for name in files)]
+
+
+def _stored(tensors: BaseTensors, tensor: TensorInfo, shape: DecoderShape) -> TensorToWrite:
+    def load() -> NDArray[Any]:
+        values = tensors.load(tensor.name)
+        part = tensor.name.split(".")[-2]
+        if shape.adjacent_pairs and part in ("attn_q", "attn_k"):
+            return halves(values, shape.heads if part == "attn_q" else shape.heads_kv)
+        if shape.architecture == "gemma3" and tensor.name.endswith("norm.weight"):
+            return values - 1
+        return values
+
+    size = tensor.shape[::-1]
+    return TensorToWrite(_name(tensor.name, shape), size, "F16" if len(size) > 1 else "F32", load)
+
+
+def halves(values: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rows of each head, neighbours a rotary pair, with the pairs' first rows before their second ones."""
+    pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, -1)
+    return pairs.swapaxes(1, 2).reshape(values.shape)
+
+
+def _name(name: str, shape: DecoderShape) -> str:
+    parts = name.split(".")
+    if parts[0] != "blk":
+        return f"{MODEL_PARTS[parts[0]]}.{parts[1]}"
+    theirs = LAYER_PARTS | (GEMMA_PARTS if shape.architecture == "gemma3" else {})
+    return f"model.layers.{parts[1]}.{theirs[parts[2]]}.{parts[3]}"
+
+
+def _config(metadata: Mapping[str, Any], shape: DecoderShape, vocabulary: int, tied: bool) -> dict[str, Any]:
+    def key(name: str, otherwise: Any = None) -> Any:
+        return metadata.get(f"{shape.architecture}.{name}", otherwise)
+
+    name, kind = CLASSES[shape.architecture]
+    config: dict[str, Any] = {
+        "architectures": [name],
+        "model_type": kind,
+        "torch_dtype": "float16",
+        "vocab_size": vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": key("feed_forward_length"),
+        "num_hidden_layers": len(shape.layers),
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads_kv,
+        "max_position_embeddings": key("context_length"),
+        "rms_norm_eps": shape.eps,
+        "rope_theta": key("rope.freq_base", 10000.0),
+        "tie_word_embeddings": tied,
+    }
+    if shape.head_size * shape.heads != shape.hidden or shape.architecture in ("qwen3", "gemma3"):
+        config["head_dim"] = shape.head_size
+    if key("rope.scaling.type") == "linear":
+        config["rope_scaling"] = {"rope_type": "linear", "factor": key("rope.scaling.factor")}
+    if shape.architecture == "gemma3":
+        config |= {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "sliding_window": key("attention.sliding_window"),
+            "rope_local_base_freq": key("rope.freq_base_swa", 10000.0),
+            "query_pre_attn_scalar": round(shape.query_scale**-2),
+        }
+    for end in ("bos", "eos"):
+        if (token := metadata.get(f"tokenizer.ggml.{end}_token_id")) is not None:
+            config[f"{end}_token_id"] = token
+    return config

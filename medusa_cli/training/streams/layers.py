@@ -1,0 +1,160 @@
+"""Streams through the top layers (converters/heads/stream_heads.py has the formulas and the positions).
+
+The main stream runs without a gradient and leaves each layer's keys and values; the streams then run at chosen rows of
+it, their attention in two parts under one softmax: over the rows up to their own, and over the streams before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..backbone.adapters import Adapters
+from ..backbone.layers import Layer, Project, TopLayers, rms_norm
+from .recipe import StreamsRecipe
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One text. length: rows fed; first, rows: where streams start from, rows first .. first + rows - 1 of it."""
+
+    length: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Context:
+    """What streams read of the main stream. states [B, h]: at the rows they start from, before the lowest layer.
+
+    keys, values: of each layer, of all rows of all texts; pieces: of the texts, in order. B: sum of their rows.
+    """
+
+    states: Tensor
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    pieces: Sequence[Piece]
+
+    @property
+    def positions(self) -> Tensor:
+        """[B] position of each row in its text."""
+        return torch.cat([torch.arange(p.first, p.first + p.rows, device=self.states.device) for p in self.pieces])
+
+
+@torch.no_grad()
+def read_context(top: TopLayers, entered: Tensor, pieces: Sequence[Piece]) -> Context:
+    """Runs the main stream. entered [R, h]: what the lowest layer reads, rows of whole texts."""
+    lengths = [piece.length for piece in pieces]
+    rotations, x = top.rotations(lengths, entered.device), entered
+    keys, values = [], []
+    for layer in top.layers:
+        q, k, v = layer.attention_parts(x, rotations[layer.of.rope])
+        keys.append(k)
+        values.append(v)
+        if layer is not top.layers[-1]:
+            texts = zip(*(part.split(lengths) for part in (q, k, v)), strict=True)
+            x = layer.leave(x, torch.cat([layer.attend(*text) for text in texts]))
+    picked = zip(entered.split(lengths), pieces, strict=True)
+    states = torch.cat([text[piece.first : piece.first + piece.rows] for text, piece in picked])
+    return Context(states, keys, values, pieces)
+
+
+class Streams(nn.Module):
+    """`count` streams. Fresh ones are copies of the main stream at later positions: adapters add nothing.
+
+    state_scale, root_scale: typical sizes that the learned vectors are multiples of, so that one learning rate suits
+    models of any size: of the states, and what makes token embeddings as large.
+    """
+
+    def __init__(self, top: TopLayers, count: int, recipe: StreamsRecipe) -> None:
+        super().__init__()
+        hidden = top.shape.hidden
+        self.count, self.shape = count, top.shape
+        self.embedding = nn.Parameter(torch.zeros(count, hidden))
+        self.root = nn.Parameter(torch.zeros(hidden)) if recipe.root else None
+        self.adapters = Adapters(top, recipe.rank, recipe.alpha, dropout=0.0)
+        self.register_buffer("state_scale", torch.ones(()))
+        self.register_buffer("root_scale", torch.ones(()))
+        self.state_scale: Tensor
+        self.root_scale: Tensor
+
+    @torch.no_grad()
+    def set_scales(self, states: Tensor, embeddings: Tensor | None) -> None:
+        """states [B, h]: typical ones; embeddings [E, h]: of tokens. Medians, since some places are huge."""
+        self.state_scale.copy_(states.float().abs().median())
+        if embeddings is not None:
+            size = embeddings.float().abs().median()
+            self.root_scale.copy_(self.state_scale / size if size > 0 else size + 1)
+
+    def vectors(self) -> list[nn.Parameter]:
+        """What is added to states: stream embeddings, factors on the root's embedding."""
+        return [self.embedding] if self.root is None else [self.embedding, self.root]
+
+    def forward(self, top: TopLayers, context: Context, roots: Tensor | None, project: Project | None = None) -> Tensor:
+        """[count, B, h] after the final norm. roots [B, h]: token embeddings of the roots, as stored."""
+        project = self.adapters.project if project is None else project
+        count, x = self.count, self._entering(context.states.float(), roots)
+        later = torch.arange(1, count + 1, device=x.device)
+        rotations = top.rotations_at((context.positions[:, None] + later).flatten())
+        for number, layer in enumerate(top.layers):
+            q, k, v = layer.attention_parts(x, rotations[layer.of.rope], project)
+            attended = self._attend(layer, (q, k, v), context, number)
+            x = layer.leave(x, attended, project)
+        normed = rms_norm(x, top.output_norm, top.shape.eps)
+        return normed.view(-1, count, normed.shape[-1]).transpose(0, 1)
+
+    def stored_embedding(self) -> Tensor:
+        """[count, h] as added to states."""
+        return self.embedding * self.state_scale
+
+    def stored_root_scale(self) -> Tensor | None:
+        """[h] as multiplied with token embeddings."""
+        return None if self.root is None else self.root * self.root_scale
+
+    def _entering(self, states: Tensor, roots: Tensor | None) -> Tensor:
+        """[B * count, h], the streams of a row side by side."""
+        scale = self.stored_root_scale()
+        if scale is not None:
+            assert roots is not None
+            states = states + scale * roots.float()
+        return (states[:, None, :] + self.stored_embedding()).flatten(0, 1)
+
+    def _attend(self, layer: Layer, parts: tuple[Tensor, Tensor, Tensor], context: Context, number: int) -> Tensor:
+        """[B * count, heads * head_size]."""
+        rows = [piece.rows * self.count for piece in context.pieces]
+        lengths = [piece.length for piece in context.pieces]
+        own = zip(*(part.split(rows) for part in parts), strict=True)
+        past = zip(*(part.split(lengths) for part in (context.keys[number], context.values[number])), strict=True)
+        mixed = [
+            attend(mine, main, piece, self.count, layer.shape.query_scale)
+            for mine, main, piece in zip(own, past, context.pieces, strict=True)
+        ]
+        return torch.cat(mixed)
+
+
+def attend(own: tuple[Tensor, ...], past: tuple[Tensor, ...], piece: Piece, count: int, scale: float) -> Tensor:
+    """Of one text -> [rows * count, heads * head_size]. own: queries [rows * count, heads, head_size], keys and values
+    [rows * count, heads_kv, head_size] of its streams; past: keys and values [length, heads_kv, head_size]."""
+    q, own_k, own_v = own
+    rows, heads, size = piece.rows, q.shape[1], q.shape[2]
+    heads_kv = own_k.shape[1]
+    group, seen = heads // heads_kv, piece.first + rows
+    k, v = (part[:seen].transpose(0, 1) for part in past)  # [heads_kv, seen, size]
+    q = q.view(rows, count, heads_kv, group, size).permute(2, 0, 1, 3, 4)  # [heads_kv, rows, count, group, size]
+    own_k, own_v = (part.view(rows, count, heads_kv, size).permute(2, 0, 1, 3) for part in (own_k, own_v))
+    flat = q.reshape(heads_kv, rows, count * group, size)
+    before = flat.flatten(1, 2) @ k.transpose(1, 2)  # [heads_kv, rows * count * group, seen]
+    before = before.view(heads_kv, rows, count * group, seen).float()
+    places = torch.arange(seen, device=q.device)
+    before = before.masked_fill(places > places[piece.first :, None, None], float("-inf"))
+    among = (flat @ own_k.transpose(2, 3)).float().view(heads_kv, rows, count, group, count)
+    streams = torch.arange(count, device=q.device)
+    among = among.masked_fill(streams > streams[:, None, None], float("-inf")).flatten(2, 3)
+    weights = torch.softmax(torch.cat((before, among), dim=-1) * scale, dim=-1).to(v.dtype)
+    main, side = weights.split((seen, count), dim=-1)
+    mixed = (main.flatten(1, 2) @ v).view(heads_kv, rows, count * group, size) + side @ own_v
+    mixed = mixed.view(heads_kv, rows, count, group, size).permute(1, 2, 0, 3, 4)
+    return mixed.reshape(rows * count, heads * size)

@@ -1,0 +1,39 @@
+"""How streams are trained: the numbers found best so far, in one place. Imports nothing but names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..heads.recipe import Kind
+
+DraftKind = Literal[Kind, "streams"]
+"""Everything that `medusa train` makes."""
+DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
+STREAMS: Literal["streams"] = "streams"
+DEFAULT_LAYERS = 4
+"""So many layers draft, from the top."""
+
+
+@dataclass(frozen=True)
+class StreamsRecipe:
+    """rank, alpha: of the adapters (LoRA). root: streams see the root's token embedding. rate: highest learning rate
+    of the adapters; that of stream embeddings and root_scale is vectors_rate times as high. batch: answer positions per
+    step, about. warmup: steps in which the rates rise."""
+
+    rank: int = 32
+    alpha: float = 32.0
+    root: bool = True
+    rate: float = 2e-3
+    vectors_rate: float = 20.0
+    batch: int = 128
+    warmup: int = 20
+
+
+RECIPE = StreamsRecipe()
+EVALUATIONS = 8
+"""How often a run measures held-out tokens per step: each costs what many steps cost."""
+EVALUATION_SHARE = 0.1
+"""Of the positions trained on, that evaluations may read in all."""
+MOST_EVALUATED = 4096
+"""Held-out positions per evaluation, at most."""

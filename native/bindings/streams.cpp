@@ -1,0 +1,54 @@
+#include "bindings/bindings.h"
+#include "bindings/ndarray.h"
+#include "heads/stream_reader.h"
+
+namespace medusa {
+namespace {
+
+using Drafts = std::vector<std::vector<std::vector<Token>>>;
+
+// [positions first .. tokens - 2][stream][rank]: the likeliest tokens.
+Drafts draft_tokens(StreamReader& reader, const std::vector<Token>& tokens, int ranks, int first) {
+    const Heads& heads = reader.heads();
+    if (ranks < 1 || ranks > heads.output_rows()) throw Error("ranks must be within 1..output_rows");
+    Drafts out;
+    LevelDrafts level;
+    const nb::gil_scoped_release released;
+    reader.read(tokens, first, [&](int position, HeadsLevels& levels) {
+        const std::vector<Token> path(tokens.begin() + position + 1, tokens.begin() + position + 2);
+        out.emplace_back();
+        for (int depth = 1; depth <= heads.head_count(); ++depth) {
+            levels.level(depth, std::vector<Token>(static_cast<size_t>(depth), path.front()), ranks, level);
+            out.back().push_back(level.tokens);
+        }
+    });
+    return out;
+}
+
+// [streams, output_rows], behind the last token but one of a text, whose last one is the root.
+nb::object probabilities(StreamReader& reader, const std::vector<Token>& tokens) {
+    const size_t streams = static_cast<size_t>(reader.heads().head_count());
+    std::vector<float> all;
+    reader.read(tokens, static_cast<int>(tokens.size()) - 2, [&](int, HeadsLevels& levels) {
+        for (int depth = 1; depth <= static_cast<int>(streams); ++depth) {
+            const auto row = levels.probabilities(depth, {});
+            all.insert(all.end(), row.begin(), row.begin() + reader.heads().output_rows());
+        }
+    });
+    return new_matrix<float>(all.data(), streams, all.size() / streams);
+}
+
+}  // namespace
+
+void bind_streams(nb::module_& m) {
+    nb::class_<StreamReader>(m, "StreamReader")
+        .def(nb::new_([](std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int longest, int n_threads) {
+                 return std::make_unique<StreamReader>(std::move(model), std::move(heads), longest,
+                                                       resolve_threads(n_threads));
+             }),
+             "model"_a, "heads"_a, "longest"_a, nb::kw_only(), "n_threads"_a = 0)
+        .def("draft_tokens", &draft_tokens, "tokens"_a, "ranks"_a, "first"_a = 0)
+        .def("probabilities", &probabilities, "tokens"_a);
+}
+
+}  // namespace medusa

@@ -1,0 +1,64 @@
+// Streams (Speculative Streaming 3.1): rows that run through the base's own top layers beside its context, one for each
+// level of a tree.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "heads/graph.h"
+#include "heads/levels.h"
+#include "heads/token_embeddings.h"
+#include "llama/attention_tap.h"
+
+namespace medusa {
+
+// Stream j (from 1) starts from the tapped state of the last accepted token, at position t, plus its own embedding, is
+// turned to position t + j, and sees what that token sees and the streams up to itself. The distribution that comes out
+// holds for level j below any path.
+//
+// The keys and values of streams lie in cells of libllama's own caches that hold nothing: those the last accepted token
+// does not see, since a cache holds one text. libllama writes such a cell before any mask shows it. Values are kept
+// finite, so that hidden cells add nothing.
+class StreamLevels final : public HeadsLevels {
+  public:
+    // attention: of the context that the states come from; must outlive this.
+    StreamLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, const AttentionTap& attention);
+
+    // Cells before this one are left alone, too: for whoever decodes further than the tokens that are seen.
+    void keep_free(int64_t cells) { first_place_ = cells; }
+
+    // The same below every node: one row.
+    std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
+
+  private:
+    // Over the first `cells` cells.
+    struct Pass {
+        HeadsGraph graph;
+        int64_t cells;
+        ggml_tensor *states, *positions, *places, *mask;
+    };
+
+    void begin_step(const DraftInput& input) override;
+    void check_device() const;
+    // Cells for the streams, which saw_ does not name. Returns how many cells a pass covers.
+    int64_t choose_places();
+    void set_inputs(const DraftInput& input);
+    std::unique_ptr<Pass> build(int64_t cells) const;
+    ggml_tensor* layer(Pass& pass, size_t number, ggml_tensor* x) const;
+    ggml_tensor* attention(Pass& pass, size_t number, ggml_tensor* x) const;
+    ggml_tensor* feed_forward(ggml_context* c, const StreamLayer& layer, ggml_tensor* x) const;
+    ggml_tensor* normed(ggml_context* c, ggml_tensor* x, ggml_tensor* weight) const;
+
+    const AttentionTap& attention_;
+    std::unique_ptr<TokenEmbeddings> embeddings_;  // where the root is read
+    std::unique_ptr<Pass> pass_;
+    int64_t first_place_ = 0;
+    std::vector<char> seen_;         // [cells of the cache], by the last accepted token
+    std::vector<int64_t> places_;    // [depth]
+    std::vector<float> states_;      // [depth][h]
+    std::vector<ggml_fp16_t> mask_;  // [depth][cells of the pass]
+    std::span<const float> output_;  // [depth][output_rows]
+};
+
+}  // namespace medusa

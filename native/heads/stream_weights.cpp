@@ -1,0 +1,215 @@
+#include "heads/stream_weights.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/quantize.h"
+#include "heads/expected_tensor.h"
+#include "kernels/buffer_type.h"
+
+namespace medusa {
+namespace {
+
+// Whose layers are built here: norm, attention, norm, gated SiLU.
+constexpr const char* architectures[] = {"llama", "qwen2", "qwen3"};
+
+constexpr const char* known_parts[] = {
+    "attn_norm.weight", "attn_q.weight",   "attn_q.bias",        "attn_k.weight",      "attn_k.bias",
+    "attn_v.weight",    "attn_v.bias",     "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight",
+    "attn_output.bias", "ffn_norm.weight", "ffn_gate.weight",    "ffn_up.weight",      "ffn_down.weight"};
+
+constexpr float largest_half = 65504.0f;
+constexpr size_t width_step = 32;
+
+template <typename Range>
+bool holds(const Range& range, const std::string& value) {
+    return std::find(std::begin(range), std::end(range), value) != std::end(range);
+}
+
+std::string block(int number, const std::string& rest) {
+    return "blk." + std::to_string(number) + "." + rest;
+}
+
+}  // namespace
+
+StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, const HeadsMetadata& metadata,
+                             ggml_backend_dev_t device)
+    : model_(model), file_(file), params_(metadata.streams), device_(device), base_(model.tensors()) {
+    const int64_t h = model.embedding_size();
+    find_layers();
+    find_output_norm();
+    embeddings_ = numbers(stream_embedding, {h, metadata.head_count});
+    if (params_.root) root_scale_ = numbers(stream_root_scale, {h});
+    if (params_.rank > 0) load_adapters();
+}
+
+void StreamWeights::load_adapters() {
+    const auto context = [&] {
+        return ggml_init({8 * layers_.size() * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
+    };
+    context_.reset(context());
+    packed_context_.reset(context());
+    for (int layer = 0; layer < params_.layers; ++layer) declare_adapters(layer);
+    const auto place = [&](ggml_context* tensors, ggml_backend_buffer_type_t type) {
+        if (!ggml_get_first_tensor(tensors)) return ggml_backend_buffer_ptr();
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(tensors, type));
+        if (!buffer) {
+            throw OutOfMemory("no memory for the adapters of " + file_.path() + " on " +
+                              ggml_backend_dev_name(device_) + ": lower -ngl");
+        }
+        return buffer;
+    };
+    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
+    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
+    for (const auto& [tensor, bytes] : uploads_) ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
+    uploads_.clear();
+}
+
+void StreamWeights::find_layers() {
+    const std::string architecture = model_.architecture();
+    if (!holds(architectures, architecture)) {
+        throw Error(file_.path() + ": streams run through layers of llama, qwen2 and qwen3 models, not of " +
+                    architecture + ": run with --no-spec");
+    }
+    const int layers = model_.layer_count();
+    if (params_.first_layer + params_.layers != layers) {
+        throw Error(file_.path() + ": streams of layers " + std::to_string(params_.first_layer) + " to " +
+                    std::to_string(params_.first_layer + params_.layers - 1) + ", this base has " +
+                    std::to_string(layers) + " layers: these heads are for another base");
+    }
+    if (base_.empty()) {
+        throw Error(file_.path() + ": streams need the base's own weights, which this build of llama.cpp does not " +
+                    "show: run with --no-spec");
+    }
+    for (int number = params_.first_layer; number < layers; ++number) {
+        check_names(number);
+        layers_.push_back(layer_of_base(number));
+    }
+}
+
+// A tensor that is not read would mean a layer that computes something else.
+void StreamWeights::check_names(int number) const {
+    const std::string prefix = block(number, "");
+    for (const auto& [name, tensor] : base_) {
+        if (name.starts_with(prefix) && !holds(known_parts, name.substr(prefix.size()))) {
+            throw Error(model_.path() + ": streams cannot run through layers with a tensor " + name +
+                        ": run with --no-spec");
+        }
+    }
+}
+
+ggml_tensor* StreamWeights::base_tensor(const std::string& name, bool wanted) const {
+    const auto found = std::find_if(base_.begin(), base_.end(), [&](const auto& item) { return item.first == name; });
+    if (found != base_.end()) return found->second;
+    if (!wanted) return nullptr;
+    throw Error(model_.path() + ": streams need a tensor " + name + ", which this base lacks: run with --no-spec");
+}
+
+Linear StreamWeights::base_matrix(int number, const std::string& name) const {
+    return {base_tensor(block(number, name + ".weight"), true), base_tensor(block(number, name + ".bias"), false)};
+}
+
+StreamLayer StreamWeights::layer_of_base(int number) const {
+    StreamLayer out;
+    out.attention_norm = base_tensor(block(number, "attn_norm.weight"), true);
+    out.feed_forward_norm = base_tensor(block(number, "ffn_norm.weight"), true);
+    out.query_norm = base_tensor(block(number, "attn_q_norm.weight"), false);
+    out.key_norm = base_tensor(block(number, "attn_k_norm.weight"), false);
+    out.query = base_matrix(number, "attn_q");
+    out.key = base_matrix(number, "attn_k");
+    out.value = base_matrix(number, "attn_v");
+    out.output = base_matrix(number, "attn_output");
+    out.gate = base_matrix(number, "ffn_gate");
+    out.up = base_matrix(number, "ffn_up");
+    out.down = base_matrix(number, "ffn_down");
+    return out;
+}
+
+void StreamWeights::find_output_norm() {
+    output_norm_ = base_tensor("output_norm.weight", true);
+    const std::string key = model_.architecture() + ".attention.layer_norm_rms_epsilon";
+    const auto eps = model_.file().get_f32(key.c_str());
+    if (!eps) throw Error(model_.path() + ": it has no " + key + ": run with --no-spec");
+    norm_eps_ = *eps;
+}
+
+std::vector<float> StreamWeights::numbers(const std::string& name, const std::vector<int64_t>& shape) const {
+    const TensorInfo& info = expect_tensor(file_, name, shape);
+    if (info.type != GGML_TYPE_F32 && !ggml_get_type_traits(info.type)->to_float) {
+        throw Error(file_.path() + ": tensor " + name + " has type " + ggml_type_name(info.type) +
+                    ", which cannot be read: train the streams again");
+    }
+    std::vector<char> bytes(info.size);
+    file_.read(info, 0, info.size, bytes.data());
+    int64_t count = 1;
+    for (const int64_t n : shape) count *= n;
+    std::vector<float> out(static_cast<size_t>(count));
+    to_floats(info.type, bytes.data(), out);
+    if (!std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) {
+        throw Error(file_.path() + ": tensor " + name + " holds values that are no numbers: train the streams again");
+    }
+    return out;
+}
+
+void StreamWeights::declare_adapters(int layer) {
+    StreamLayer& target = layers_[static_cast<size_t>(layer)];
+    target.query_key_value = declare_adapter(layer, {"attn_q", "attn_k", "attn_v"});
+    target.to_output = declare_adapter(layer, {"attn_output"});
+    target.gate_up = declare_adapter(layer, {"ffn_gate", "ffn_up"});
+    target.to_down = declare_adapter(layer, {"ffn_down"});
+}
+
+// The factors of all in two matrices: a's one below the other, b's along the diagonal, times alpha / rank, and zeros up
+// to a width that the kernels take. One product with some zeros is quicker than several small ones.
+Adapter StreamWeights::declare_adapter(int layer, const std::vector<std::string>& matrices) {
+    const auto rank = static_cast<size_t>(params_.rank);
+    const size_t width = (rank * matrices.size() + width_step - 1) / width_step * width_step;
+    const float scale = params_.alpha / static_cast<float>(params_.rank);
+    std::vector<float> all_a, all_b;
+    int64_t inputs = 0;
+    for (size_t i = 0; i < matrices.size(); ++i) {
+        const ggml_tensor* weight = base_matrix(params_.first_layer + layer, matrices[i]).weight;
+        inputs = weight->ne[0];
+        const auto a = numbers(stream_adapter(layer, matrices[i], "lora_a"), {inputs, params_.rank});
+        const auto b = numbers(stream_adapter(layer, matrices[i], "lora_b"), {params_.rank, weight->ne[1]});
+        all_a.insert(all_a.end(), a.begin(), a.end());
+        const size_t first = all_b.size();
+        all_b.resize(first + static_cast<size_t>(weight->ne[1]) * width);
+        for (size_t at = 0; at < b.size(); ++at) {
+            all_b[first + at / rank * width + i * rank + at % rank] = scale * b[at];
+        }
+    }
+    all_a.resize(static_cast<size_t>(inputs) * width);
+    const auto name = [&](const char* part) { return stream_adapter(layer, matrices.front(), part); };
+    return {declare(name("lora_a"), all_a, inputs), declare(name("lora_b"), all_b, static_cast<int64_t>(width))};
+}
+
+// In 8 bits where the kernels take them, which halves what a draft reads of them.
+ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<float>& values, int64_t columns) {
+    for (const float value : values) {
+        if (!(std::abs(value) <= largest_half)) {
+            throw Error(file_.path() + ": tensor " + name +
+                        " holds values that are too large: train the streams again");
+        }
+    }
+    const int64_t rows = static_cast<int64_t>(values.size()) / columns;
+    const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool packed = on_cpu && model_.repacks() && kernels::serves(GGML_TYPE_Q8_0, columns, rows);
+    const ggml_type type = packed ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
+    ggml_set_name(tensor, name.c_str());
+    uploads_.push_back({tensor, quantize_rows(ggml_type_name(type), values, columns)});
+    return tensor;
+}
+
+std::span<const float> StreamWeights::embedding(int stream) const {
+    const auto h = static_cast<size_t>(model_.embedding_size());
+    return std::span(embeddings_).subspan(static_cast<size_t>(stream) * h, h);
+}
+
+uint64_t StreamWeights::size_bytes() const {
+    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
+    return size(buffer_) + size(packed_buffer_) + (embeddings_.size() + root_scale_.size()) * sizeof(float);
+}
+
+}  // namespace medusa

@@ -1,0 +1,91 @@
+"""The command line of `medusa serve`: what is refused before a model is loaded, warnings, and defaults of requests."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from command_line import invoke
+from server_fakes import FakeModel
+
+from medusa_cli.server import serve as life
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the command would have run. model: what it was opened with."""
+    found = SimpleNamespace(model=None, server=None)
+
+    class Model(FakeModel):
+        def __init__(self, model: str, **options: Any) -> None:
+            super().__init__(name=model)
+            found.model = options
+
+        def __enter__(self) -> Model:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+    def run(server: life.UvicornServer, bound: socket.socket) -> None:
+        found.server = server.served
+
+    monkeypatch.setattr("medusa_cli.api.model.Model", Model)
+    monkeypatch.setattr(life, "run", run)
+    return found
+
+
+def test_what_is_said_at_the_start(started: SimpleNamespace) -> None:
+    code, out, errors = invoke("serve", "demo", "--port", "0")
+    assert (code, out) == (0, "")
+    assert errors.startswith("demo at http://127.0.0.1:")
+    assert len(errors.splitlines()) == 1
+
+
+def test_another_host_without_a_key_warns(started: SimpleNamespace) -> None:
+    code, _, errors = invoke("serve", "demo", "--host", "0.0.0.0", "--port", "0")
+    assert code == 0
+    assert errors.startswith("WARNING: 0.0.0.0 can be reached from other machines")
+    assert "WARNING" not in invoke("serve", "demo", "--host", "0.0.0.0", "--port", "0", "--api-key", "k")[2]
+
+
+def test_options_are_defaults_of_requests(started: SimpleNamespace) -> None:
+    options = ("--temp", "0.2", "--top-k", "7", "-n", "50", "--stop", "END", "--logit-bias", "5=-1", "-s", "3")
+    assert invoke("serve", "demo", "--port", "0", *options, "--no-spec", "-c", "512")[0] == 0
+    assert started.server.defaults == {
+        "temperature": 0.2, "top_k": 7, "max_tokens": 50, "stop": ["END"], "logit_bias": {5: -1.0}, "seed": 3,
+    }  # fmt: skip
+    assert started.model["repeatable"] is True
+    assert (started.model["no_spec"], started.model["ctx_size"]) == (True, 512)
+    assert invoke("serve", "demo", "--port", "0")[0] == 0
+    assert started.server.defaults == {"temperature": 0.7}
+
+
+@pytest.mark.parametrize("key", ["", " ", " k", "a\nb"])
+def test_keys_that_nobody_can_send(started: SimpleNamespace, key: str) -> None:
+    code, _, errors = invoke("serve", "demo", "--port", "0", "--api-key", key)
+    assert code == 2
+    assert "--api-key" in errors
+    assert started.model is None
+
+
+def test_a_port_that_is_taken(started: SimpleNamespace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, _, errors = invoke("serve", "demo", "--port", port)
+    assert code == 1
+    assert errors.startswith(f"error: cannot listen on 127.0.0.1, port {port}: ")
+    assert started.model is None
+
+
+def test_the_extra_is_missing(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, _, errors = invoke("serve", "demo")
+    assert (code, errors) == (1, "error: uvicorn is missing: pip install 'medusa-cli[serve]'\n")
+
+
+def test_options_that_contradict_each_other(started: SimpleNamespace) -> None:
+    assert invoke("serve", "demo", "--accept", "greedy", "--temp", "1")[0] == 2

@@ -1,0 +1,122 @@
+"""A model that is none, for tests of the server: its tokens are characters, its answers are scripted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from medusa_cli.api.answer import Answer, Piece, TokenChance
+from medusa_cli.server.engine import OnPieces, Options
+from medusa_cli.support.errors import MedusaError
+
+TEMPLATE = "<tool_call> {{ tools }} {{ messages }}"
+STEP = 3
+"""Characters of a step, all but the first of them drafted."""
+
+
+def echo(prompt: str, options: Options) -> str:
+    """The default script: says what it was asked."""
+    return f"You said: {prompt}"
+
+
+@dataclass
+class FakeModel:
+    """script: prompt and options -> answer. delay: seconds of each step. gate: steps wait while it is not set."""
+
+    script: Callable[[str, Options], str] = echo
+    delay: float = 0.0
+    name: str = "fake"
+    n_ctx: int = 4096
+    n_vocab: int = 0x110000
+    chat_template: str | None = TEMPLATE
+    session_bytes: int = 100
+    gate: threading.Event = field(default_factory=threading.Event)
+    sessions: list[FakeSession] = field(default_factory=list)
+    asked: list[tuple[str, Options]] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self.own_session = self.session()
+
+    def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+        self.tools.append(tools)
+        if raw:
+            if not prompt:
+                raise MedusaError("the prompt is empty: give some text")
+            return [ord(one) for one in prompt]
+        return [ord(one) for one in "".join(f"<{message['role']}>{message['content']}" for message in prompt)]
+
+    def token_bytes(self, token: int) -> bytes:
+        return chr(token).encode("utf-8", "replace")
+
+    def session(self) -> FakeSession:
+        self.sessions.append(FakeSession(self))
+        return self.sessions[-1]
+
+
+@dataclass(eq=False)
+class FakeSession:
+    model: FakeModel
+    cached_tokens: list[int] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return self.model.session_bytes
+
+    def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
+        return FakeJob(self, list(asked), dict(options))
+
+
+@dataclass(eq=False)
+class FakeJob:
+    session: FakeSession
+    prompt: list[int]
+    options: Options
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def run(self, on_pieces: OnPieces | None = None) -> Answer:
+        model, prompt = self.session.model, "".join(map(chr, self.prompt))
+        model.asked.append((prompt, self.options))
+        text = model.script(prompt, self.options)
+        text, reason = _stopped(text, self.options)
+        done: list[Piece] = []
+        for at in range(0, len(text), STEP):
+            while not model.gate.wait(0.01) and not self.cancelled:
+                pass
+            if self.cancelled:
+                reason = "cancelled"
+                break
+            time.sleep(model.delay)
+            model.steps += 1
+            pieces = [self._piece(one, index > 0) for index, one in enumerate(text[at : at + STEP])]
+            done += pieces
+            if on_pieces is not None:
+                on_pieces(pieces)
+        common = len(self.session.cached_tokens) if self.prompt[:1] == self.session.cached_tokens[:1] else 0
+        tokens = [piece.token for piece in done if piece.token is not None]
+        self.session.cached_tokens = [*self.prompt, *tokens]
+        said, stats = "".join(piece.text for piece in done), {"tokens_per_step": 1.5, "tokens_per_second": 100.0}
+        return Answer(said, tokens, reason, 7, len(self.prompt), min(common, len(self.prompt)), stats, done)
+
+    def _piece(self, text: str, drafted: bool) -> Piece:
+        most = self.options.get("logprobs")
+        if most is None:
+            return Piece(text, ord(text), drafted)
+        top = tuple(TokenChance(ord(text) + rank, -0.5 - rank) for rank in range(most))
+        return Piece(text, ord(text), drafted, -0.5, top)
+
+
+def _stopped(text: str, options: Options) -> tuple[str, str]:
+    stops: Sequence[str] = options.get("stop") or ()
+    at = min((found for stop in stops if (found := text.find(stop)) >= 0), default=-1)
+    text, reason = (text, "eos") if at < 0 else (text[:at], "stop")
+    most = options.get("max_tokens", -1)
+    return (text, reason) if not 0 <= most < len(text) else (text[:most], "length")
