@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/buffer_type.h"
+#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "llama.h"
 #include "llama/backend.h"
