@@ -79,8 +79,8 @@ def main() -> None:
 
 def compare(options: Any, base: Any, folder: Path, interrupt: Any, arguments: argparse.Namespace) -> None:
     from medusa_cli import native
-    from medusa_cli.training.phases import collect, fitting, joint, planning, prepare
     from medusa_cli.training.heads.torch_setup import pick_device
+    from medusa_cli.training.phases import collect, fitting, joint, planning, prepare
     from medusa_cli.training.phases.setup import Setup
     from medusa_cli.training.text.corpus import Corpus
     from medusa_cli.training.text.dataset import examples_of
@@ -157,8 +157,8 @@ class Evaluation:
 
         from medusa_cli.decoding import tree_search
         from medusa_cli.training.backbone.layers import plain
-        from medusa_cli.training.backbone.quality import Distance
         from medusa_cli.training.backbone.loss import compare as compare_rows
+        from medusa_cli.training.backbone.quality import Distance
         from medusa_cli.training.heads.ranking import rank_texts
         from medusa_cli.training.heads.rows import PickedRows, TextRows
 

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from common import fixed_text
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.draft_heads import Block, DraftHeads, write_heads
@@ -23,7 +24,6 @@ from medusa_cli.converters.heads.stream_heads import StreamHeads
 from rich.console import Console
 from rich.table import Table
 
-from common import fixed_text
 from medusa_cli import native
 from medusa_cli.models import references
 

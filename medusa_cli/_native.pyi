@@ -834,16 +834,21 @@ class testing:
     def kernel_attention(
         isa: str,
         q: NDArray[np.float32],
-        k: NDArray[np.uint16],
-        v: NDArray[np.uint16],
+        k: NDArray[np.uint8],
+        v: NDArray[np.uint8],
+        key_type: str,
+        value_type: str,
         mask: NDArray[np.uint16],
+        sinks: NDArray[np.float32],
         scale: float,
+        cap: float,
         threads: int,
+        shares_cells: bool,
+        batch: int,
     ) -> NDArray[np.float32]:
-        """q [tokens, heads, size]; k, v [cells, key heads, size] and mask [tokens, cells] as bits of half floats.
-
-        Returns [tokens, heads * value size]. The rows are cut into shares for `threads` threads, run in turn.
-        """
+        """q [tokens, heads, size], k and v as the bytes of a cache ("f16", "q8_0", "q4_0") [cells, key heads, bytes],
+        mask [tokens, cells] as half bits, sinks [heads] or [0] -> [tokens, heads * value size]. The threads share out
+        the cells, or the rows, of which `batch` are worked on together."""
     @staticmethod
     def kernel_product(
         isa: str, type: str, weights: bytes, columns: int, x: NDArray[np.float32]

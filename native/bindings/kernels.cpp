@@ -15,6 +15,7 @@ using kernels::Kernels;
 template <typename T>
 using Tensor3 = nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using HalfMatrix = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 const Kernels& kernels_named(const std::string& name) {
@@ -71,29 +72,72 @@ nb::object kernel_product(const std::string& isa, const std::string& type_name, 
                              static_cast<size_t>(rows));
 }
 
-// q [tokens, heads, size], k and v [cells, key heads, size] and mask [tokens, cells] as half bits -> [tokens, heads,
-// size], by `threads` shares in turn.
-nb::object kernel_attention(const std::string& isa, const Tensor3<float>& q, const Tensor3<uint16_t>& k,
-                            const Tensor3<uint16_t>& v, const HalfMatrix& mask, float scale, int threads) {
+kernels::CellType cell_type_of(const std::string& name) {
+    if (name == "f16") return kernels::CellType::f16;
+    if (name == "q8_0") return kernels::CellType::q8_0;
+    if (name == "q4_0") return kernels::CellType::q4_0;
+    throw Error("no cache of type '" + name + "'");
+}
+
+size_t cell_bytes(kernels::CellType type, int64_t size) {
+    if (type == kernels::CellType::f16) return static_cast<size_t>(size) * 2;
+    return static_cast<size_t>(size / kernels::quantized_block) * (type == kernels::CellType::q8_0 ? 34 : 18);
+}
+
+// A cache [cells, key heads, bytes of one].
+struct Cache {
+    Tensor3<uint8_t> bytes;
+    kernels::CellType type;
+
+    int64_t size() const {
+        const auto n = static_cast<int64_t>(bytes.shape(2));
+        if (type == kernels::CellType::f16) return n / 2;
+        return n / (type == kernels::CellType::q8_0 ? 34 : 18) * kernels::quantized_block;
+    }
+    const char* data() const { return reinterpret_cast<const char*>(bytes.data()); }
+};
+
+// q [tokens, heads, size], caches and mask [tokens, cells] as half bits, sinks [heads] or [0] -> [tokens, heads, size].
+// The threads take their turns: with `shares_cells` in each phase, else with rows of their own, `batch` at a time.
+nb::object kernel_attention(const std::string& isa, const Tensor3<float>& q, const Tensor3<uint8_t>& k,
+                            const Tensor3<uint8_t>& v, const std::string& key_type, const std::string& value_type,
+                            const HalfMatrix& mask, const Vector& sinks, float scale, float cap, int threads,
+                            bool shares_cells, int64_t batch) {
     const Kernels& chosen = kernels_named(isa);
     if (!chosen.attend) throw Error("no attention kernel");
+    const Cache keys{k, cell_type_of(key_type)}, values{v, cell_type_of(value_type)};
     kernels::Attention a{};
-    const auto halves = [](const auto& array) { return reinterpret_cast<const char*>(array.data()); };
     a.tokens = q.shape(0), a.heads = q.shape(1), a.key_size = q.shape(2);
-    a.cells = k.shape(0), a.key_heads = k.shape(1), a.value_size = v.shape(2);
-    a.q = halves(q), a.q_head = a.key_size * 4, a.q_token = a.heads * a.q_head;
-    a.k = halves(k), a.k_head = a.key_size * 2, a.k_cell = a.key_heads * a.k_head;
-    a.v = halves(v), a.v_head = a.value_size * 2, a.v_cell = a.key_heads * a.v_head;
-    a.mask = halves(mask), a.mask_token = a.cells * 2;
-    a.scale = scale;
-    if (!kernels::attention_fits(a.key_size, a.value_size, a.cells)) throw Error("sizes that the kernel does not take");
-    const size_t size = kernels::attention_scratch(a.key_size, a.value_size, a.cells);
+    a.cells = k.shape(0), a.key_heads = k.shape(1), a.value_size = values.size();
+    a.key_type = keys.type, a.value_type = values.type;
+    a.q = reinterpret_cast<const char*>(q.data()), a.q_head = a.key_size * 4, a.q_token = a.heads * a.q_head;
+    a.k = keys.data(), a.k_head = cell_bytes(a.key_type, a.key_size), a.k_cell = a.key_heads * a.k_head;
+    a.v = values.data(), a.v_head = cell_bytes(a.value_type, a.value_size), a.v_cell = a.key_heads * a.v_head;
+    a.mask = reinterpret_cast<const char*>(mask.data()), a.mask_token = a.cells * 2;
+    a.sinks = sinks.shape(0) > 0 ? sinks.data() : nullptr;
+    a.scale = scale, a.cap = cap;
+    if (!kernels::attention_fits(a.key_type, a.key_size) || !kernels::attention_fits(a.value_type, a.value_size) ||
+        keys.size() != a.key_size || a.cells % kernels::attention_lanes != 0) {
+        throw Error("sizes that the kernel does not take");
+    }
     Guarded out(sizeof(float) * a.rows() * a.value_size);
     a.out = reinterpret_cast<float*>(out.data());
-    for (int thread = 0; thread < threads; ++thread) {
-        Guarded scratch(size);
-        chosen.attend(a, a.rows() * thread / threads, a.rows() * (thread + 1) / threads, scratch.data());
-        if (!scratch.intact() || !out.intact()) throw Error("a kernel wrote outside its buffer");
+    const auto attend = [&](int64_t first, int64_t last, int parts) {
+        for (int64_t begin = first; begin < last; begin += batch) {
+            const int64_t end = std::min(begin + batch, last);
+            Guarded scratch(kernels::attention_scratch(a, end - begin, parts));
+            for (int phase = 0; phase < kernels::attention_phases; ++phase) {
+                for (int part = 0; part < parts; ++part) {
+                    chosen.attend(a, {begin, end, part, parts, scratch.data()}, phase);
+                }
+            }
+            if (!scratch.intact() || !out.intact()) throw Error("a kernel wrote outside its buffer");
+        }
+    };
+    if (shares_cells) {
+        attend(0, a.rows(), threads);
+    } else {
+        for (int i = 0; i < threads; ++i) attend(a.rows() * i / threads, a.rows() * (i + 1) / threads, 1);
     }
     return new_matrix<float>(a.out, a.tokens, a.heads * a.value_size);
 }
@@ -115,7 +159,8 @@ void bind_kernels(nb::module_& m) {
         }
         return names;
     });
-    m.def("kernel_attention", &kernel_attention, "isa"_a, "q"_a, "k"_a, "v"_a, "mask"_a, "scale"_a, "threads"_a);
+    m.def("kernel_attention", &kernel_attention, "isa"_a, "q"_a, "k"_a, "v"_a, "key_type"_a, "value_type"_a, "mask"_a,
+          "sinks"_a, "scale"_a, "cap"_a, "threads"_a, "shares_cells"_a, "batch"_a);
 }
 
 }  // namespace medusa

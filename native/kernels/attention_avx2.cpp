@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/attention.h"
+#include "kernels/attention_layout.h"
 #include "kernels/format.h"
 
 namespace medusa::kernels {
@@ -35,6 +35,16 @@ inline __m128 sum_each(const __m256 (&low)[together], const __m256 (&high)[toget
     return _mm_add_ps(halves_of(quarters(low)), halves_of(quarters(high)));
 }
 
+inline __m256 signed_bytes(__m128i x) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
+}
+
+inline __m256 scale_at(const char* block) {
+    uint16_t bits;
+    std::memcpy(&bits, block, sizeof(bits));
+    return _mm256_set1_ps(_cvtsh_ss(bits));
+}
+
 inline __m256 exp_of(__m256 x) {
     using namespace exponential;
     const __m256 n =
@@ -50,106 +60,160 @@ inline __m256 exp_of(__m256 x) {
     return _mm256_andnot_ps(tiny, odd);
 }
 
-struct Rows : Tile {
-    using Tile::Tile;
+inline __m256 tanh_of(__m256 x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1);
+    const __m256 e = exp_of(_mm256_mul_ps(_mm256_set1_ps(-2), _mm256_andnot_ps(sign, x)));
+    const __m256 size = _mm256_div_ps(_mm256_sub_ps(one, e), _mm256_add_ps(one, e));
+    return _mm256_or_ps(_mm256_andnot_ps(sign, size), _mm256_and_ps(sign, x));
+}
 
-    Sight sees(int64_t cell) const {
-        if (!a.mask) return Sight::all;
+inline __m256d rounded(__m128 weights) {
+    const __m256d grid = _mm256_set1_pd(weight_grid);
+    return _mm256_sub_pd(_mm256_add_pd(_mm256_cvtps_pd(weights), grid), grid);
+}
+
+struct Avx2 {
+    // Which of 16 cells the mask leaves visible, as bits.
+    static unsigned visible(const char* mask) {
         const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
-        int none = -1, some = 0;  // two bits a cell: hidden from all rows, from some
-        for (int r = 0; r < n; ++r) {
-            const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask[r] + 2 * cell));
-            const int hidden = _mm256_movemask_epi8(_mm256_cmpeq_epi16(m, infinite));
-            none &= hidden, some |= hidden;
+        const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask));
+        const __m256i hidden = _mm256_cmpeq_epi16(m, infinite);
+        const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(hidden), _mm256_extracti128_si256(hidden, 1));
+        return static_cast<unsigned>(_mm_movemask_epi8(bytes)) ^ 0xFFFF;
+    }
+
+    static void unpack(CellType type, const char* from, float* to, int64_t size) {
+        if (type == CellType::f16) {
+            for (int64_t d = 0; d < size; d += 8) _mm256_storeu_ps(to + d, halves(from + 2 * d));
+            return;
         }
-        return some == 0 ? Sight::all : none == -1 ? Sight::none : Sight::some;
+        for (int64_t d = 0; d < size; d += quantized_block) {
+            const __m256 scale = scale_at(from);
+            const auto* bytes = reinterpret_cast<const __m128i*>(from + 2);
+            const __m128i first = _mm_loadu_si128(bytes), nibble = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+            __m128i low, high;
+            if (type == CellType::q8_0) {
+                low = first, high = _mm_loadu_si128(bytes + 1), from += 34;
+            } else {
+                low = _mm_sub_epi8(_mm_and_si128(first, nibble), eight);
+                high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(first, 4), nibble), eight), from += 18;
+            }
+            _mm256_storeu_ps(to + d, _mm256_mul_ps(scale, signed_bytes(low)));
+            _mm256_storeu_ps(to + d + 8, _mm256_mul_ps(scale, signed_bytes(_mm_srli_si128(low, 8))));
+            _mm256_storeu_ps(to + d + 16, _mm256_mul_ps(scale, signed_bytes(high)));
+            _mm256_storeu_ps(to + d + 24, _mm256_mul_ps(scale, signed_bytes(_mm_srli_si128(high, 8))));
+        }
     }
 
     // Products of one row with `together` of the keys.
-    __m128 products_of(const float* x, const float* key) const {
+    static __m128 products_of(const float* x, const float* keys, int64_t size) {
         __m256 low[together], high[together];
         for (int c = 0; c < together; ++c) low[c] = high[c] = _mm256_setzero_ps();
-        for (int64_t d = 0; d < a.key_size; d += lanes) {
+        for (int64_t d = 0; d < size; d += lanes) {
             const __m256 x0 = _mm256_loadu_ps(x + d), x1 = _mm256_loadu_ps(x + d + 8);
 #pragma GCC unroll 4
             for (int c = 0; c < together; ++c) {
-                low[c] = _mm256_fmadd_ps(x0, _mm256_loadu_ps(key + c * a.key_size + d), low[c]);
-                high[c] = _mm256_fmadd_ps(x1, _mm256_loadu_ps(key + c * a.key_size + d + 8), high[c]);
+                low[c] = _mm256_fmadd_ps(x0, _mm256_loadu_ps(keys + c * size + d), low[c]);
+                high[c] = _mm256_fmadd_ps(x1, _mm256_loadu_ps(keys + c * size + d + 8), high[c]);
             }
         }
         return sum_each(low, high);
     }
 
-    void score(int64_t cell) {
-        const __m256 infinite = _mm256_set1_ps(-INFINITY), scale = _mm256_set1_ps(a.scale);
-        for (int c = 0; c < lanes; ++c) {
-            const char* key = k + (cell + c) * a.k_cell;
-            for (int64_t d = 0; d < a.key_size; d += 8) {
-                _mm256_storeu_ps(keys + c * a.key_size + d, halves(key + 2 * d));
-            }
-        }
-        for (int r = 0; r < n; ++r) {
-            for (int c = 0; c < lanes; c += 8) {
-                const __m256 add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : _mm256_setzero_ps();
-                const __m256 product = _mm256_set_m128(products_of(q[r], keys + (c + together) * a.key_size),
-                                                       products_of(q[r], keys + c * a.key_size));
-                const __m256 s = _mm256_fmadd_ps(product, scale, add);
-                const __m256 hidden = _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ);
-                _mm256_storeu_ps(scores + r * stride + cell + c, _mm256_blendv_ps(s, add, hidden));
+    // Products of some rows with 16 keys.
+    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
+        for (int64_t r = 0; r < rows; ++r) {
+            for (int c = 0; c < lanes; c += together) {
+                _mm_storeu_ps(to + r * lanes + c, products_of(q[r], keys + c * size, size));
             }
         }
     }
 
-    // Scores of one row become weights; their sum.
-    double normalise(float* row) const {
-        __m256 top = _mm256_set1_ps(-INFINITY);
-        for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (seen[cell / lanes] != Sight::none) top = _mm256_max_ps(_mm256_loadu_ps(row + cell), top);
+    // Products with 16 keys become scores.
+    static void finish(float* at, const char* mask, float scale, float cap) {
+        const __m256 infinite = _mm256_set1_ps(-INFINITY), factor = _mm256_set1_ps(scale);
+        for (int c = 0; c < lanes; c += 8) {
+            const __m256 add = mask ? halves(mask + 2 * c) : _mm256_setzero_ps(), x = _mm256_loadu_ps(at + c);
+            const __m256 score = cap != 0 ? _mm256_fmadd_ps(_mm256_set1_ps(cap), tanh_of(_mm256_mul_ps(x, factor)), add)
+                                          : _mm256_fmadd_ps(x, factor, add);
+            _mm256_storeu_ps(at + c, _mm256_blendv_ps(score, add, _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ)));
         }
-        float each_top[8];
-        _mm256_storeu_ps(each_top, top);
-        const float largest = *std::max_element(each_top, each_top + 8);
+    }
+
+    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+        for (int64_t d = 0; d < size; d += lanes) {
+            auto* at = reinterpret_cast<__m256i*>(most + d);
+            __m256i all = _mm256_loadu_si256(at);
+            for (int c = 0; c < count; ++c) {
+                const auto* from = reinterpret_cast<const __m256i*>(values + static_cast<size_t>(c) * stride + 2 * d);
+                all = _mm256_max_epu16(all, _mm256_and_si256(_mm256_loadu_si256(from), _mm256_set1_epi16(0x7FFF)));
+            }
+            _mm256_storeu_si256(at, all);
+        }
+    }
+
+    static float largest(const float* scores, int64_t blocks, int64_t stride) {
+        __m256 top = _mm256_set1_ps(-INFINITY);
+        for (int64_t i = 0; i < blocks; ++i, scores += stride) {
+            top = _mm256_max_ps(_mm256_max_ps(_mm256_loadu_ps(scores), _mm256_loadu_ps(scores + 8)), top);
+        }
+        float each[8];
+        _mm256_storeu_ps(each, top);
+        return *std::max_element(each, each + 8);
+    }
+
+    // Scores become weights; their sum.
+    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
         if (largest == -INFINITY) {
-            std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
+            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
             return 0;
         }
         __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
-        for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (seen[cell / lanes] == Sight::none) continue;
-            const __m256 p = exp_of(_mm256_sub_ps(_mm256_loadu_ps(row + cell), _mm256_set1_ps(largest)));
-            _mm256_storeu_ps(row + cell, p);
-            low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(p)));
-            high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(p, 1)));
+        for (int64_t i = 0; i < 2 * blocks; ++i) {
+            float* at = scores + i / 2 * stride + i % 2 * 8;
+            const __m256 p = exp_of(_mm256_sub_ps(_mm256_loadu_ps(at), _mm256_set1_ps(largest)));
+            _mm256_storeu_ps(at, p);
+            low = _mm256_add_pd(low, rounded(_mm256_castps256_ps128(p)));
+            high = _mm256_add_pd(high, rounded(_mm256_extractf128_ps(p, 1)));
         }
-        double each[8], all = 0;
-        _mm256_storeu_pd(each, low);
-        _mm256_storeu_pd(each + 4, high);
-        for (const double one : each) all += one;
-        return all;
+        double each[4];
+        _mm256_storeu_pd(each, _mm256_add_pd(low, high));
+        return each[0] + each[1] + each[2] + each[3];
+    }
+
+    static double weight_of(float score) {
+        return _mm256_cvtsd_f64(rounded(_mm256_castps256_ps128(exp_of(_mm256_set1_ps(score)))));
     }
 
     // sums += weights x values of 16 cells.
     template <int rows>
-    void add_values(int64_t cell) {
-        for (int64_t d = 0; d < a.value_size; d += 8) {
-            __m256 acc[rows];
-            for (int r = 0; r < rows; ++r) acc[r] = _mm256_loadu_ps(sums + r * a.value_size + d);
+    static void add(float* sums, const float* weights, const float* x, int64_t size) {
+        constexpr int vectors = rows > 4 ? 1 : 2;
+        for (int64_t d = 0; d < size; d += 8 * vectors) {
+            __m256 acc[rows][vectors];
+            for (int r = 0; r < rows; ++r) {
+                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_loadu_ps(sums + r * size + d + 8 * i);
+            }
             for (int c = 0; c < lanes; ++c) {
-                const __m256 x = halves(v + (cell + c) * a.v_cell + 2 * d);
+                __m256 value[vectors];
+                for (int i = 0; i < vectors; ++i) value[i] = _mm256_loadu_ps(x + c * size + d + 8 * i);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; ++r) {
-                    acc[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(scores + r * stride + cell + c), x, acc[r]);
+                    const __m256 weight = _mm256_broadcast_ss(weights + r * lanes + c);
+                    for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_fmadd_ps(weight, value[i], acc[r][i]);
                 }
             }
-            for (int r = 0; r < rows; ++r) _mm256_storeu_ps(sums + r * a.value_size + d, acc[r]);
+            for (int r = 0; r < rows; ++r) {
+                for (int i = 0; i < vectors; ++i) _mm256_storeu_ps(sums + r * size + d + 8 * i, acc[r][i]);
+            }
         }
     }
 };
 
 }  // namespace
 
-void attend_avx2(const Attention& a, int64_t begin, int64_t end, void* scratch) {
-    attend_rows<Rows>(a, begin, end, scratch);
+void attend_avx2(const Attention& a, const AttentionShare& share, int phase) {
+    Part<Avx2>(a, share).run(phase);
 }
 
 }  // namespace medusa::kernels

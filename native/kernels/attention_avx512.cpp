@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/attention.h"
+#include "kernels/attention_layout.h"
 #include "kernels/format.h"
 
 namespace medusa::kernels {
@@ -13,24 +13,39 @@ namespace {
 
 #include "kernels/attention.inl"
 
-constexpr int together = 4;  // keys that are multiplied with a row at a time
+constexpr int together = 4;  // keys that are multiplied with some rows at a time
 
 inline __m512 halves(const char* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 
-// Lane i: the sum over the 16 numbers of row i.
-inline __m512 sum_each(const float* rows) {
-    __m512 quad[4];  // lane 4 * b + i of quad[k]: the sum of quarter b of row 4 * k + i
-    for (int k = 0; k < 4; ++k) {
-        __m512 x[4];
-        for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_ps(rows + (4 * k + i) * lanes);
-        const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
-        const __m512 q = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-        const __m512d pd = _mm512_castps_pd(p), qd = _mm512_castps_pd(q);
-        quad[k] =
-            _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pd, qd)), _mm512_castpd_ps(_mm512_unpackhi_pd(pd, qd)));
-    }
+inline __m512 signed_bytes(__m128i x) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+
+inline __m512 scale_at(const char* block) {
+    uint16_t bits;
+    std::memcpy(&bits, block, sizeof(bits));
+    return _mm512_set1_ps(_cvtsh_ss(bits));
+}
+
+// Else GCC loads a key again for each row.
+inline void keep_in_register([[maybe_unused]] __m512& x) {
+#if defined(__GNUC__)
+    __asm__("" : "+v"(x));
+#endif
+}
+
+// Element 4 * b + i: the sum of quarter b of x[i].
+inline __m512 quarters(const __m512 (&x)[together]) {
+    const __m512 p = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const __m512 q = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const __m512d pd = _mm512_castps_pd(p), qd = _mm512_castps_pd(q);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(pd, qd)), _mm512_castpd_ps(_mm512_unpackhi_pd(pd, qd)));
+}
+
+// Element 4 * k + i: the sum of the quarters of quad[k] that its elements i have.
+inline __m512 sum_quarters(const __m512 (&quad)[4]) {
     const auto pairs = [](__m512 x, __m512 y) {
         return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xDD));
     };
@@ -49,119 +64,199 @@ inline __m512 exp_of(__m512 x) {
     return _mm512_mask_mov_ps(_mm512_castsi512_ps(odd), tiny, _mm512_setzero_ps());
 }
 
-struct Rows : Tile {
-    using Tile::Tile;
+inline __m512 tanh_of(__m512 x) {
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1);
+    const __m512 e = exp_of(_mm512_mul_ps(_mm512_set1_ps(-2), _mm512_andnot_ps(sign, x)));
+    const __m512 size = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+    return _mm512_or_ps(_mm512_andnot_ps(sign, size), _mm512_and_ps(sign, x));
+}
 
-    Sight sees(int64_t cell) const {
-        if (!a.mask) return Sight::all;
+inline __m512d rounded(__m256 weights) {
+    const __m512d grid = _mm512_set1_pd(weight_grid);
+    return _mm512_sub_pd(_mm512_add_pd(_mm512_cvtps_pd(weights), grid), grid);
+}
+
+struct Avx512 {
+    // Which of 16 cells the mask leaves visible, as bits.
+    static unsigned visible(const char* mask) {
         const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
-        __mmask16 any = 0, all = 0xFFFF;
-        for (int r = 0; r < n; ++r) {
-            const __m256i m = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask[r] + 2 * cell));
-            const __mmask16 visible = _mm256_cmpneq_epi16_mask(m, infinite);
-            any |= visible, all &= visible;
-        }
-        return all == 0xFFFF ? Sight::all : any ? Sight::some : Sight::none;
+        return _mm256_cmpneq_epi16_mask(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(mask)), infinite);
     }
 
-    // Adds 16 * chunks of the products of four keys, which stay in registers, with all rows.
-    template <int chunks>
-    void multiply(int64_t cell, int64_t d) {
-        for (int first = 0; first < lanes; first += together) {
-            __m512 key[together][chunks];
-            for (int c = 0; c < together; ++c) {
-                const char* from = k + (cell + first + c) * a.k_cell + 2 * d;
-                for (int i = 0; i < chunks; ++i) key[c][i] = halves(from + 2 * lanes * i);
+    static void unpack(CellType type, const char* from, float* to, int64_t size) {
+        if (type == CellType::f16) {
+            for (int64_t d = 0; d < size; d += lanes) _mm512_storeu_ps(to + d, halves(from + 2 * d));
+            return;
+        }
+        for (int64_t d = 0; d < size; d += quantized_block) {
+            const __m512 scale = scale_at(from);
+            const auto* bytes = reinterpret_cast<const __m128i*>(from + 2);
+            const __m128i first = _mm_loadu_si128(bytes), nibble = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+            __m128i low, high;
+            if (type == CellType::q8_0) {
+                low = first, high = _mm_loadu_si128(bytes + 1), from += 34;
+            } else {
+                low = _mm_sub_epi8(_mm_and_si128(first, nibble), eight);
+                high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(first, 4), nibble), eight), from += 18;
             }
-            for (int r = 0; r < n; ++r) {
-                float* to = products + (r * lanes + first) * lanes;
-                __m512 acc[together];
-                for (int c = 0; c < together; ++c)
-                    acc[c] = d > 0 ? _mm512_loadu_ps(to + c * lanes) : _mm512_setzero_ps();
-                for (int i = 0; i < chunks; ++i) {
-                    const __m512 x = _mm512_loadu_ps(q[r] + d + lanes * i);
-                    for (int c = 0; c < together; ++c) acc[c] = _mm512_fmadd_ps(x, key[c][i], acc[c]);
+            _mm512_storeu_ps(to + d, _mm512_mul_ps(scale, signed_bytes(low)));
+            _mm512_storeu_ps(to + d + lanes, _mm512_mul_ps(scale, signed_bytes(high)));
+        }
+    }
+
+    // Products of some rows with 16 keys.
+    template <int rows>
+    static void multiply(const float* keys, int64_t size, const float* const* q, float* to) {
+        const float* x[rows];
+        for (int r = 0; r < rows; ++r) x[r] = q[r];
+        __m512 quad[rows][4];  // in memory: registers are for sums
+#pragma GCC unroll 1
+        for (int k = 0; k < 4; ++k, keys += together * size) {
+            const float *key0 = keys, *key1 = key0 + size, *key2 = key1 + size, *key3 = key2 + size;
+            __m512 acc[rows][together];
+            for (auto& row : acc) {
+                for (__m512& one : row) one = _mm512_setzero_ps();
+            }
+            for (int64_t d = 0; d < size; d += lanes) {
+                __m512 key[together] = {_mm512_loadu_ps(key0 + d), _mm512_loadu_ps(key1 + d), _mm512_loadu_ps(key2 + d),
+                                        _mm512_loadu_ps(key3 + d)};
+                for (__m512& one : key) keep_in_register(one);
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; ++r) {
+                    const __m512 part = _mm512_loadu_ps(x[r] + d);
+                    for (int c = 0; c < together; ++c) acc[r][c] = _mm512_fmadd_ps(part, key[c], acc[r][c]);
                 }
-                for (int c = 0; c < together; ++c) _mm512_storeu_ps(to + c * lanes, acc[c]);
+            }
+            for (int r = 0; r < rows; ++r) quad[r][k] = quarters(acc[r]);
+        }
+        for (int r = 0; r < rows; ++r) _mm512_storeu_ps(to + r * lanes, sum_quarters(quad[r]));
+    }
+
+    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
+        for (int64_t tiles = (rows + 3) / 4; rows > 0; --tiles) {
+            const int64_t n = (rows + tiles - 1) / tiles;
+            switch (n) {
+                case 1:
+                    multiply<1>(keys, size, q, to);
+                    break;
+                case 2:
+                    multiply<2>(keys, size, q, to);
+                    break;
+                case 3:
+                    multiply<3>(keys, size, q, to);
+                    break;
+                default:
+                    multiply<4>(keys, size, q, to);
+            }
+            rows -= n, q += n, to += n * lanes;
+        }
+    }
+
+    // Products with 16 keys become scores.
+    static void finish(float* at, const char* mask, float scale, float cap) {
+        const __m512 add = mask ? halves(mask) : _mm512_setzero_ps(), x = _mm512_loadu_ps(at);
+        const __m512 factor = _mm512_set1_ps(scale);
+        const __m512 score = cap != 0 ? _mm512_fmadd_ps(_mm512_set1_ps(cap), tanh_of(_mm512_mul_ps(x, factor)), add)
+                                      : _mm512_fmadd_ps(x, factor, add);
+        const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+        _mm512_storeu_ps(at, _mm512_mask_mov_ps(score, hidden, add));
+    }
+
+    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+        int64_t d = 0;
+        for (; d + 8 * lanes <= size; d += 8 * lanes) raise<4>(most + d, values + 2 * d, stride, count);
+        for (; d + 4 * lanes <= size; d += 4 * lanes) raise<2>(most + d, values + 2 * d, stride, count);
+        const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
+        for (; d < size; d += lanes) {
+            auto* at = reinterpret_cast<__m256i*>(most + d);
+            __m256i all = _mm256_loadu_si256(at);
+            const char* from = values + 2 * d;
+            for (int c = 0; c < count; ++c, from += stride) {
+                const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+                all = _mm256_max_epu16(all, _mm256_and_si256(x, magnitude));
+            }
+            _mm256_storeu_si256(at, all);
+        }
+    }
+
+    template <int vectors>
+    static void raise(uint16_t* most, const char* values, size_t stride, int count) {
+        const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+        __m512i all[vectors];
+        for (int i = 0; i < vectors; ++i) all[i] = _mm512_loadu_si512(most + 2 * lanes * i);
+#pragma GCC unroll 1
+        for (int c = 0; c < count; ++c, values += stride) {
+            for (int i = 0; i < vectors; ++i) {
+                const __m512i x = _mm512_and_si512(_mm512_loadu_si512(values + 64 * i), magnitude);
+                all[i] = _mm512_max_epu16(all[i], x);
             }
         }
+        for (int i = 0; i < vectors; ++i) _mm512_storeu_si512(most + 2 * lanes * i, all[i]);
     }
 
-    void multiply(int64_t cell) {
-        int64_t d = 0;
-        for (; d + 4 * lanes <= a.key_size; d += 4 * lanes) multiply<4>(cell, d);
-        for (; d < a.key_size; d += lanes) multiply<1>(cell, d);
-    }
-
-    void score(int64_t cell) {
-        multiply(cell);
-        for (int r = 0; r < n; ++r) {
-            const __m512 add = mask[r] ? halves(mask[r] + 2 * cell) : _mm512_setzero_ps();
-            const __m512 sum = sum_each(products + r * lanes * lanes);
-            const __m512 s = _mm512_fmadd_ps(sum, _mm512_set1_ps(a.scale), add);
-            const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
-            _mm512_storeu_ps(scores + r * stride + cell, _mm512_mask_mov_ps(s, hidden, add));
-        }
-    }
-
-    // Scores of one row become weights; their sum.
-    double normalise(float* row) const {
+    static float largest(const float* scores, int64_t blocks, int64_t stride) {
         __m512 top = _mm512_set1_ps(-INFINITY);
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (seen[cell / lanes] != Sight::none) top = _mm512_max_ps(top, _mm512_loadu_ps(row + cell));
-        }
-        const float largest = _mm512_reduce_max_ps(top);
+        for (int64_t i = 0; i < blocks; ++i) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + i * stride));
+        return _mm512_reduce_max_ps(top);
+    }
+
+    // Scores become weights; their sum.
+    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
         if (largest == -INFINITY) {
-            std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
+            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
             return 0;
         }
-        __m512d sum = _mm512_setzero_pd();
-        for (int64_t cell = 0; cell < a.cells; cell += lanes) {
-            if (seen[cell / lanes] == Sight::none) continue;
-            const __m512 p = exp_of(_mm512_sub_ps(_mm512_loadu_ps(row + cell), _mm512_set1_ps(largest)));
-            _mm512_storeu_ps(row + cell, p);
-            sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_castps512_ps256(p)));
-            sum = _mm512_add_pd(sum, _mm512_cvtps_pd(_mm512_extractf32x8_ps(p, 1)));
+        __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
+        for (int64_t i = 0; i < blocks; ++i, scores += stride) {
+            const __m512 p = exp_of(_mm512_sub_ps(_mm512_loadu_ps(scores), _mm512_set1_ps(largest)));
+            _mm512_storeu_ps(scores, p);
+            low = _mm512_add_pd(low, rounded(_mm512_castps512_ps256(p)));
+            high = _mm512_add_pd(high, rounded(_mm512_extractf32x8_ps(p, 1)));
         }
-        double each[8], all = 0;
-        _mm512_storeu_pd(each, sum);
-        for (const double one : each) all += one;
-        return all;
+        return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+    }
+
+    static double weight_of(float score) {
+        const __m512 p = exp_of(_mm512_set1_ps(score));
+        return _mm512_cvtsd_f64(rounded(_mm512_castps512_ps256(p)));
     }
 
     // sums += weights x values of 16 cells.
     template <int rows>
-    void add_values(int64_t cell) {
+    static void add(float* sums, const float* weights, const float* x, int64_t size) {
+        constexpr int vectors = rows > 4 ? 2 : 4;
         int64_t d = 0;
-        for (; d + 2 * lanes <= a.value_size; d += 2 * lanes) add_values<rows, 2>(cell, d);
-        for (; d < a.value_size; d += lanes) add_values<rows, 1>(cell, d);
+        for (; d + vectors * lanes <= size; d += vectors * lanes) {
+            add<rows, vectors>(sums + d, weights, x + d, size);
+        }
+        for (; d < size; d += lanes) add<rows, 1>(sums + d, weights, x + d, size);
     }
 
     template <int rows, int vectors>
-    void add_values(int64_t cell, int64_t d) {
+    static void add(float* sums, const float* weights, const float* x, int64_t size) {
         __m512 acc[rows][vectors];
         for (int r = 0; r < rows; ++r) {
-            for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_loadu_ps(sums + r * a.value_size + d + lanes * i);
+            for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_loadu_ps(sums + r * size + lanes * i);
         }
-        for (int c = 0; c < lanes; ++c) {
-            __m512 x[vectors];
-            for (int i = 0; i < vectors; ++i) x[i] = halves(v + (cell + c) * a.v_cell + 2 * (d + lanes * i));
+        for (int c = 0; c < lanes; ++c, x += size) {
+            __m512 value[vectors];
+            for (int i = 0; i < vectors; ++i) value[i] = _mm512_loadu_ps(x + lanes * i);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
-                const __m512 weight = _mm512_set1_ps(scores[r * stride + cell + c]);
-                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_fmadd_ps(weight, x[i], acc[r][i]);
+                const __m512 weight = _mm512_set1_ps(weights[r * lanes + c]);
+                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_fmadd_ps(weight, value[i], acc[r][i]);
             }
         }
         for (int r = 0; r < rows; ++r) {
-            for (int i = 0; i < vectors; ++i) _mm512_storeu_ps(sums + r * a.value_size + d + lanes * i, acc[r][i]);
+            for (int i = 0; i < vectors; ++i) _mm512_storeu_ps(sums + r * size + lanes * i, acc[r][i]);
         }
     }
 };
 
 }  // namespace
 
-void attend_avx512(const Attention& a, int64_t begin, int64_t end, void* scratch) {
-    attend_rows<Rows>(a, begin, end, scratch);
+void attend_avx512(const Attention& a, const AttentionShare& share, int phase) {
+    Part<Avx512>(a, share).run(phase);
 }
 
 }  // namespace medusa::kernels

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/attention.h"
+#include "kernels/attention_layout.h"
 #include "kernels/format.h"
 
 namespace medusa::kernels {
@@ -40,37 +40,75 @@ inline float32x4_t exp_of(float32x4_t x) {
     return vreinterpretq_f32_u32(vbicq_u32(vorrq_u32(product, vdupq_n_u32(1)), tiny));
 }
 
-struct Rows : Tile {
-    using Tile::Tile;
+inline float32x4_t tanh_of(float32x4_t x) {
+    const float32x4_t one = vdupq_n_f32(1), e = exp_of(vmulq_n_f32(vabsq_f32(x), -2));
+    const float32x4_t size = vdivq_f32(vsubq_f32(one, e), vaddq_f32(one, e));
+    return vbslq_f32(vdupq_n_u32(0x80000000u), x, size);
+}
 
-    Sight sees(int64_t cell) const {
-        if (!a.mask) return Sight::all;
-        const uint16x8_t infinite = vdupq_n_u16(0xFC00);
-        uint16x8_t none = vdupq_n_u16(0xFFFF), some = vdupq_n_u16(0);  // hidden from all rows, from some
-        for (int r = 0; r < n; ++r) {
-            const auto* at = reinterpret_cast<const uint8_t*>(mask[r] + 2 * cell);
-            const uint16x8_t low = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at)), infinite);
-            const uint16x8_t high = vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at + 16)), infinite);
-            none = vandq_u16(none, vandq_u16(low, high));
-            some = vorrq_u16(some, vorrq_u16(low, high));
+inline float64x2_t rounded(float64x2_t weights) {
+    const float64x2_t grid = vdupq_n_f64(weight_grid);
+    return vsubq_f64(vaddq_f64(weights, grid), grid);
+}
+
+// 16 signed bytes times a scale.
+inline void store_scaled(float* to, int8x16_t bytes, float scale) {
+    const int16x8_t half[2] = {vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+    for (int i = 0; i < 2; ++i) {
+        vst1q_f32(to + 8 * i, vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(half[i]))), scale));
+        vst1q_f32(to + 8 * i + 4, vmulq_n_f32(vcvtq_f32_s32(vmovl_high_s16(half[i])), scale));
+    }
+}
+
+struct Neon {
+    // Which of 16 cells the mask leaves visible, as bits.
+    static unsigned visible(const char* mask) {
+        static constexpr uint16_t bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+        const uint16x8_t infinite = vdupq_n_u16(0xFC00), bit = vld1q_u16(bits);
+        const auto* at = reinterpret_cast<const uint8_t*>(mask);
+        const uint16x8_t low = vbicq_u16(bit, vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at)), infinite));
+        const uint16x8_t high = vbicq_u16(bit, vceqq_u16(vreinterpretq_u16_u8(vld1q_u8(at + 16)), infinite));
+        return vaddvq_u16(low) | static_cast<unsigned>(vaddvq_u16(high)) << 8;
+    }
+
+    static void unpack(CellType type, const char* from, float* to, int64_t size) {
+        if (type == CellType::f16) {
+            for (int64_t d = 0; d < size; d += 4) vst1q_f32(to + d, halves(from + 2 * d));
+            return;
         }
-        return vmaxvq_u16(some) == 0 ? Sight::all : vminvq_u16(none) != 0 ? Sight::none : Sight::some;
+        for (int64_t d = 0; d < size; d += quantized_block) {
+            uint16_t bits;
+            std::memcpy(&bits, from, sizeof(bits));
+            const float scale = vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(bits))), 0);
+            const uint8x16_t first = vld1q_u8(reinterpret_cast<const uint8_t*>(from + 2));
+            if (type == CellType::q8_0) {
+                store_scaled(to + d, vreinterpretq_s8_u8(first), scale);
+                store_scaled(to + d + 16, vld1q_s8(reinterpret_cast<const int8_t*>(from + 18)), scale);
+                from += 34;
+                continue;
+            }
+            const int8x16_t eight = vdupq_n_s8(8);
+            const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(first, vdupq_n_u8(15)));
+            store_scaled(to + d, vsubq_s8(low, eight), scale);
+            store_scaled(to + d + 16, vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(first, 4)), eight), scale);
+            from += 18;
+        }
     }
 
     // Products of one row with `together` of the keys.
-    float32x4_t products_of(const float* x, const float* key) const {
+    static float32x4_t products_of(const float* x, const float* keys, int64_t size) {
         float32x4_t acc[together][parts];
         for (auto& one : acc) {
             for (float32x4_t& part : one) part = vdupq_n_f32(0);
         }
-        for (int64_t d = 0; d < a.key_size; d += lanes) {
+        for (int64_t d = 0; d < size; d += lanes) {
             float32x4_t row[parts];
             for (int i = 0; i < parts; ++i) row[i] = vld1q_f32(x + d + 4 * i);
 #pragma GCC unroll 4
             for (int c = 0; c < together; ++c) {
 #pragma GCC unroll 4
                 for (int i = 0; i < parts; ++i) {
-                    acc[c][i] = vfmaq_f32(acc[c][i], row[i], vld1q_f32(key + c * a.key_size + d + 4 * i));
+                    acc[c][i] = vfmaq_f32(acc[c][i], row[i], vld1q_f32(keys + c * size + d + 4 * i));
                 }
             }
         }
@@ -79,86 +117,86 @@ struct Rows : Tile {
         return vaddq_f32(vaddq_f32(quarter[0], quarter[1]), vaddq_f32(quarter[2], quarter[3]));
     }
 
-    void score(int64_t cell) {
-        const float32x4_t infinite = vdupq_n_f32(-INFINITY), scale = vdupq_n_f32(a.scale);
-        for (int c = 0; c < lanes; ++c) {
-            const char* key = k + (cell + c) * a.k_cell;
-            for (int64_t d = 0; d < a.key_size; d += 4) vst1q_f32(keys + c * a.key_size + d, halves(key + 2 * d));
-        }
-        for (int r = 0; r < n; ++r) {
+    // Products of some rows with 16 keys.
+    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
+        for (int64_t r = 0; r < rows; ++r) {
             for (int c = 0; c < lanes; c += together) {
-                const float32x4_t add = mask[r] ? halves(mask[r] + 2 * (cell + c)) : vdupq_n_f32(0);
-                const float32x4_t s = vfmaq_f32(add, products_of(q[r], keys + c * a.key_size), scale);
-                vst1q_f32(scores + r * stride + cell + c, vbslq_f32(vceqq_f32(add, infinite), add, s));
+                vst1q_f32(to + r * lanes + c, products_of(q[r], keys + c * size, size));
             }
         }
     }
 
-    // Raises largest magnitudes to those of the values of some cells.
-    void raise(uint16_t* largest, const char* values, int count) const {
-        for (int64_t d = 0; d < a.value_size; d += 8) {
-            uint16x8_t all = vld1q_u16(largest + d);
+    // Products with 16 keys become scores.
+    static void finish(float* at, const char* mask, float scale, float cap) {
+        for (int c = 0; c < lanes; c += 4) {
+            const float32x4_t add = mask ? halves(mask + 2 * c) : vdupq_n_f32(0), x = vld1q_f32(at + c);
+            const float32x4_t score = cap != 0 ? vfmaq_f32(add, vdupq_n_f32(cap), tanh_of(vmulq_n_f32(x, scale)))
+                                               : vfmaq_f32(add, x, vdupq_n_f32(scale));
+            vst1q_f32(at + c, vbslq_f32(vceqq_f32(add, vdupq_n_f32(-INFINITY)), add, score));
+        }
+    }
+
+    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+        for (int64_t d = 0; d < size; d += 8) {
+            uint16x8_t all = vld1q_u16(most + d);
             for (int c = 0; c < count; ++c) {
-                const auto* from = reinterpret_cast<const uint8_t*>(values + c * a.v_cell + 2 * d);
+                const auto* from = reinterpret_cast<const uint8_t*>(values + static_cast<size_t>(c) * stride + 2 * d);
                 all = vmaxq_u16(all, vandq_u16(vreinterpretq_u16_u8(vld1q_u8(from)), vdupq_n_u16(0x7FFF)));
             }
-            vst1q_u16(largest + d, all);
+            vst1q_u16(most + d, all);
         }
     }
 
-    // Scores of one row become weights; their sum.
-    double normalise(float* row) const {
+    static float largest(const float* scores, int64_t blocks, int64_t stride) {
         float32x4_t top = vdupq_n_f32(-INFINITY);
-        for (int64_t cell = 0; cell < a.cells; cell += 4) {
-            if (seen[cell / lanes] != Sight::none) top = vmaxnmq_f32(top, vld1q_f32(row + cell));
+        for (int64_t i = 0; i < 4 * blocks; ++i) {
+            top = vmaxnmq_f32(top, vld1q_f32(scores + i / 4 * stride + i % 4 * 4));
         }
-        const float largest = vmaxnmvq_f32(top);
+        return vmaxnmvq_f32(top);
+    }
+
+    // Scores become weights; their sum.
+    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
         if (largest == -INFINITY) {
-            std::memset(row, 0, static_cast<size_t>(a.cells) * sizeof(float));
+            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
             return 0;
         }
-        float64x2_t sum[4];  // of cells 0 and 1, 2 and 3, ... of every 8
-        for (float64x2_t& one : sum) one = vdupq_n_f64(0);
-        for (int64_t cell = 0; cell < a.cells; cell += 8) {
-            if (seen[cell / lanes] == Sight::none) continue;
-            for (int i = 0; i < 2; ++i) {
-                float* at = row + cell + 4 * i;
-                const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(at), vdupq_n_f32(largest)));
-                vst1q_f32(at, p);
-                sum[2 * i] = vaddq_f64(sum[2 * i], vcvt_f64_f32(vget_low_f32(p)));
-                sum[2 * i + 1] = vaddq_f64(sum[2 * i + 1], vcvt_high_f64_f32(p));
-            }
+        float64x2_t low = vdupq_n_f64(0), high = vdupq_n_f64(0);
+        for (int64_t i = 0; i < 4 * blocks; ++i) {
+            float* at = scores + i / 4 * stride + i % 4 * 4;
+            const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(at), vdupq_n_f32(largest)));
+            vst1q_f32(at, p);
+            low = vaddq_f64(low, rounded(vcvt_f64_f32(vget_low_f32(p))));
+            high = vaddq_f64(high, rounded(vcvt_high_f64_f32(p)));
         }
-        double all = 0;
-        for (const float64x2_t one : sum) {
-            all += vgetq_lane_f64(one, 0);
-            all += vgetq_lane_f64(one, 1);
-        }
-        return all;
+        return vaddvq_f64(vaddq_f64(low, high));
+    }
+
+    static double weight_of(float score) {
+        return vgetq_lane_f64(rounded(vcvt_f64_f32(vget_low_f32(exp_of(vdupq_n_f32(score))))), 0);
     }
 
     // sums += weights x values of 16 cells.
     template <int rows>
-    void add_values(int64_t cell) {
-        for (int64_t d = 0; d < a.value_size; d += 8) {
+    static void add(float* sums, const float* weights, const float* x, int64_t size) {
+        for (int64_t d = 0; d < size; d += 8) {
             float32x4_t low[rows], high[rows];
             for (int r = 0; r < rows; ++r) {
-                low[r] = vld1q_f32(sums + r * a.value_size + d);
-                high[r] = vld1q_f32(sums + r * a.value_size + d + 4);
+                low[r] = vld1q_f32(sums + r * size + d);
+                high[r] = vld1q_f32(sums + r * size + d + 4);
             }
             for (int c = 0; c < lanes; ++c) {
-                const char* value = v + (cell + c) * a.v_cell + 2 * d;
-                const float32x4_t x0 = halves(value), x1 = halves(value + 8);
+                const float32x4_t x0 = vld1q_f32(x + c * size + d), x1 = vld1q_f32(x + c * size + d + 4);
 #pragma GCC unroll 8
                 for (int r = 0; r < rows; ++r) {
-                    const float32x4_t weight = vld1q_dup_f32(scores + r * stride + cell + c);
+                    const float32x4_t weight = vld1q_dup_f32(weights + r * lanes + c);
                     low[r] = vfmaq_f32(low[r], weight, x0);
                     high[r] = vfmaq_f32(high[r], weight, x1);
                 }
             }
             for (int r = 0; r < rows; ++r) {
-                vst1q_f32(sums + r * a.value_size + d, low[r]);
-                vst1q_f32(sums + r * a.value_size + d + 4, high[r]);
+                vst1q_f32(sums + r * size + d, low[r]);
+                vst1q_f32(sums + r * size + d + 4, high[r]);
             }
         }
     }
@@ -166,8 +204,8 @@ struct Rows : Tile {
 
 }  // namespace
 
-void attend_neon(const Attention& a, int64_t begin, int64_t end, void* scratch) {
-    attend_rows<Rows>(a, begin, end, scratch);
+void attend_neon(const Attention& a, const AttentionShare& share, int phase) {
+    Part<Neon>(a, share).run(phase);
 }
 
 }  // namespace medusa::kernels

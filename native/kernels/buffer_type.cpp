@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/platform.h"
-#include "kernels/attention.h"
+#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
 
@@ -163,81 +163,6 @@ class MulMatId final : public ggml::cpu::tensor_traits {
 
 MulMatId mul_mat_id;
 
-thread_local AttentionUse planned_attention;
-
-// ggml's fused attention, wherever its operands lie: the processor's own operators are offered to every buffer type.
-class FlashAttention final : public ggml::cpu::tensor_traits {
-  public:
-    bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
-        if (const char* reason = refusal(op)) {
-            ++planned_attention.left;
-            planned_attention.reason = reason;
-            return false;
-        }
-        ++planned_attention.served;
-        size = scratch(op) * static_cast<size_t>(n_threads) + 64;
-        return true;
-    }
-
-    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
-        if (refusal(op)) return false;
-        const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
-        Attention a{};
-        a.q = static_cast<const char*>(q->data), a.q_token = q->nb[1], a.q_head = q->nb[2];
-        a.k = static_cast<const char*>(k->data), a.k_cell = k->nb[1], a.k_head = k->nb[2];
-        a.v = static_cast<const char*>(v->data), a.v_cell = v->nb[1], a.v_head = v->nb[2];
-        if (mask) a.mask = static_cast<const char*>(mask->data), a.mask_token = mask->nb[1];
-        a.out = static_cast<float*>(op->data);
-        a.scale = float_parameter(op, 0);
-        a.key_size = k->ne[0], a.value_size = v->ne[0], a.cells = k->ne[1];
-        a.tokens = q->ne[1], a.heads = q->ne[2], a.key_heads = k->ne[2];
-        const auto base = (reinterpret_cast<uintptr_t>(params->wdata) + 63) / 64 * 64;
-        void* scratch_memory = reinterpret_cast<void*>(base + scratch(op) * static_cast<size_t>(params->ith));
-        // Each stream is a cache of its own; threads share out the rows of all.
-        const int64_t streams = q->ne[3], all = streams * a.rows();
-        const int64_t begin = all * params->ith / params->nth, end = all * (params->ith + 1) / params->nth;
-        for (int64_t stream = begin / a.rows(); stream * a.rows() < end; ++stream) {
-            a.q = static_cast<const char*>(q->data) + stream * q->nb[3];
-            a.k = static_cast<const char*>(k->data) + stream * k->nb[3];
-            a.v = static_cast<const char*>(v->data) + stream * v->nb[3];
-            if (mask) a.mask = static_cast<const char*>(mask->data) + stream * mask->nb[3];
-            a.out = reinterpret_cast<float*>(static_cast<char*>(op->data) + stream * op->nb[3]);
-            const int64_t first = stream * a.rows();
-            kernels->attend(a, std::max<int64_t>(begin - first, 0), std::min(end - first, a.rows()), scratch_memory);
-        }
-        return true;
-    }
-
-    // Why llama.cpp's own operator has to run; nullptr: ours does.
-    static const char* refusal(const ggml_tensor* op) {
-        const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3];
-        if (!kernels->attend) return "these kernels have none";
-        if (k->type != GGML_TYPE_F16 || v->type != GGML_TYPE_F16) return "the cache is not F16";
-        if (!attention_fits(k->ne[0], v->ne[0], attention_lanes)) return "heads of a size that the kernels do not take";
-        if (float_parameter(op, 1) != 0) return "scores with a position bias";
-        if (float_parameter(op, 2) != 0) return "scores with a soft cap";
-        if (op->src[4]) return "attention sinks";
-        const bool taken =
-            attention_fits(k->ne[0], v->ne[0], k->ne[1]) && q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) &&
-            k->nb[0] == 2 && v->nb[0] == 2 && k->ne[3] == q->ne[3] && v->ne[3] == q->ne[3] && k->ne[2] == v->ne[2] &&
-            q->ne[2] % k->ne[2] == 0 && ggml_is_contiguous(op) &&
-            (!mask || (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == q->ne[3]));
-        return taken ? nullptr : "a layout that the kernels do not take";
-    }
-
-  private:
-    static float float_parameter(const ggml_tensor* op, int i) {
-        float value;
-        std::memcpy(&value, op->op_params + i, sizeof(value));
-        return value;
-    }
-    static size_t scratch(const ggml_tensor* op) {
-        return attention_scratch(op->src[1]->ne[0], op->src[2]->ne[0], op->src[1]->ne[1]);
-    }
-};
-
-FlashAttention flash_attention;
-
 class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
@@ -252,7 +177,7 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
     }
 
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
-        if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? &flash_attention : nullptr;
+        if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
         if (op->op == GGML_OP_MUL_MAT && ours(op->src[0])) return &mul_mat;
         return op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0]) ? &mul_mat_id : nullptr;
     }
@@ -381,16 +306,7 @@ bool serves(ggml_type type, int64_t columns, int64_t rows) {
 }
 
 bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size) {
-    return kernels && kernels->attend && key == GGML_TYPE_F16 && value == GGML_TYPE_F16 &&
-           attention_fits(key_size, value_size, attention_lanes);
-}
-
-const AttentionUse& attention_use() {
-    return planned_attention;
-}
-
-AttentionUse take_attention_use() {
-    return std::exchange(planned_attention, {});
+    return kernels && attention_takes(*kernels, key, value, key_size, value_size);
 }
 
 void use_kernels(bool wanted) {
@@ -422,15 +338,6 @@ bool serves(ggml_type, int64_t, int64_t) {
 
 bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
     return false;
-}
-
-const AttentionUse& attention_use() {
-    static const AttentionUse none;
-    return none;
-}
-
-AttentionUse take_attention_use() {
-    return {};
 }
 
 void use_kernels(bool) {}

@@ -37,16 +37,6 @@ ggml_backend_buffer_type_t buffer_type();
 // tensor is written whole, in one piece.
 bool serves(ggml_type type, int64_t columns, int64_t rows);
 
-// What became of the fused attention operators that this thread has planned.
-struct AttentionUse {
-    int served = 0;
-    int left = 0;        // to llama.cpp
-    std::string reason;  // why the last of them was
-};
-// Since attention_use() was taken the last time on this thread, or since it began.
-const AttentionUse& attention_use();
-AttentionUse take_attention_use();
-
 // Whether attention over a cache of these types and head sizes runs on the kernels.
 bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size);
 

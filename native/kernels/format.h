@@ -101,6 +101,7 @@ inline CellSums* column_sums(void* column, int64_t columns) {
 }
 
 struct Attention;  // attention.h
+struct AttentionShare;
 
 // One instruction set's kernels.
 struct Kernels {
@@ -111,16 +112,16 @@ struct Kernels {
     // Each result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
     void (*multiply)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
                      const void* activations, size_t stride, int n, float* result, size_t result_stride);
-    // Rows begin..end-1 of an attention; scratch: attention_scratch() bytes, aligned to 64. nullptr: not served.
-    void (*attend)(const Attention& attention, int64_t begin, int64_t end, void* scratch) = nullptr;
+    // One part's share of one phase of an attention, see attention.h. nullptr: not served.
+    void (*attend)(const Attention& attention, const AttentionShare& share, int phase) = nullptr;
 };
 
-void attend_scalar(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+void attend_scalar(const Attention& attention, const AttentionShare& share, int phase);
 #if defined(__x86_64__) || defined(_M_X64)
-void attend_avx2(const Attention& attention, int64_t begin, int64_t end, void* scratch);
-void attend_avx512(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
+void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
 #elif defined(__aarch64__) || defined(_M_ARM64)
-void attend_neon(const Attention& attention, int64_t begin, int64_t end, void* scratch);
+void attend_neon(const Attention& attention, const AttentionShare& share, int phase);
 #endif
 
 extern const Kernels scalar;

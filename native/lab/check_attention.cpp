@@ -11,6 +11,7 @@ namespace medusa::lab {
 namespace {
 
 using kernels::Attention;
+using kernels::CellType;
 using kernels::Kernels;
 
 constexpr int cases = 150;
@@ -26,6 +27,40 @@ uint16_t random_half(std::mt19937& random) {
     return static_cast<uint16_t>(random() % 2 << 15 | between(7, 16, random) << 10 | random() % 1024);
 }
 
+CellType random_type(std::mt19937& random) {
+    constexpr CellType types[] = {CellType::f16, CellType::f16, CellType::q8_0, CellType::q4_0};
+    return types[random() % std::size(types)];
+}
+
+// Keys or values [cell][key head][number].
+class Cells {
+  public:
+    Cells(int64_t cells, int64_t key_heads, int most, std::mt19937& random)
+        : type(random_type(random)),
+          size(between(1, most, random) *
+               (type == CellType::f16 ? kernels::attention_lanes : kernels::quantized_block)),
+          head_bytes(type == CellType::f16 ? static_cast<size_t>(size) * 2
+                                           : static_cast<size_t>(size / kernels::quantized_block) * block_bytes()),
+          cell_bytes(head_bytes * static_cast<size_t>(key_heads)),
+          memory_(cell_bytes * static_cast<size_t>(cells)) {
+        for (size_t i = 0; i < memory_.size(); ++i) memory_.data()[i] = static_cast<uint8_t>(random());
+        for (size_t i = 0; i < memory_.size(); i += type == CellType::f16 ? 2 : block_bytes()) {
+            const uint16_t half = random_half(random);
+            std::memcpy(memory_.data() + i, &half, sizeof(half));
+        }
+    }
+    const char* data() { return reinterpret_cast<const char*>(memory_.data()); }
+
+    const CellType type;
+    const int64_t size;
+    const size_t head_bytes, cell_bytes;
+
+  private:
+    size_t block_bytes() const { return type == CellType::q8_0 ? 34 : 18; }
+
+    Guarded memory_;
+};
+
 // Operands of random sizes in memory of exactly their size.
 class Operands {
   public:
@@ -34,20 +69,17 @@ class Operands {
           heads_(key_heads_ * between(1, 5, random)),
           tokens_(between(1, 20, random)),
           cells_(between(1, 20, random) * kernels::attention_lanes),
-          key_size_(between(1, 8, random) * kernels::attention_lanes),
-          value_size_(between(1, 16, random) * kernels::attention_lanes),
-          q_(sizeof(float) * count(heads_, tokens_, key_size_)),
-          k_(2 * count(key_heads_, cells_, key_size_)),
-          v_(2 * count(key_heads_, cells_, value_size_)),
+          k_(cells_, key_heads_, 4, random),
+          v_(cells_, key_heads_, 8, random),
+          q_(sizeof(float) * count(heads_, tokens_, k_.size)),
           mask_(2 * count(1, tokens_, cells_)),
-          has_mask_(random() % 8 != 0) {
+          has_mask_(random() % 8 != 0),
+          cap_(random() % 3 == 0 ? 5.0f : 0.0f) {
         std::normal_distribution<float> normal(0, 3);
         auto* q = reinterpret_cast<float*>(q_.data());
         for (size_t i = 0; i < q_.size() / sizeof(float); ++i) q[i] = normal(random);
-        for (Guarded* one : {&k_, &v_}) {
-            auto* halves = reinterpret_cast<uint16_t*>(one->data());
-            for (size_t i = 0; i < one->size() / 2; ++i) halves[i] = random_half(random);
-        }
+        if (random() % 3 == 0) sinks_.resize(static_cast<size_t>(heads_));
+        for (float& sink : sinks_) sink = normal(random);
         auto* mask = reinterpret_cast<uint16_t*>(mask_.data());
         const unsigned visible = random() % 4;  // in quarters; 0: nobody sees anything
         for (size_t i = 0; i < mask_.size() / 2; ++i) {
@@ -59,38 +91,43 @@ class Operands {
     Attention attention(float* out) {
         Attention a{};
         a.tokens = tokens_, a.heads = heads_, a.key_heads = key_heads_, a.cells = cells_;
-        a.key_size = key_size_, a.value_size = value_size_;
-        const auto bytes = [](Guarded& memory) { return reinterpret_cast<const char*>(memory.data()); };
-        a.q = bytes(q_), a.q_head = static_cast<size_t>(key_size_) * sizeof(float);
+        a.key_type = k_.type, a.value_type = v_.type, a.key_size = k_.size, a.value_size = v_.size;
+        a.q = reinterpret_cast<const char*>(q_.data()), a.q_head = static_cast<size_t>(a.key_size) * sizeof(float);
         a.q_token = static_cast<size_t>(heads_) * a.q_head;
-        a.k = bytes(k_), a.k_cell = static_cast<size_t>(key_size_) * 2,
-        a.k_head = static_cast<size_t>(cells_) * a.k_cell;
-        a.v = bytes(v_), a.v_head = static_cast<size_t>(value_size_) * 2;
-        a.v_cell = static_cast<size_t>(key_heads_) * a.v_head;
-        if (has_mask_) a.mask = bytes(mask_), a.mask_token = static_cast<size_t>(cells_) * 2;
+        a.k = k_.data(), a.k_head = k_.head_bytes, a.k_cell = k_.cell_bytes;
+        a.v = v_.data(), a.v_head = v_.head_bytes, a.v_cell = v_.cell_bytes;
+        if (has_mask_) a.mask = reinterpret_cast<const char*>(mask_.data()), a.mask_token = count(1, 2, cells_);
+        if (!sinks_.empty()) a.sinks = sinks_.data();
         a.out = out;
-        a.scale = 1 / std::sqrt(static_cast<float>(key_size_));
+        a.scale = 1 / std::sqrt(static_cast<float>(a.key_size));
+        a.cap = cap_;
         return a;
     }
 
-    size_t out_bytes() const { return sizeof(float) * count(heads_, tokens_, value_size_); }
-    size_t scratch_bytes() const { return kernels::attention_scratch(key_size_, value_size_, cells_); }
+    size_t out_bytes() const { return sizeof(float) * count(heads_, tokens_, v_.size); }
 
   private:
     static size_t count(int64_t a, int64_t b, int64_t c) { return static_cast<size_t>(a * b * c); }
 
-    int64_t key_heads_, heads_, tokens_, cells_, key_size_, value_size_;
-    Guarded q_, k_, v_, mask_;
+    int64_t key_heads_, heads_, tokens_, cells_;
+    Cells k_, v_;
+    Guarded q_, mask_;
     bool has_mask_;
+    float cap_;
+    std::vector<float> sinks_;
 };
 
 bool agrees(const Kernels& one, Operands& operands, const std::vector<uint8_t>& expected) {
     Guarded out(operands.out_bytes());
     const Attention a = operands.attention(reinterpret_cast<float*>(out.data()));
-    const int64_t middle = a.rows() / 3;  // as two threads would share them
+    const int64_t middle = a.rows() / 3;  // as two threads would share them, both of them sharing out the cells
     for (const auto& [begin, end] : {std::pair{int64_t{0}, middle}, std::pair{middle, a.rows()}}) {
-        Guarded scratch(operands.scratch_bytes());
-        one.attend(a, begin, end, scratch.data());
+        if (begin == end) continue;
+        const int parts = 1 + static_cast<int>(a.cells / kernels::attention_lanes % 3);
+        Guarded scratch(kernels::attention_scratch(a, end - begin, parts));
+        for (int phase = 0; phase < kernels::attention_phases; ++phase) {
+            for (int part = 0; part < parts; ++part) one.attend(a, {begin, end, part, parts, scratch.data()}, phase);
+        }
         if (!scratch.intact()) return false;
     }
     return std::memcmp(out.data(), expected.data(), expected.size()) == 0 && out.intact();
@@ -110,7 +147,7 @@ bool check_attention(const Options& options) {
         Operands operands(random);
         std::vector<uint8_t> expected(operands.out_bytes());
         const Attention a = operands.attention(reinterpret_cast<float*>(expected.data()));
-        kernels::scalar.attend(a, 0, a.rows(), nullptr);
+        kernels::scalar.attend(a, {0, a.rows(), 0, 1, nullptr}, 0);
         for (const Kernels* one : all) {
             if (agrees(*one, operands, expected)) continue;
             std::printf("attention, %s: case %d differs from the reference\n", one->name, i);

@@ -14,9 +14,10 @@ namespace {
 
 constexpr char usage[] =
     "usage: kernel_lab [--check] [--isa NAME] [--type NAME] [--rows N] [--columns N] [--threads N] [--rounds N]\n"
-    "                  [--widths N,N,...]\n"
+    "                  [--widths N,N,...] [--cells N]\n"
     "Compares all kernels with the scalar reference (exit status 1 when a bit differs), then times them for a matrix\n"
-    "[rows, columns] on one thread and on all. --check: only compares.\n";
+    "[rows, columns] on one thread and on all. --check: only compares. --cells: times attention instead, over a cache\n"
+    "of so many tokens.\n";
 
 struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -65,6 +66,8 @@ Options parse(int argc, char** argv) {
             options.threads = static_cast<int>(number(value, "--threads"));
         } else if (name == "--rounds") {
             options.rounds = static_cast<int>(number(value, "--rounds"));
+        } else if (name == "--cells") {
+            options.cells = number(value, "--cells");
         } else if (name == "--widths") {
             options.widths = numbers(value);
         } else {
@@ -93,7 +96,7 @@ int run(const Options& options) {
     }
     const bool products = check(options), attention = check_attention(options);
     if (!products || !attention) return 1;
-    if (!options.check_only) time_kernels(options);
+    if (!options.check_only) options.cells > 0 ? time_attention(options) : time_kernels(options);
     return 0;
 }
 

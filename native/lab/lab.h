@@ -12,6 +12,7 @@ namespace medusa::lab {
 
 struct Options {
     int64_t rows = 65536, columns = 4096;
+    int64_t cells = 0;  // of the cache that attention is timed with; 0: products are timed
     int threads = 1;
     int rounds = 5;
     std::vector<int> widths{1, 2, 4, 8, 16, 32};
@@ -34,5 +35,6 @@ bool check_attention(const Options& options);
 
 // Prints a table of times for each number of threads.
 void time_kernels(const Options& options);
+void time_attention(const Options& options);
 
 }  // namespace medusa::lab

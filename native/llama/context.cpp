@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/buffer_type.h"
+#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "llama.h"
 #include "llama/backend.h"
@@ -91,6 +92,23 @@ auto guarded(Call&& call) {
     }
 }
 
+// Without taps, tails and callbacks.
+llama_context_params plain_params(const LlamaModel& model, const ContextParams& params) {
+    auto p = llama_context_default_params();
+    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
+    p.n_batch = p.n_ubatch = 512;
+    p.n_seq_max = params.max_sequences;
+    p.n_rs_seq = params.snapshots;
+    p.n_threads = p.n_threads_batch = params.threads.most;
+    p.type_k = params.type_k;
+    p.type_v = params.type_v;
+    p.kv_unified = params.unified;
+    if (flash_attention_is_slow(model, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
+    p.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    return p;
+}
+
 }  // namespace
 
 // Arrays of one llama_batch, reused from step to step.
@@ -124,11 +142,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     : model_(std::move(model)), threads_(threads_for(*model_, params.threads)), batch_(std::make_unique<Batch>()) {
     initialise_backend();
     if (!threads_are_free(*model_, params)) threads_.keep_within_answers();
-    auto p = llama_context_default_params();
-    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
-    p.n_batch = p.n_ubatch = 512;
-    p.n_seq_max = params.max_sequences;
-    p.n_rs_seq = params.snapshots;
+    auto p = plain_params(*model_, params);
     llama_sampler_seq_config tap_config = {};
     if (params.tap_layer) {
         check_tap(*model_, params);
@@ -139,13 +153,6 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     }
     // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
     p.n_outputs_max = std::max(params.max_outputs, static_cast<int>(p.n_seq_max));
-    p.n_threads = p.n_threads_batch = params.threads.most;
-    p.type_k = params.type_k;
-    p.type_v = params.type_v;
-    p.kv_unified = params.unified;
-    if (flash_attention_is_slow(*model_, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
-    p.pooling_type = LLAMA_POOLING_TYPE_NONE;
     p.abort_callback = [](void* data) {
         auto* self = static_cast<LlamaContext*>(data);
         return (self->stop_ && self->stop_()) || self->threads_.gives_up();
@@ -153,10 +160,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     p.abort_callback_data = this;
     const auto place = ggml_backend_dev_type(model_->output_device());
     if (params.states_alone && place == GGML_BACKEND_DEVICE_TYPE_CPU) {
-        // Asked before each node; false after one whose values were asked for ends the computation there.
-        p.cb_eval = [](ggml_tensor* node, bool ask, void* data) {
-            return ask && static_cast<LlamaContext*>(data)->ends_at_states_ && ggml_get_name(node) == final_states;
-        };
+        p.cb_eval = goes_on;
         p.cb_eval_user_data = this;
     }
     std::vector<llama_sampler_seq_config> samplers;
@@ -178,6 +182,11 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
                     "): use --no-spec, or leave the cache types and kernels as they are");
     }
+}
+
+// libllama asks before each node of a graph; false after one whose values were asked for ends the computation there.
+bool LlamaContext::goes_on(ggml_tensor* node, bool ask, void* self) {
+    return ask && static_cast<LlamaContext*>(self)->ends_at_states_ && ggml_get_name(node) == final_states;
 }
 
 LlamaContext::~LlamaContext() {

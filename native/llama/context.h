@@ -89,6 +89,7 @@ class LlamaContext final : public CacheOps {
     void clear();
 
   private:
+    static bool goes_on(ggml_tensor* node, bool ask, void* self);
     int try_decode(std::span<const BatchRow> rows);
     void take_back(std::span<const BatchRow> rows);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/buffer_type.h"
+#include "kernels/flash_attention.h"
 #include "llama/model.h"
 
 namespace medusa {

@@ -181,8 +181,13 @@ def test_why_a_weight_is_not_on_the_kernels(
     ("use", "selected", "kernels", "remark"),
     [
         ((30, 0, ""), "avx2", "avx2", None),
-        ((20, 10, "attention sinks"), "avx2", "avx2", "10 layers are left to llama.cpp: attention sinks"),
-        ((0, 30, "the cache is not F16"), "avx2", "llama.cpp", "the cache is not F16"),
+        (
+            (20, 10, "scores with a position bias"),
+            "avx2",
+            "avx2",
+            "10 layers are left to llama.cpp: scores with a position bias",
+        ),
+        ((0, 30, "the cache is not F16, Q8_0 or Q4_0"), "avx2", "llama.cpp", "the cache is not F16, Q8_0 or Q4_0"),
         ((0, 0, ""), "avx2", "llama.cpp", "no fused attention ran on the processor"),
         ((0, 0, ""), None, "llama.cpp", "kernels are off: because"),
     ],

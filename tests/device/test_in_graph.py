@@ -46,22 +46,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "medusa, prefix", "hydra", "hydra++"])
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
+KINDS = [
+    ("medusa", "own", False),
+    ("medusa", "draft_vocab", True),
+    ("hydra", "own", False),
+    ("hydra", "draft_vocab", False),
+    ("hydra++", "own", True),
+]
 
 
-@pytest.fixture(scope="module", params=["own", "draft_vocab"])
-def heads(kind: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("heads") / "heads.gguf"
-    made = random_heads.random_heads(
-        kind.removesuffix(", prefix"),
-        request.param,
-        embedding_scale=2.0,
-        prefix=kind.endswith("prefix"),
-        from_answer=True,
-    )
-    return str(random_heads.write(path, made))
+@pytest.fixture(scope="module", params=KINDS, ids=lambda one: "-".join(map(str, one)))
+def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Kind, output matrices, whether behind a prefix layer that reads the answer."""
+    kind, lm_head, prefix = request.param
+    made = random_heads.random_heads(kind, lm_head, embedding_scale=2.0, prefix=prefix, from_answer=prefix)
+    return str(random_heads.write(tmp_path_factory.mktemp("heads") / "heads.gguf", made))
 
 
 @NEEDS_DEVICE

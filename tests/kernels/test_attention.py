@@ -13,24 +13,72 @@ from medusa_cli.native import testing
 
 NAMES = testing.attention_names()
 Halves = NDArray[np.float16]
+Bytes = NDArray[np.uint8]
+BLOCK_BYTES = {"q8_0": 34, "q4_0": 18}
+NO_SINKS = np.zeros(0, np.float32)
 
 
 def attend(
-    isa: str, q: NDArray[np.float32], k: Halves, v: Halves, mask: Halves, threads: int = 1
+    isa: str,
+    q: NDArray[np.float32],
+    k: Halves | Bytes,
+    v: Halves | Bytes,
+    mask: Halves,
+    threads: int = 1,
+    *,
+    types: tuple[str, str] = ("f16", "f16"),
+    sinks: NDArray[np.float32] = NO_SINKS,
+    cap: float = 0,
+    shares_cells: bool = True,
+    batch: int = 1000,
 ) -> NDArray[np.float32]:
     """[tokens, heads, value size]."""
-    k_bits, v_bits, mask_bits = (array.view(np.uint16) for array in (k, v, mask))
-    flat = testing.kernel_attention(isa, q, k_bits, v_bits, mask_bits, float(q.shape[2] ** -0.5), threads)
-    return flat.reshape(q.shape[0], q.shape[1], v.shape[2])
+    flat = testing.kernel_attention(
+        isa, q, k.view(np.uint8), v.view(np.uint8), *types, mask.view(np.uint16), sinks, float(q.shape[2] ** -0.5),
+        cap, threads, shares_cells, batch,
+    )  # fmt: skip
+    return flat.reshape(q.shape[0], q.shape[1], -1)
 
 
-def exact(q: NDArray[np.float32], k: Halves, v: Halves, mask: Halves) -> NDArray[np.float64]:
+def exact(
+    q: NDArray[np.float32],
+    k: NDArray[np.floating],
+    v: NDArray[np.floating],
+    mask: Halves,
+    sinks: NDArray[np.float32] = NO_SINKS,
+    cap: float = 0,
+) -> NDArray[np.float64]:
     group = q.shape[1] // k.shape[1]
     keys, values = (np.repeat(array.astype(np.float64), group, axis=1) for array in (k, v))
-    scores = np.einsum("thd,chd->thc", q.astype(np.float64), keys) * q.shape[2] ** -0.5 + mask[:, None].astype(float)
-    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-    result: NDArray[np.float64] = np.einsum("thc,chd->thd", weights / weights.sum(axis=2, keepdims=True), values)
+    scores = np.einsum("thd,chd->thc", q.astype(np.float64), keys) * q.shape[2] ** -0.5
+    if cap:
+        scores = cap * np.tanh(scores / cap)
+    scores = scores + mask[:, None].astype(float)
+    largest = scores.max(axis=2, keepdims=True)
+    if len(sinks):
+        largest = np.maximum(largest, sinks[None, :, None])
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=2, keepdims=True)
+    if len(sinks):
+        total = total + np.exp(sinks[None, :, None] - largest)
+    result: NDArray[np.float64] = np.einsum("thc,chd->thd", weights / total, values)
     return result
+
+
+def quantized(seed: int, type_name: str, cells: int, heads: int, size: int) -> tuple[Bytes, NDArray[np.float64]]:
+    """Random blocks of ggml's layout, and the numbers they stand for."""
+    random = np.random.default_rng(seed)
+    blocks = random.integers(0, 256, (cells, heads, size // 32, BLOCK_BYTES[type_name]), np.uint8)
+    scales = random.uniform(1, 2, blocks.shape[:3]).astype(np.float16) / np.float16(100 if type_name == "q8_0" else 8)
+    blocks[..., :2] = scales[..., None].view(np.uint8)
+    stored = blocks[..., 2:]
+    steps = (
+        stored.view(np.int8).astype(float)
+        if type_name == "q8_0"
+        else np.concatenate([stored & 15, stored >> 4], axis=3).astype(float) - 8
+    )
+    numbers = steps * scales[..., None].astype(float)
+    return blocks.reshape(cells, heads, -1), numbers.reshape(cells, heads, size)
 
 
 def example(
@@ -64,25 +112,65 @@ def test_attention_is_what_it_says(isa: str, size: tuple[int, int]) -> None:
     assert_close(attend(isa, *operands), operands)
 
 
+@pytest.mark.parametrize("types", [("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "f16"), ("f16", "q4_0")])
+@pytest.mark.parametrize("isa", NAMES)
+def test_quantized_caches(isa: str, types: tuple[str, str]) -> None:
+    q, k, v, mask = example(12, 5, 6, 2, 96, 64, 96)
+    stored: list[Halves | Bytes] = [k, v]
+    numbers: list[NDArray[np.floating]] = [k, v]
+    for i, (name, size) in enumerate(zip(types, (64, 96), strict=True)):
+        if name != "f16":
+            stored[i], numbers[i] = quantized(i, name, 96, 2, size)
+    actual = attend(isa, q, *stored, mask, types=types)
+    # The bound of a sum is that of the values' scales, up to 8 times what the values themselves give.
+    np.testing.assert_allclose(actual, exact(q, *numbers, mask), rtol=1e-4, atol=2e-5)
+    order = np.random.default_rng(0).permutation(96)
+    moved = attend(isa, q, *(x[order] for x in stored), np.ascontiguousarray(mask[:, order]), 3, types=types)
+    np.testing.assert_array_equal(moved, actual)
+    np.testing.assert_array_equal(actual, attend("scalar", q, *stored, mask, types=types))
+
+
+@pytest.mark.parametrize("isa", NAMES)
+def test_sinks_and_soft_caps(isa: str) -> None:
+    q, k, v, mask = example(13, 5, 6, 2, 96)
+    mask[2] = -np.inf
+    for sinks, cap in (([9, -2, 0, 1, -np.inf, 40], 0), ([], 3.0), ([], 50.0), ([1, 2, 3, -1, -2, -3], 3.0)):
+        taken = np.array(sinks, np.float32)
+        seen = [0, 1, 3, 4] if -np.inf in sinks or not sinks else range(5)
+        actual = attend(isa, q, k, v, mask, 2, sinks=taken, cap=cap)
+        wanted = exact(q[seen], k, v, mask[seen], taken, cap)
+        np.testing.assert_allclose(actual[seen], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(actual, attend("scalar", q, k, v, mask, sinks=taken, cap=cap))
+        assert not actual[2].any()
+
+
 @pytest.mark.parametrize("isa", NAMES)
 @given(
     seed=st.integers(0, 10_000),
     tokens=st.integers(1, 20),
     key_heads=st.integers(1, 3),
-    group=st.integers(1, 5),
+    group=st.integers(1, 7),
     blocks=st.integers(1, 20),
-    threads=st.integers(1, 3),
+    threads=st.integers(1, 5),
+    shares_cells=st.booleans(),
+    batch=st.integers(1, 40),
+    cap=st.sampled_from([0.0, 4.0]),
+    sink=st.sampled_from([None, 0.5]),
 )
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_bits_do_not_depend_on_instruction_set_rows_or_threads(
-    isa: str, seed: int, tokens: int, key_heads: int, group: int, blocks: int, threads: int
-) -> None:
+    isa: str, seed: int, tokens: int, key_heads: int, group: int, blocks: int, threads: int, shares_cells: bool,
+    batch: int, cap: float, sink: float | None,
+) -> None:  # fmt: skip
     q, k, v, mask = example(seed, tokens, key_heads * group, key_heads, 16 * blocks)
-    expected = attend("scalar", q, k, v, mask)
-    np.testing.assert_array_equal(attend(isa, q, k, v, mask, threads), expected)
+    mask[:, : 16 * (seed % blocks)] = 0  # blocks that all tokens see whole
+    sinks = NO_SINKS if sink is None else np.full(key_heads * group, sink, np.float32)
+    expected = attend("scalar", q, k, v, mask, sinks=sinks, cap=cap)
+    shared = attend(isa, q, k, v, mask, threads, sinks=sinks, cap=cap, shares_cells=shares_cells, batch=batch)
+    np.testing.assert_array_equal(shared, expected)
     for token in range(tokens):
         one = slice(token, token + 1)
-        np.testing.assert_array_equal(attend(isa, q[one], k, v, mask[one]), expected[one])
+        np.testing.assert_array_equal(attend(isa, q[one], k, v, mask[one], sinks=sinks, cap=cap), expected[one])
 
 
 @pytest.mark.parametrize("isa", NAMES)
@@ -130,7 +218,7 @@ def test_the_order_of_many_cells_does_not_matter_either(isa: str) -> None:
     assert_close(wanted, (q, k, v, mask))
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(k))
-        moved = attend(isa, q, k[order], v[order], np.ascontiguousarray(mask[:, order]))
+        moved = attend(isa, q, k[order], v[order], np.ascontiguousarray(mask[:, order]), threads=1 + seed)
         np.testing.assert_array_equal(moved, wanted)
 
 

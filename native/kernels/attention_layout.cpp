@@ -1,0 +1,71 @@
+#include "kernels/attention_layout.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace medusa::kernels {
+namespace {
+
+constexpr int64_t kept_bytes = int64_t{1} << 22;  // of scores, of all rows worked on together
+constexpr int64_t shared_cells = 256;             // with fewer, barriers cost more than they bring
+constexpr size_t line = 64;
+
+size_t whole_lines(int64_t bytes) {
+    return (static_cast<size_t>(bytes) + line - 1) / line * line;
+}
+
+}  // namespace
+
+AttentionLayout attention_layout(const Attention& a, int64_t rows, int parts) {
+    (void)parts;
+    AttentionLayout layout{};
+    layout.rows = rows, layout.value_size = a.value_size;
+    // Rows that begin and end within a key head touch one more than they fill.
+    layout.key_heads = std::min(a.key_heads, (rows + a.rows_per_key_head() - 1) / a.rows_per_key_head() + 1);
+    layout.scores_bytes = whole_lines(rows * a.cells * 4);
+    const int64_t bytes[] = {2 * 8,
+                             rows * 8,
+                             rows * 8,
+                             rows * 8,
+                             rows * 4,
+                             rows * a.value_size * 4,
+                             rows * a.value_size * 4,
+                             attention_lanes * std::max(a.key_size, a.value_size) * 4,
+                             a.cells / attention_lanes * static_cast<int64_t>(sizeof(SeenBlock)),
+                             rows * a.value_size * 2,
+                             layout.key_heads * a.value_size * 2};
+    for (size_t i = 0; i < std::size(bytes); ++i) {
+        layout.offsets[i] = layout.part_bytes;
+        layout.part_bytes += whole_lines(bytes[i]);
+    }
+    layout.part_bytes += line;  // else two parts' fields lie in the same sets of the cache
+    return layout;
+}
+
+AttentionPart AttentionLayout::part(void* scratch, int i) const {
+    char* base = static_cast<char*>(scratch) + scores_bytes + static_cast<size_t>(i) * part_bytes;
+    const auto at = [&](int field, auto* type) { return reinterpret_cast<decltype(type)>(base + offsets[field]); };
+    AttentionPart part{};
+    part.range = at(0, part.range), part.totals = at(1, part.totals);
+    part.q = at(2, part.q), part.mask = at(3, part.mask);
+    part.largest = at(4, part.largest), part.sums = at(5, part.sums), part.starts = at(6, part.starts);
+    part.floats = at(7, part.floats), part.blocks = at(8, part.blocks);
+    part.own_most = at(9, part.own_most), part.shared_most = at(10, part.shared_most);
+    return part;
+}
+
+size_t attention_scratch(const Attention& a, int64_t rows, int parts) {
+    const AttentionLayout layout = attention_layout(a, rows, parts);
+    return layout.scores_bytes + layout.part_bytes * static_cast<size_t>(parts);
+}
+
+int64_t attention_batch(const Attention& a) {
+    const int64_t rows = std::max<int64_t>(kept_bytes / (a.cells * 4), 8);
+    return std::min(a.rows(), rows);
+}
+
+bool attention_shares_cells(const Attention& a, int threads) {
+    return threads > 1 && a.cells >= shared_cells && a.rows() <= 16 * attention_batch(a) && a.tokens <= 64;
+}
+
+}  // namespace medusa::kernels
