@@ -116,18 +116,16 @@ def test_attention_is_what_it_says(isa: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("isa", NAMES)
 def test_quantized_caches(isa: str, types: tuple[str, str]) -> None:
     q, k, v, mask = example(12, 5, 6, 2, 96, 64, 96)
-    stored: list[Halves | Bytes] = [k, v]
-    numbers: list[NDArray[np.floating]] = [k, v]
-    for i, (name, size) in enumerate(zip(types, (64, 96), strict=True)):
-        if name != "f16":
-            stored[i], numbers[i] = quantized(i, name, 96, 2, size)
-    actual = attend(isa, q, *stored, mask, types=types)
+    keys, key_numbers = (k, k.astype(float)) if types[0] == "f16" else quantized(0, types[0], 96, 2, 64)
+    values, value_numbers = (v, v.astype(float)) if types[1] == "f16" else quantized(1, types[1], 96, 2, 96)
+    actual = attend(isa, q, keys, values, mask, types=types)
     # The bound of a sum is that of the values' scales, up to 8 times what the values themselves give.
-    np.testing.assert_allclose(actual, exact(q, *numbers, mask), rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(actual, exact(q, key_numbers, value_numbers, mask), rtol=1e-4, atol=2e-5)
     order = np.random.default_rng(0).permutation(96)
-    moved = attend(isa, q, *(x[order] for x in stored), np.ascontiguousarray(mask[:, order]), 3, types=types)
+    moved_mask = np.ascontiguousarray(mask[:, order])
+    moved = attend(isa, q, keys[order], values[order], moved_mask, 3, types=types)
     np.testing.assert_array_equal(moved, actual)
-    np.testing.assert_array_equal(actual, attend("scalar", q, *stored, mask, types=types))
+    np.testing.assert_array_equal(actual, attend("scalar", q, keys, values, mask, types=types))
 
 
 @pytest.mark.parametrize("isa", NAMES)
