@@ -199,7 +199,7 @@ def test_calibration_compares_real_steps_with_bare_passes() -> None:
 class FakeHeads:
     """Two heads that guess state, state + 1, ... of the hidden state's only number."""
 
-    head_count, output_rows, kind = 2, 4, "hydra"
+    head_count, output_rows, kind, has_prefix = 2, 4, "hydra", False
 
     def draft_tokens(self, hidden: np.ndarray, wanted: int, path: list[int]) -> list[list[int]]:
         assert (wanted, len(path)) == (4, 2)

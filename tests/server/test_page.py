@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -84,7 +85,7 @@ def test_an_answer_streams_and_its_text_stays_text(page: Any, model: FakeModel) 
     page.wait_for_selector(".writing")
     model.delay = 0.05
     model.gate.set()
-    page.wait_for_function("(document.querySelector('.writing .said')?.textContent ?? '').length > 5")
+    sync_api.expect(page.locator(".writing .said")).to_have_text(re.compile(".{6}"))
     page.wait_for_selector(".figures")
     assert answers(page) == [EVIL]
     assert page.locator("article img, article script").count() == 0
@@ -108,7 +109,7 @@ def test_drafts_are_coloured_where_that_is_asked_for(page: Any) -> None:
 def test_an_answer_is_stopped(page: Any, model: FakeModel, running: Running, way: str) -> None:
     model.script, model.delay = lambda prompt, options: "word " * 1000, 0.02
     ask(page, "Hello")
-    page.wait_for_function("document.querySelector('.theirs .said').textContent.length > 5")
+    sync_api.expect(page.locator(".theirs .said")).to_have_text(re.compile(".{6}"))
     assert not page.is_visible("#send")
     if way == "button":
         page.click("#stop")
