@@ -11,6 +11,7 @@ questions of its own row; --cold: of this question alone. --heads: with the mode
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +28,17 @@ ALMOST_FREE = [(1, 1.0), (MOST, 1.001)]
 GREEDY = native.Sampling(temperature=0.0)
 
 
+@dataclass(frozen=True)
+class Drafts:
+    heads: native.Heads | None
+    lookup: bool
+    recycling: bool
+
+    def __str__(self) -> str:
+        taking_part = {"heads": self.heads, "lookup": self.lookup, "recycling": self.recycling}
+        return " + ".join(name for name, part in taking_part.items() if part)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -41,30 +53,31 @@ def main() -> None:
     model = native.Model(str(reference.path))
     prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
     prompts_tokens = [chat_tokens(model, [{"role": "user", "content": text}]) for text in prompts]
-    rows: list[tuple[native.Heads | None, bool]] = [(None, True)]
+    rows: list[Drafts] = [Drafts(None, True, True)]
     if arguments.heads:
         heads = native.Heads(model, str(reference.heads.path if reference.heads else reference.path))
-        rows += [(heads, False), (heads, True)]
+        rows += [Drafts(heads, False, False), Drafts(heads, True, False), Drafts(heads, True, True)]
     table = Table("drafts", "nodes", "tokens per step")
     for nodes in arguments.nodes:
-        for with_heads, recycling in rows:
-            name = " + ".join([*(["heads"] if with_heads else []), "lookup", *(["recycling"] if recycling else [])])
+        for drafts in rows:
             committed = steps = 0.0
-            session = open_session(model, with_heads, recycling, nodes)
-            for tokens in track(prompts_tokens, f"{name}, {nodes}", console=Console(stderr=True), transient=True):
+            session = open_session(model, drafts, nodes)
+            for tokens in track(prompts_tokens, f"{drafts}, {nodes}", console=Console(stderr=True), transient=True):
                 if arguments.cold:
-                    session = open_session(model, with_heads, recycling, nodes)
+                    session = open_session(model, drafts, nodes)
                 session.reset()
                 stats = session.generate(tokens, max_tokens=arguments.max_tokens, sampling=GREEDY).stats
                 steps += stats["steps"]
                 committed += stats["tokens_per_step"] * stats["steps"]
-            table.add_row(name, str(nodes), f"{committed / steps:.2f}")
+            table.add_row(str(drafts), str(nodes), f"{committed / steps:.2f}")
     Console().print(table)
 
 
-def open_session(model: native.Model, heads: native.Heads | None, recycling: bool, nodes: int) -> native.Session:
+def open_session(model: native.Model, drafts: Drafts, nodes: int) -> native.Session:
     dynamic = native.DynamicTree(costs=ALMOST_FREE, learns_costs=False, max_nodes=nodes)
-    return native.Session(model, heads, dynamic=dynamic, lookup=True, recycling=recycling, n_ctx=2048, n_threads=1)
+    return native.Session(
+        model, drafts.heads, dynamic=dynamic, lookup=drafts.lookup, recycling=drafts.recycling, n_ctx=2048, n_threads=1
+    )
 
 
 if __name__ == "__main__":
