@@ -6,7 +6,7 @@ namespace medusa {
 namespace {
 
 constexpr double keep = 0.98;        // a step fades to one half after 34 later ones
-constexpr double prior_weight = 3;   // as much as three steps of two nodes
+constexpr double prior_weight = 5;   // as much as five steps of two nodes
 constexpr double least_cost = 0.01;  // noise can tilt the line downwards
 
 }  // namespace

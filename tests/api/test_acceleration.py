@@ -105,7 +105,7 @@ def test_what_is_on_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_kernels
-def test_a_model_that_was_loaded_before_is_an_error(demo_model_path: Path) -> None:
+def test_a_model_that_was_loaded_before_is_an_error(demo_model_path: Path, tmp_path: Path) -> None:
     program = f"""
 from llama_cpp import Llama
 llama = Llama({str(demo_model_path)!r}, n_ctx=64, n_threads=1, verbose=False)
@@ -116,7 +116,9 @@ except medusa_cli.MedusaError as error:
     print(error)
 print(len(llama.create_completion("Hi", max_tokens=2)["choices"]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.splitlines() == [
         "accelerate() comes before the first model of the process is loaded: call it at the start", "1",
     ], done.stderr  # fmt: skip

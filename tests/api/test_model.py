@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_answer_and_is_raised(model: Model) -> None:
     assert stream is not None
 
 
-def test_a_program_ends_while_an_answer_is_under_way(demo_model_path: Path) -> None:
+def test_a_program_ends_while_an_answer_is_under_way(demo_model_path: Path, tmp_path: Path) -> None:
     program = f"""
 from medusa_cli import Model
 model = Model({str(demo_model_path)!r}, quiet=True)
@@ -172,7 +172,9 @@ print(next(model.stream("Write a very long story.", ignore_eos=True)) is not Non
 stream = model.stream("Write a very long story.", ignore_eos=True)
 print(next(stream) is not None)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\nTrue\n", "")
 
 

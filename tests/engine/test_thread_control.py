@@ -242,12 +242,17 @@ def test_follows_programs_that_come_and_go(cores: int, times: list[tuple[int, in
 
 def test_prices_are_those_of_the_threads_that_run() -> None:
     prices = testing.Prices()
+    # Each size twice in a row: what always changes could be the price of a change.
     for _ in range(200):
         prices.report(2, 1, 4.0)
+        prices.report(2, 1, 4.0)
+        prices.report(2, 8, 6.0)
         prices.report(2, 8, 6.0)
     fast = prices.verify_ms(8), prices.rate
     for _ in range(200):
         prices.report(1, 1, 7.0)
+        prices.report(1, 1, 7.0)
+        prices.report(1, 8, 14.0)
         prices.report(1, 8, 14.0)
     assert prices.verify_ms(8) == pytest.approx(14.0, rel=0.15)
     prices.report(2, 1, 4.0)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 SECONDS = 120.0
 
@@ -34,6 +35,7 @@ def served(model: str, *options: str, port: int = 0) -> Iterator[Served]:
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
+        cwd=Path(__file__).parent,  # not the source folder, which has no compiled module
     )
     try:
         assert process.stderr is not None
