@@ -64,7 +64,7 @@ def answers(page: Any) -> list[str]:
 
 
 def test_a_conversation(page: Any, model: FakeModel) -> None:
-    assert page.title() == "medusa · fake"
+    sync_api.expect(page).to_have_title("medusa · fake")
     ask(page, "Hello")
     page.wait_for_selector("article:nth-of-type(2) .figures")
     assert page.inner_text(".figures") == "100.0 tokens/s · 1.50 tokens per step"
@@ -89,7 +89,7 @@ def test_an_answer_streams_and_its_text_stays_text(page: Any, model: FakeModel) 
     page.wait_for_selector(".figures")
     assert answers(page) == [EVIL]
     assert page.locator("article img, article script").count() == 0
-    assert page.title() == "medusa · fake"
+    sync_api.expect(page).to_have_title("medusa · fake")
 
 
 def test_drafts_are_coloured_where_that_is_asked_for(page: Any) -> None:
