@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
+#include "kernels/product.h"
 
 namespace medusa {
 namespace {
@@ -57,16 +58,17 @@ nb::object kernel_product(const std::string& isa, const std::string& type_name, 
     if (columns != static_cast<int64_t>(x.shape(1))) throw Error("weights and x differ in columns");
     const size_t row_bytes = ggml_row_size(format->type, columns);
     const auto rows = static_cast<int64_t>(weights.size() / row_bytes);
-    if (!kernels::fits(*format, columns, rows)) throw Error("the matrix does not fill whole groups and blocks");
+    if (!kernels::fits(*format, columns)) throw Error("the matrix does not fill whole blocks");
     const auto n = static_cast<int>(x.shape(0));
-    const size_t stride = kernels::column_bytes(columns);
+    const size_t stride = kernels::column_bytes(*format, columns);
     Guarded packed(kernels::packed_bytes(*format, columns, rows)), activations(stride * n),
         result(sizeof(float) * n * rows);
-    kernels::pack(*format, weights.c_str(), packed.data(), columns, 0, rows / kernels::group_rows);
-    for (int c = 0; c < n; ++c)
-        chosen.quantize(*format, x.data() + c * columns, columns, activations.data() + c * stride);
-    chosen.multiply(*format, packed.data(), columns, 0, rows / kernels::group_rows, activations.data(), stride, n,
-                    reinterpret_cast<float*>(result.data()), static_cast<size_t>(rows));
+    kernels::pack(*format, weights.c_str(), packed.data(), columns, rows, 0, kernels::groups_of(rows));
+    for (int c = 0; c < n; ++c) {
+        kernels::prepare(chosen, *format, x.data() + c * columns, columns, activations.data() + c * stride);
+    }
+    kernels::multiply(chosen, *format, packed.data(), columns, rows, 0, kernels::groups_of(rows), activations.data(),
+                      stride, n, reinterpret_cast<float*>(result.data()), static_cast<size_t>(rows));
     if (!packed.intact() || !activations.intact() || !result.intact()) throw Error("a kernel wrote outside its buffer");
     return new_matrix<float>(reinterpret_cast<const float*>(result.data()), static_cast<size_t>(n),
                              static_cast<size_t>(rows));

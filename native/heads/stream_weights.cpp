@@ -194,7 +194,7 @@ ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<f
     }
     const int64_t rows = static_cast<int64_t>(values.size()) / columns;
     const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    const bool packed = on_cpu && model_.repacks() && kernels::serves(GGML_TYPE_Q8_0, columns, rows);
+    const bool packed = on_cpu && model_.repacks() && kernels::serves(GGML_TYPE_Q8_0, columns);
     const ggml_type type = packed ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
     ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
     ggml_set_name(tensor, name.c_str());

@@ -84,7 +84,7 @@ std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string
 
 ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows) {
     const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    const bool packed = on_cpu && model_->repacks() && kernels::serves(type, columns, rows);
+    const bool packed = on_cpu && model_->repacks() && kernels::serves(type, columns);
     ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
     ggml_set_name(tensor, name.c_str());
     return tensor;

@@ -33,7 +33,7 @@ constexpr int block_cells = 32;
 
 // A unit is the run of columns whose products may be added before they are scaled: a cell, or half of one.
 template <Scales scales>
-constexpr int units_per_cell = scales == Scales::super_half ? 2 : 1;
+constexpr int units_per_cell = has_halves(scales) ? 2 : 1;
 
 // Work goes on in pairs of cells. What all groups of rows need of up to 16 activation columns:
 struct alignas(64) ActivationPair {
@@ -135,7 +135,7 @@ inline void unpack_pair(const Tile& tile, int64_t pair) {
         __m512i w[words];
         load_codes<codes, has_table>(code, tile.table, w);
         for (int j = 0; j < words; ++j) {
-            if constexpr (!has_table && scales != Scales::half_min && scales != Scales::super_min) {
+            if constexpr (!has_table && !has_min(scales)) {
                 w[j] = _mm512_sub_epi8(w[j], tile.zero);
             }
             _mm512_store_si512(to + 64 * j, w[j]);
@@ -227,7 +227,7 @@ void multiply_tile(const Tile& tile) {
                     const __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(at));
                     acc[c] = _mm512_fmadd_ps(dot, _mm512_mul_ps(half ? s.d2 : s.d, _mm512_set1_ps(d[c])), acc[c]);
                 }
-                if constexpr (scales == Scales::half_min || scales == Scales::super_min) {
+                if constexpr (has_min(scales)) {
                     acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(all[c]), acc[c]);
                 }
             }
@@ -241,6 +241,11 @@ void multiply_tile(const Tile& tile) {
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
+    // Sums of half cells, which its mins are multiplied with, are not among what is arranged.
+    if constexpr (scales == Scales::super_half_min) {
+        return avx512vnni.multiply(job.format, job.packed, job.columns, job.begin, job.end, job.activations, job.stride,
+                                   job.n, job.result, job.result_stride);
+    }
     static constexpr void (*functions[most_columns / 2])(const Tile&) = {
         multiply_tile<codes, scales, has_table, 2>,  multiply_tile<codes, scales, has_table, 4>,
         multiply_tile<codes, scales, has_table, 6>,  multiply_tile<codes, scales, has_table, 8>,
@@ -304,6 +309,6 @@ void multiply_few(const Format& format, const void* packed, int64_t columns, int
 
 const Kernels amx_int8 = {"amx-int8",
                           [](const Format& f, const float* x, int64_t n, void* c) { avx512vnni.quantize(f, x, n, c); },
-                          multiply_few, attend_avx512};
+                          multiply_few, multiply_floats_avx512, attend_avx512};
 
 }  // namespace medusa::kernels

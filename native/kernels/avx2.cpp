@@ -19,7 +19,7 @@ template <Codes codes, bool has_table>
 constexpr bool is_signed = has_table || codes == Codes::u8;
 template <Codes codes, bool has_table>
 constexpr int products_in_16_bits = is_signed<codes, has_table> ? 1
-                                    : codes == Codes::u4        ? 8
+                                    : codes <= Codes::u4        ? 8
                                     : codes == Codes::u5        ? 4
                                                                 : 2;
 
@@ -53,6 +53,6 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
 
 // Quantizing activations is a small part: the compiler's own vectors do.
 const Kernels avx2 = {"avx2", [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
-                      multiply, attend_avx2};
+                      multiply, multiply_floats_avx2, attend_avx2};
 
 }  // namespace medusa::kernels

@@ -2,10 +2,30 @@
 
 constexpr int words = 8;  // a cell is 8 registers of 16 rows x 4 columns
 
+// Adds `value` where the plane at `at` has a bit.
+inline void add_bits(const uint8_t* at, char value, __m512i (&w)[words]) {
+    const __m512i high = _mm512_loadu_si512(at), more = _mm512_set1_epi8(value);
+    for (int j = 0; j < words; ++j) {
+        const __mmask64 set = _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << j)));
+        w[j] = _mm512_mask_add_epi8(w[j], set, w[j], more);
+    }
+}
+
 template <Codes codes, bool has_table>
 inline void load_codes(const uint8_t* cell, const __m512i table, __m512i (&w)[words]) {
     if constexpr (codes == Codes::u8) {
         for (int j = 0; j < words; ++j) w[j] = _mm512_loadu_si512(cell + 64 * j);
+        return;
+    }
+    if constexpr (codes == Codes::u2 || codes == Codes::u3) {
+        const __m512i three = _mm512_set1_epi8(3);
+        for (int half = 0; half < 2; ++half) {
+            const __m512i packed = _mm512_loadu_si512(cell + 64 * half);
+            const __m512i shifted[4] = {packed, _mm512_srli_epi16(packed, 2), _mm512_srli_epi16(packed, 4),
+                                        _mm512_srli_epi16(packed, 6)};
+            for (int j = 0; j < 4; ++j) w[4 * half + j] = _mm512_and_si512(shifted[j], three);
+        }
+        if constexpr (codes == Codes::u3) add_bits(cell + 128, 4, w);
         return;
     }
     const __m512i low = _mm512_set1_epi8(15);
@@ -17,13 +37,7 @@ inline void load_codes(const uint8_t* cell, const __m512i table, __m512i (&w)[wo
     if constexpr (has_table) {
         for (int j = 0; j < words; ++j) w[j] = _mm512_shuffle_epi8(table, w[j]);
     }
-    if constexpr (codes == Codes::u5) {
-        const __m512i high = _mm512_loadu_si512(cell + 256), sixteen = _mm512_set1_epi8(16);
-        for (int j = 0; j < words; ++j) {
-            const __mmask64 set = _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << j)));
-            w[j] = _mm512_mask_add_epi8(w[j], set, w[j], sixteen);
-        }
-    }
+    if constexpr (codes == Codes::u5) add_bits(cell + 256, 16, w);
     if constexpr (codes == Codes::u6) {
         const __m512i bits = _mm512_set1_epi8(0x30);
         for (int half = 0; half < 2; ++half) {
@@ -48,8 +62,17 @@ inline __m512 signed_bytes(const uint8_t* at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 }
 
+inline __m512 low_nibbles(const uint8_t* at) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+}
+inline __m512 high_nibbles(const uint8_t* at) {
+    const __m128i x = _mm_srli_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)), 4);
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15))));
+}
+
 struct Scale {
-    __m512 d, d2, m;
+    __m512 d, d2, m, m2;
 };
 
 // `head`: those of the super-block (load_head); `at`: the cell's own bytes.
@@ -72,6 +95,11 @@ inline Scale load_scale(const Scale& head, const uint8_t* at) {
         out.d = _mm512_mul_ps(head.d, unsigned_bytes(at));
         // Negated as a whole: head.m holds -dmin.
         out.m = _mm512_mul_ps(head.m, unsigned_bytes(at + 16));
+    } else if constexpr (scales == Scales::super_half_min) {
+        out.d = _mm512_mul_ps(head.d, low_nibbles(at));
+        out.d2 = _mm512_mul_ps(head.d, low_nibbles(at + 16));
+        out.m = _mm512_mul_ps(head.m, high_nibbles(at));
+        out.m2 = _mm512_mul_ps(head.m, high_nibbles(at + 16));
     } else if constexpr (scales == Scales::super_half) {
         out.d = _mm512_mul_ps(head.d, signed_bytes(at));
         out.d2 = _mm512_mul_ps(head.d, signed_bytes(at + 16));
@@ -86,7 +114,7 @@ template <Scales scales>
 inline Scale load_head(const uint8_t* at) {
     Scale head{};
     head.d = halves(at);
-    if constexpr (scales == Scales::super_min) {
+    if constexpr (has_min(scales)) {
         head.m = _mm512_xor_ps(halves(at + 32), _mm512_set1_ps(-0.0f));
     }
     return head;

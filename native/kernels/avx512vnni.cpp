@@ -47,18 +47,23 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
                 return _mm512_set1_epi32(four);
             };
             const __m512 d = _mm512_set1_ps(sums.d);
-            __m512i dot = _mm512_set1_epi32(sums.start[0]);
+            constexpr bool mins_of_halves = scales == Scales::super_half_min;
+            const auto start = [&](int half) { return _mm512_set1_epi32(mins_of_halves ? 0 : sums.start[half]); };
+            __m512i dot = start(0);
             for (int j = 0; j < 4; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
-            if constexpr (scales == Scales::super_half) {
+            if constexpr (has_halves(scales)) {
                 acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d, d), acc[c]);
-                dot = _mm512_set1_epi32(sums.start[1]);
+                dot = start(1);
                 for (int j = 4; j < words; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
                 acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d2, d), acc[c]);
             } else {
                 for (int j = 4; j < words; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
                 acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d, d), acc[c]);
             }
-            if constexpr (scales == Scales::half_min || scales == Scales::super_min) {
+            if constexpr (mins_of_halves) {
+                acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums.d * static_cast<float>(sums.start[0])), acc[c]);
+                acc[c] = _mm512_fmadd_ps(s.m2, _mm512_set1_ps(sums.d * static_cast<float>(sums.start[1])), acc[c]);
+            } else if constexpr (has_min(scales)) {
                 acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums.all), acc[c]);
             }
         }
@@ -106,7 +111,7 @@ void run(const Job& job) {
 void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
-    const bool two = format.scales == Scales::super_half;
+    const bool two = has_halves(format.scales);
     for (int64_t cell = 0; cell < columns / cell_columns; ++cell, x += cell_columns, q += cell_columns) {
         const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
         const __m512 size_a = _mm512_abs_ps(a), size_b = _mm512_abs_ps(b);
@@ -131,6 +136,6 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantize, multiply, attend_avx512};
+const Kernels avx512vnni = {"avx512vnni", quantize, multiply, multiply_floats_avx512, attend_avx512};
 
 }  // namespace medusa::kernels

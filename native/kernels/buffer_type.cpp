@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "base/platform.h"
+#include "kernels/dot_products.h"
 #include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
+#include "kernels/product.h"
 
 namespace medusa::kernels {
 
@@ -37,7 +39,9 @@ std::atomic<bool> used = true;
 // A stack of experts' matrices is packed as one matrix of all their rows.
 const Format* packed_format(const ggml_tensor* tensor) {
     const Format* format = format_of(tensor->type);
-    if (!format || ggml_n_dims(tensor) > 3 || !fits(*format, tensor->ne[0], tensor->ne[1])) return nullptr;
+    const int dimensions = ggml_n_dims(tensor);
+    if (!format || dimensions > 3 || !fits(*format, tensor->ne[0])) return nullptr;
+    if (dimensions == 3 && tensor->ne[1] % group_rows != 0) return nullptr;
     return format;
 }
 
@@ -46,7 +50,7 @@ class MulMat final : public ggml::cpu::tensor_traits {
     bool work_size(int, const ggml_tensor* op, size_t& size) override {
         if (op->op != GGML_OP_MUL_MAT) return false;
         const ggml_tensor* x = op->src[1];
-        size = column_bytes(x->ne[0]) * static_cast<size_t>(ggml_nrows(x));
+        size = column_bytes(*format_of(op->src[0]->type), x->ne[0]) * static_cast<size_t>(ggml_nrows(x));
         return true;
     }
 
@@ -54,16 +58,16 @@ class MulMat final : public ggml::cpu::tensor_traits {
         if (op->op != GGML_OP_MUL_MAT) return false;
         const ggml_tensor *w = op->src[0], *x = op->src[1];
         const Format& format = *format_of(w->type);
-        const int64_t columns = w->ne[0], groups = w->ne[1] / group_rows, n = ggml_nrows(x);
-        const size_t stride = column_bytes(columns);
+        const int64_t columns = w->ne[0], groups = groups_of(w->ne[1]), n = ggml_nrows(x);
+        const size_t stride = column_bytes(format, columns);
         char* activations = static_cast<char*>(params->wdata);
         for (int64_t c = params->ith; c < n; c += params->nth) {
-            kernels->quantize(format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
+            prepare(*kernels, format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
         }
         ggml_barrier(params->threadpool);
         const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
-        kernels->multiply(format, w->data, columns, begin, end, activations, stride, static_cast<int>(n),
-                          static_cast<float*>(op->data), op->nb[1] / sizeof(float));
+        multiply(*kernels, format, w->data, columns, w->ne[1], begin, end, activations, stride, static_cast<int>(n),
+                 static_cast<float*>(op->data), op->nb[1] / sizeof(float));
         return true;
     }
 
@@ -101,8 +105,8 @@ class MulMatId final : public ggml::cpu::tensor_traits {
         for (int64_t i = params->ith; i < work.rows; i += params->nth) {
             const int64_t slot = order[i] % ids->ne[0], token = order[i] / ids->ne[0];
             const char* row = static_cast<const char*>(x->data) + slot % x->ne[1] * x->nb[1] + token * x->nb[2];
-            kernels->quantize(format, reinterpret_cast<const float*>(row), w->ne[0],
-                              activations + static_cast<size_t>(i) * work.stride);
+            prepare(*kernels, format, reinterpret_cast<const float*>(row), w->ne[0],
+                    activations + static_cast<size_t>(i) * work.stride);
         }
         ggml_barrier(params->threadpool);
         const int64_t groups = w->ne[1] / group_rows;
@@ -111,9 +115,9 @@ class MulMatId final : public ggml::cpu::tensor_traits {
         for (int64_t expert = 0; expert < w->ne[2]; ++expert) {
             const int32_t from = first[expert], to = first[expert + 1];
             if (from == to) continue;
-            kernels->multiply(format, static_cast<const char*>(w->data) + static_cast<size_t>(expert) * expert_bytes,
-                              w->ne[0], begin, end, activations + static_cast<size_t>(from) * work.stride, work.stride,
-                              to - from, results + from * w->ne[1], static_cast<size_t>(w->ne[1]));
+            multiply(*kernels, format, static_cast<const char*>(w->data) + static_cast<size_t>(expert) * expert_bytes,
+                     w->ne[0], w->ne[1], begin, end, activations + static_cast<size_t>(from) * work.stride, work.stride,
+                     to - from, results + from * w->ne[1], static_cast<size_t>(w->ne[1]));
             for (int32_t i = from; i < to; ++i) {
                 const int64_t slot = order[i] % ids->ne[0], token = order[i] / ids->ne[0], row = begin * group_rows;
                 char* target = static_cast<char*>(op->data) + slot * op->nb[1] + token * op->nb[2];
@@ -132,7 +136,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
 
         explicit Work(const ggml_tensor* op)
             : rows(ggml_nelements(op->src[2])),
-              stride((column_bytes(op->src[0]->ne[0]) + 63) / 64 * 64),
+              stride((column_bytes(*format_of(op->src[0]->type), op->src[0]->ne[0]) + 63) / 64 * 64),
               activation_bytes(static_cast<size_t>(rows) * stride),
               result_bytes(static_cast<size_t>(rows * op->src[0]->ne[1]) * sizeof(float)),
               order_bytes(static_cast<size_t>(rows + op->src[0]->ne[2] + 1) * sizeof(int32_t)) {}
@@ -178,8 +182,11 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
 
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
-        if (op->op == GGML_OP_MUL_MAT && ours(op->src[0])) return &mul_mat;
-        return op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0]) ? &mul_mat_id : nullptr;
+        const bool experts = op->op == GGML_OP_MUL_MAT_ID;
+        if (op->op != GGML_OP_MUL_MAT && !experts) return nullptr;
+        if (ours(op->src[0])) return experts ? static_cast<ggml::cpu::tensor_traits*>(&mul_mat_id) : &mul_mat;
+        const bool packed = (op->src[0]->ne[2] == 1 || experts) && packed_format(op->src[0]);
+        return used && !packed ? dot_products(op) : nullptr;
     }
 
   private:
@@ -191,12 +198,13 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
 void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, size_t offset, size_t size) {
     GGML_ASSERT(offset == 0 && size == ggml_nbytes(tensor));
     const Format& format = *packed_format(tensor);
-    const int64_t groups = ggml_nrows(tensor) / group_rows;
-    const auto threads = static_cast<int64_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+    const int64_t rows = ggml_nrows(tensor), groups = groups_of(rows);
+    const auto most = static_cast<int64_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
+    const int64_t threads = std::min(most, groups);
     std::vector<std::thread> workers;
     for (int64_t i = 0; i < threads; ++i) {
         workers.emplace_back([&, i] {
-            pack(format, data, tensor->data, tensor->ne[0], groups * i / threads, groups * (i + 1) / threads);
+            pack(format, data, tensor->data, tensor->ne[0], rows, groups * i / threads, groups * (i + 1) / threads);
         });
     }
     for (std::thread& worker : workers) worker.join();
@@ -300,9 +308,9 @@ ggml_backend_buffer_type_t buffer_type() {
     return &type;
 }
 
-bool serves(ggml_type type, int64_t columns, int64_t rows) {
+bool serves(ggml_type type, int64_t columns) {
     const Format* format = format_of(type);
-    return kernels && format && fits(*format, columns, rows);
+    return kernels && format && fits(*format, columns);
 }
 
 bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size) {
@@ -332,7 +340,7 @@ ggml_backend_buffer_type_t buffer_type() {
     return nullptr;
 }
 
-bool serves(ggml_type, int64_t, int64_t) {
+bool serves(ggml_type, int64_t) {
     return false;
 }
 

@@ -33,9 +33,9 @@ bool kernels_used();
 // nullptr when it is not registered.
 ggml_backend_buffer_type_t buffer_type();
 
-// Whether products with a matrix [rows, columns] of the type run on the kernels when it lies in buffer_type(). Such a
-// tensor is written whole, in one piece.
-bool serves(ggml_type type, int64_t columns, int64_t rows);
+// Whether products with a matrix of the type and so many columns run on the kernels when it lies in buffer_type(). Such
+// a tensor is written whole, in one piece.
+bool serves(ggml_type type, int64_t columns);
 
 // Whether attention over a cache of these types and head sizes runs on the kernels.
 bool serves_attention(ggml_type key, ggml_type value, int64_t key_size, int64_t value_size);

@@ -6,28 +6,11 @@ constexpr size_t own_bytes = scales == Scales::half_min                         
                              : scales == Scales::super_cell || scales == Scales::exponent ? 16
                                                                                           : 32;
 template <Scales scales>
-constexpr size_t head_bytes = scales == Scales::super_min                                    ? 64
+constexpr size_t head_bytes = has_min(scales) && scales != Scales::half_min                  ? 64
                               : scales == Scales::super_half || scales == Scales::super_cell ? 32
                                                                                              : 0;
 
-// Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself: they are
-// asked for early into the second cache and shortly before use into the first.
-constexpr size_t far_ahead = 32768, near_ahead = 2048;
-
-// `last`: the last line of this thread's rows; what lies behind it is another thread's.
-inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
-    const uint8_t *later = std::min(at + far, last), *soon = std::min(at + near_ahead, last);
-#if defined(__GNUC__)
-    __builtin_prefetch(later, 0, 1);
-    __builtin_prefetch(soon, 0, 3);
-#elif defined(_M_ARM64)
-    __prefetch(later);
-    __prefetch(soon);
-#else
-    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T2);
-    _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
-#endif
-}
+#include "kernels/prefetch.inl"
 
 struct Column {
     const int8_t* q;
@@ -61,12 +44,21 @@ void dispatch(const Job& job) {
             return run<Codes::u4, Scales::half_min, false>(job);
         case GGML_TYPE_Q5_0:
             return run<Codes::u5, Scales::half, false>(job);
+        case GGML_TYPE_Q5_1:
+            return run<Codes::u5, Scales::half_min, false>(job);
         case GGML_TYPE_Q8_0:
             return run<Codes::u8, Scales::half, false>(job);
         case GGML_TYPE_IQ4_NL:
             return run<Codes::u4, Scales::half, true>(job);
         case GGML_TYPE_MXFP4:
             return run<Codes::u4, Scales::exponent, true>(job);
+        case GGML_TYPE_TQ1_0:
+        case GGML_TYPE_TQ2_0:
+            return run<Codes::u2, Scales::super_cell, false>(job);
+        case GGML_TYPE_Q2_K:
+            return run<Codes::u2, Scales::super_half_min, false>(job);
+        case GGML_TYPE_Q3_K:
+            return run<Codes::u3, Scales::super_half, false>(job);
         case GGML_TYPE_Q4_K:
             return run<Codes::u4, Scales::super_min, false>(job);
         case GGML_TYPE_Q5_K:

@@ -1,5 +1,6 @@
 #include "kernels/format.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace medusa::kernels {
@@ -12,16 +13,37 @@ constexpr Format formats[] = {
     {GGML_TYPE_Q4_0, Codes::u4, Scales::half, 8, nullptr},
     {GGML_TYPE_Q4_1, Codes::u4, Scales::half_min, 0, nullptr},
     {GGML_TYPE_Q5_0, Codes::u5, Scales::half, 16, nullptr},
+    {GGML_TYPE_Q5_1, Codes::u5, Scales::half_min, 0, nullptr},
     {GGML_TYPE_Q8_0, Codes::u8, Scales::half, 128, nullptr},
     {GGML_TYPE_IQ4_NL, Codes::u4, Scales::half, 128, iq4_values},
     {GGML_TYPE_MXFP4, Codes::u4, Scales::exponent, 128, mxfp4_values},
+    {GGML_TYPE_Q2_K, Codes::u2, Scales::super_half_min, -1, nullptr},
+    {GGML_TYPE_Q3_K, Codes::u3, Scales::super_half, 4, nullptr},
     {GGML_TYPE_Q4_K, Codes::u4, Scales::super_min, 0, nullptr},
     {GGML_TYPE_Q5_K, Codes::u5, Scales::super_min, 0, nullptr},
     {GGML_TYPE_Q6_K, Codes::u6, Scales::super_half, 32, nullptr},
     {GGML_TYPE_IQ4_XS, Codes::u4, Scales::super_cell, 128, iq4_values},
+    {GGML_TYPE_TQ1_0, Codes::u2, Scales::super_cell, 1, nullptr},
+    {GGML_TYPE_TQ2_0, Codes::u2, Scales::super_cell, 1, nullptr},
+    {GGML_TYPE_F16, Codes::f16, Scales::none, 0, nullptr},
+    {GGML_TYPE_BF16, Codes::bf16, Scales::none, 0, nullptr},
+    {GGML_TYPE_F32, Codes::f32, Scales::none, 0, nullptr},
 };
 
 using Bytes = const uint8_t*;
+
+// Digit `i` of the number in base 3 that fills a byte as a fraction of 243.
+uint8_t ternary(uint8_t byte, int i) {
+    constexpr int powers[] = {1, 3, 9, 27, 81};
+    return static_cast<uint8_t>((byte * powers[i] & 255) * 3 >> 8);
+}
+
+// TQ1_0: 48 bytes of five digits each, 32 and then 16 side by side, and 4 bytes of four.
+uint8_t tq1_code(Bytes super, int i) {
+    if (i < 160) return ternary(super[i % 32], i / 32);
+    if (i < 240) return ternary(super[32 + i % 16], (i - 160) / 16);
+    return ternary(super[48 + i % 4], (i - 240) / 4);
+}
 
 // The 32 codes of cell `cell` of a row in ggml's layout.
 void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
@@ -40,16 +62,31 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
             return nibbles(row + cell * 17 + 1);
         case GGML_TYPE_IQ4_XS:
             return nibbles(super + 8 + sub * 16);
-        case GGML_TYPE_Q5_0: {
-            const Bytes block = row + cell * 22;
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1: {
+            const Bytes block = type == GGML_TYPE_Q5_0 ? row + cell * 22 + 2 : row + cell * 24 + 4;
             uint32_t high;
-            std::memcpy(&high, block + 2, 4);
-            nibbles(block + 6);
+            std::memcpy(&high, block, 4);
+            nibbles(block + 4);
             for (int i = 0; i < 32; ++i) u[i] |= (high >> i & 1) << 4;
             return;
         }
         case GGML_TYPE_Q8_0:
             for (int i = 0; i < 32; ++i) u[i] = row[cell * 34 + 2 + i] ^ 0x80;
+            return;
+        case GGML_TYPE_Q2_K:
+        case GGML_TYPE_Q3_K:
+        case GGML_TYPE_TQ2_0: {
+            // Halves of 128: 32 bytes of 2-bit pairs serve four runs of 32, behind Q2_K's scales or Q3_K's third bits.
+            const Bytes low = super + (type == GGML_TYPE_Q2_K ? 16 : type == GGML_TYPE_Q3_K ? 32 : 0) + sub / 4 * 32;
+            for (int i = 0; i < 32; ++i) u[i] = low[i] >> (2 * (sub % 4)) & 3;
+            if (type == GGML_TYPE_Q3_K) {
+                for (int i = 0; i < 32; ++i) u[i] |= (super[i] >> sub & 1) << 2;
+            }
+            return;
+        }
+        case GGML_TYPE_TQ1_0:
+            for (int i = 0; i < 32; ++i) u[i] = tq1_code(super, sub * 32 + i);
             return;
         case GGML_TYPE_Q4_K:
         case GGML_TYPE_Q5_K: {
@@ -86,6 +123,12 @@ void read_k_scale(Bytes packed, int sub, uint8_t& scale, uint8_t& min) {
     }
 }
 
+// Scale `i` of the 16 of a Q3_K super-block: 4 low bits in 8 bytes, then 2 high bits in 4 bytes.
+uint8_t read_q3_scale(Bytes packed, int i) {
+    const int low = packed[i % 8] >> (i < 8 ? 0 : 4) & 15, high = packed[8 + i % 4] >> (2 * (i / 4)) & 3;
+    return static_cast<uint8_t>((low | high << 4) - 32);
+}
+
 // Where the scales of one cell go: `at` its own, `super` those of its super-block.
 struct ScaleSlots {
     uint8_t* at;
@@ -95,7 +138,7 @@ struct ScaleSlots {
 ScaleSlots slots(const Format& format, uint8_t* scales, int64_t cell) {
     const size_t own = format.scale_bytes(cells_per_super) / cells_per_super;  // with its share of the super-block's
     if (!format.has_super()) return {scales + cell * own, nullptr};
-    const size_t super_bytes = format.scales == Scales::super_min ? 64 : 32;
+    const size_t super_bytes = has_min(format.scales) ? 64 : 32;
     const size_t cell_bytes = format.scales == Scales::super_cell ? 16 : 32;
     uint8_t* super = scales + cell / cells_per_super * format.scale_bytes(cells_per_super);
     return {super + super_bytes + cell % cells_per_super * cell_bytes, super};
@@ -117,11 +160,27 @@ void pack_scales(const Format& format, Bytes row, int64_t cell, int lane, ScaleS
         case GGML_TYPE_Q8_0:
             return copy_half(to.at, lane, row + cell * 34);
         case GGML_TYPE_Q4_1:
-            copy_half(to.at, lane, row + cell * 20);
-            return copy_half(to.at + 32, lane, row + cell * 20 + 2);
+        case GGML_TYPE_Q5_1: {
+            const Bytes block = row + cell * static_cast<int64_t>(ggml_type_size(format.type));
+            copy_half(to.at, lane, block);
+            return copy_half(to.at + 32, lane, block + 2);
+        }
         case GGML_TYPE_MXFP4:
             to.at[lane] = row[cell * 17];
             return;
+        case GGML_TYPE_Q2_K:
+            to.at[lane] = super[2 * sub];
+            to.at[16 + lane] = super[2 * sub + 1];
+            copy_half(to.super, lane, super + 80);
+            return copy_half(to.super + 32, lane, super + 82);
+        case GGML_TYPE_Q3_K:
+            to.at[lane] = read_q3_scale(super + 96, 2 * sub);
+            to.at[16 + lane] = read_q3_scale(super + 96, 2 * sub + 1);
+            return copy_half(to.super, lane, super + 108);
+        case GGML_TYPE_TQ1_0:
+        case GGML_TYPE_TQ2_0:
+            to.at[lane] = 1;
+            return copy_half(to.super, lane, super + (format.type == GGML_TYPE_TQ1_0 ? 52 : 64));
         case GGML_TYPE_Q4_K:
         case GGML_TYPE_Q5_K:
             read_k_scale(super + 4, sub, to.at[lane], to.at[16 + lane]);
@@ -152,21 +211,40 @@ void pack_codes(Codes codes, const uint8_t* u, int lane, uint8_t* cell) {
         for (int j = 0; j < 8; ++j) put(cell, j, words[j]);
         return;
     }
-    // Columns i and i + 16 share a byte.
     constexpr uint32_t nibbles = 0x0F0F0F0F, bits = 0x01010101, pairs = 0x03030303;
-    for (int j = 0; j < 4; ++j) put(cell, j, (words[j] & nibbles) | (words[j + 4] & nibbles) << 4);
-    // Bit j of the high plane's byte (lane, b) belongs to column 4 * j + b.
-    if (codes == Codes::u5) {
-        uint32_t high = 0;
-        for (int j = 0; j < 8; ++j) high |= (words[j] >> 4 & bits) << j;
-        put(cell + 256, 0, high);
-    }
-    // Two bits: byte (half, lane, b) holds columns 16 * half + 4 * j + b, j = 0..3.
-    if (codes == Codes::u6) {
+    // Two bits, from bit `first` on: byte (half, lane, b) holds columns 16 * half + 4 * j + b, j = 0..3.
+    const auto put_pairs = [&](uint8_t* plane, int first) {
         for (int half = 0; half < 2; ++half) {
-            uint32_t high = 0;
-            for (int j = 0; j < 4; ++j) high |= (words[4 * half + j] >> 4 & pairs) << (2 * j);
-            put(cell + 256, half, high);
+            uint32_t all = 0;
+            for (int j = 0; j < 4; ++j) all |= (words[4 * half + j] >> first & pairs) << (2 * j);
+            put(plane, half, all);
+        }
+    };
+    // One bit: bit j of byte (lane, b) belongs to column 4 * j + b.
+    const auto put_bits = [&](uint8_t* plane, int which) {
+        uint32_t all = 0;
+        for (int j = 0; j < 8; ++j) all |= (words[j] >> which & bits) << j;
+        put(plane, 0, all);
+    };
+    if (codes == Codes::u2 || codes == Codes::u3) {
+        put_pairs(cell, 0);
+        if (codes == Codes::u3) put_bits(cell + 128, 2);
+        return;
+    }
+    // Columns i and i + 16 share a byte.
+    for (int j = 0; j < 4; ++j) put(cell, j, (words[j] & nibbles) | (words[j + 4] & nibbles) << 4);
+    if (codes == Codes::u5) put_bits(cell + 256, 4);
+    if (codes == Codes::u6) put_pairs(cell + 256, 4);
+}
+
+// 16 rows of one column, then of the next.
+void pack_floats(const Format& format, Bytes source, uint8_t* target, int64_t columns, int64_t rows) {
+    const size_t size = ggml_type_size(format.type);
+    for (int64_t row = 0; row < rows; ++row) {
+        const Bytes from = source + static_cast<size_t>(row * columns) * size;
+        uint8_t* to = target + static_cast<size_t>(row) * size;
+        for (int64_t i = 0; i < columns; ++i, to += group_rows * size) {
+            std::memcpy(to, from + static_cast<size_t>(i) * size, size);
         }
     }
 }
@@ -186,23 +264,31 @@ std::vector<std::string> type_names() {
     return names;
 }
 
-bool fits(const Format& format, int64_t columns, int64_t rows) {
+bool fits(const Format& format, int64_t columns) {
     const int64_t block = format.has_super() ? cells_per_super * cell_columns : cell_columns;
-    return columns > 0 && rows > 0 && columns % block == 0 && rows % group_rows == 0;
+    return columns > 0 && columns % block == 0;
 }
 
 size_t packed_bytes(const Format& format, int64_t columns, int64_t rows) {
-    return format.group_bytes(columns) * static_cast<size_t>(rows / group_rows);
+    return format.group_bytes(columns) * static_cast<size_t>(groups_of(rows));
 }
 
-void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t begin, int64_t end) {
+void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t rows, int64_t begin,
+          int64_t end) {
     const int64_t cells = columns / cell_columns;
     const size_t row_bytes = ggml_row_size(format.type, columns);
     for (int64_t group = begin; group < end; ++group) {
         uint8_t* codes = static_cast<uint8_t*>(target) + group * format.group_bytes(columns);
         uint8_t* scales = codes + static_cast<size_t>(cells) * format.code_bytes();
-        for (int lane = 0; lane < group_rows; ++lane) {
-            const Bytes row = static_cast<Bytes>(source) + (group * group_rows + lane) * row_bytes;
+        const int64_t first = group * group_rows, count = std::min<int64_t>(group_rows, rows - first);
+        const Bytes from = static_cast<Bytes>(source) + static_cast<size_t>(first) * row_bytes;
+        if (count < group_rows) std::memset(codes, 0, format.group_bytes(columns));
+        if (format.is_float()) {
+            pack_floats(format, from, codes, columns, count);
+            continue;
+        }
+        for (int lane = 0; lane < count; ++lane) {
+            const Bytes row = from + static_cast<size_t>(lane) * row_bytes;
             for (int64_t cell = 0; cell < cells; ++cell) {
                 uint8_t u[cell_columns];
                 read_codes(format.type, row, cell, u);

@@ -1,8 +1,9 @@
 // Weights as the kernels read them: 16 rows interleaved, still compressed.
 //
-// A row group is 16 rows. Its columns are cut into cells of 32. A cell's codes are unsigned integers u of 4, 5, 6 or 8
-// bits; weight = d * u + m, where d and m are constant for one row over a cell (or half a cell). The codes of all cells
-// of a group come first, cell by cell, then the scales, in the order of `scale_bytes()`.
+// A row group is 16 rows; where rows do not fill the last one, its other lanes are zero. Its columns are cut into cells
+// of 32. A cell's codes are unsigned integers u of 2 to 6 or 8 bits; weight = d * u + m, where d and m are constant for
+// one row over a cell (or half a cell). The codes of all cells of a group come first, cell by cell, then the scales, in
+// the order of `scale_bytes()`. Matrices of floats stay what they are: 16 rows of one column, then of the next.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +19,25 @@ inline constexpr int group_rows = 16;
 inline constexpr int cell_columns = 32;
 inline constexpr int cells_per_super = 8;  // a K-quant's super-block of 256
 
-enum class Codes { u4, u5, u6, u8 };
+enum class Codes { u2, u3, u4, u5, u6, u8, f16, bf16, f32 };
 // How d and m are stored.
 enum class Scales {
-    half,        // per cell: f16 d[16]; m follows from the zero point
-    half_min,    // per cell: f16 d[16], f16 m[16]
-    super_min,   // per super-block: f16 d[16], f16 dmin[16]; per cell: u8 scale[16], u8 min[16]
-    super_half,  // per super-block: f16 d[16]; per half cell: s8 scale[16]
-    super_cell,  // per super-block: f16 d[16]; per cell: s8 scale[16]
-    exponent,    // per cell: u8 e[16], d = 2^(e - 128)
+    half,            // per cell: f16 d[16]; m follows from the zero point
+    half_min,        // per cell: f16 d[16], f16 m[16]
+    super_min,       // per super-block: f16 d[16], f16 dmin[16]; per cell: u8 scale[16], u8 min[16]
+    super_half_min,  // per super-block: f16 d[16], f16 dmin[16]; per half cell: u8 scale[16] in the low nibbles, min
+    super_half,      // per super-block: f16 d[16]; per half cell: s8 scale[16]
+    super_cell,      // per super-block: f16 d[16]; per cell: s8 scale[16]
+    exponent,        // per cell: u8 e[16], d = 2^(e - 128)
+    none,            // floats
 };
+constexpr bool has_min(Scales scales) {
+    return scales == Scales::half_min || scales == Scales::super_min || scales == Scales::super_half_min;
+}
+// Whether the halves of a cell have scales of their own.
+constexpr bool has_halves(Scales scales) {
+    return scales == Scales::super_half || scales == Scales::super_half_min;
+}
 
 // What one ggml type becomes.
 struct Format {
@@ -38,7 +48,26 @@ struct Format {
     const int8_t* table;  // codes index a table of signed values, stored + 128; nullptr: the code is the value
 
     constexpr size_t code_bytes() const {  // of one cell
-        return codes == Codes::u4 ? 256 : codes == Codes::u5 ? 320 : codes == Codes::u6 ? 384 : 512;
+        switch (codes) {
+            case Codes::u2:
+                return 128;
+            case Codes::u3:
+                return 192;
+            case Codes::u4:
+                return 256;
+            case Codes::u5:
+                return 320;
+            case Codes::u6:
+                return 384;
+            case Codes::u8:
+                return 512;
+            case Codes::f16:
+            case Codes::bf16:
+                return 1024;
+            case Codes::f32:
+                return 2048;
+        }
+        return 0;
     }
     // Of `cells` cells. Super-block scales stand before those of their cells.
     constexpr size_t scale_bytes(int64_t cells) const {
@@ -49,6 +78,7 @@ struct Format {
             case Scales::half_min:
                 return n * 64;
             case Scales::super_min:
+            case Scales::super_half_min:
                 return n * 32 + n / cells_per_super * 64;
             case Scales::super_half:
                 return n * 32 + n / cells_per_super * 32;
@@ -56,6 +86,8 @@ struct Format {
                 return n * 16 + n / cells_per_super * 32;
             case Scales::exponent:
                 return n * 16;
+            case Scales::none:
+                return 0;
         }
         return 0;
     }
@@ -63,8 +95,9 @@ struct Format {
         const int64_t cells = columns / cell_columns;
         return static_cast<size_t>(cells) * code_bytes() + (scale_bytes(cells) + 63) / 64 * 64;
     }
+    constexpr bool is_float() const { return scales == Scales::none; }
     constexpr bool has_super() const {
-        return scales == Scales::super_min || scales == Scales::super_half || scales == Scales::super_cell;
+        return scales == Scales::super_min || has_halves(scales) || scales == Scales::super_cell;
     }
 };
 
@@ -72,20 +105,28 @@ struct Format {
 const Format* format_of(ggml_type type);
 // Names of all types that have kernels.
 std::vector<std::string> type_names();
-// Whether a matrix [rows, columns] of the format fills groups and blocks.
-bool fits(const Format& format, int64_t columns, int64_t rows);
+// Whether a matrix of so many columns fills blocks.
+bool fits(const Format& format, int64_t columns);
+constexpr int64_t groups_of(int64_t rows) {
+    return (rows + group_rows - 1) / group_rows;
+}
 // Bytes of the packed matrix.
 size_t packed_bytes(const Format& format, int64_t columns, int64_t rows);
-// Packs groups begin..end-1 of a matrix in ggml's layout.
-void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t begin, int64_t end);
+// Packs groups begin..end-1 of a matrix [rows, columns] in ggml's layout.
+void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t rows, int64_t begin,
+          int64_t end);
 
-// One activation column for a format, quantized per cell: values[columns], then one of these per cell.
+// One activation column for a format: floats as they are, or quantized per cell: values[columns], then one of these per
+// cell.
 struct CellSums {
-    float d;           // value = d * q
-    float all;         // d * sum of q: what m is multiplied with
-    int32_t start[2];  // -zero * sum of q, where the dot products start: the whole cell, or its two halves
+    float d;    // value = d * q
+    float all;  // d * sum of q: what m is multiplied with
+    // -zero * sum of q, where the dot products start: of the whole cell, or of its two halves. Where halves have a min,
+    // the sum itself.
+    int32_t start[2];
 };
-constexpr size_t column_bytes(int64_t columns) {
+constexpr size_t column_bytes(const Format& format, int64_t columns) {
+    if (format.is_float()) return static_cast<size_t>(columns) * sizeof(float);
     return (static_cast<size_t>(columns) + 63) / 64 * 64 +
            static_cast<size_t>(columns / cell_columns) * sizeof(CellSums);
 }
@@ -103,25 +144,34 @@ inline CellSums* column_sums(void* column, int64_t columns) {
 struct Attention;  // attention.h
 struct AttentionShare;
 
-// One instruction set's kernels.
+// Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row]. Each
+// result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
+using Multiply = void (*)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
+
+// One instruction set's kernels. product.h calls those that a format wants.
 struct Kernels {
     const char* name;
     // Quantizes `columns` floats into one activation column. The same bits on every instruction set.
     void (*quantize)(const Format& format, const float* x, int64_t columns, void* column);
-    // Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row].
-    // Each result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
-    void (*multiply)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                     const void* activations, size_t stride, int n, float* result, size_t result_stride);
-    // One part's share of one phase of an attention, see attention.h. nullptr: not served.
-    void (*attend)(const Attention& attention, const AttentionShare& share, int phase) = nullptr;
+    Multiply multiply;         // of quantized formats
+    Multiply multiply_floats;  // of the others
+    // One part's share of one phase of an attention, see attention.h.
+    void (*attend)(const Attention& attention, const AttentionShare& share, int phase);
 };
 
 void attend_scalar(const Attention& attention, const AttentionShare& share, int phase);
 #if defined(__x86_64__) || defined(_M_X64)
 void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
 void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
+void multiply_floats_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
+void multiply_floats_avx512(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                            const void* activations, size_t stride, int n, float* result, size_t result_stride);
 #elif defined(__aarch64__) || defined(_M_ARM64)
 void attend_neon(const Attention& attention, const AttentionShare& share, int phase);
+void multiply_floats_neon(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
 #endif
 
 extern const Kernels scalar;

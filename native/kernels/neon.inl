@@ -19,9 +19,6 @@ constexpr int rows_at_once(int n) {
     return n <= 2 ? group_rows : n <= 4 ? group_rows / 2 : quad;
 }
 
-template <Scales scales>
-constexpr bool has_min = scales == Scales::half_min || scales == Scales::super_min;
-
 struct Constants {
     int8x16_t table;
     uint8x16_t zero;
@@ -34,12 +31,25 @@ MEDUSA_INLINE void load_codes(const uint8_t* cell, const Constants& constants, i
     uint8x16_t u[words];
     if constexpr (codes == Codes::u8) {
         for (int j = 0; j < words; ++j) u[j] = vld1q_u8(cell + 64 * j);
+    } else if constexpr (codes == Codes::u2 || codes == Codes::u3) {
+        for (int half = 0; half < 2; ++half) {
+            const uint8x16_t packed = vld1q_u8(cell + 64 * half);
+            const uint8x16_t shifted[4] = {packed, vshrq_n_u8(packed, 2), vshrq_n_u8(packed, 4), vshrq_n_u8(packed, 6)};
+            for (int j = 0; j < 4; ++j) u[4 * half + j] = vandq_u8(shifted[j], vdupq_n_u8(3));
+        }
     } else {
         for (int j = 0; j < 4; ++j) {
             const uint8x16_t packed = vld1q_u8(cell + 64 * j);
             u[j] = vandq_u8(packed, vdupq_n_u8(15));
             u[j + 4] = vshrq_n_u8(packed, 4);
         }
+    }
+    if constexpr (codes == Codes::u3) {
+        const uint8x16_t high = vld1q_u8(cell + 128);
+        const uint8x16_t shifted[words] = {vshlq_n_u8(high, 2), vshlq_n_u8(high, 1), high,
+                                           vshrq_n_u8(high, 1), vshrq_n_u8(high, 2), vshrq_n_u8(high, 3),
+                                           vshrq_n_u8(high, 4), vshrq_n_u8(high, 5)};
+        for (int j = 0; j < words; ++j) u[j] = vorrq_u8(u[j], vandq_u8(shifted[j], vdupq_n_u8(4)));
     }
     if constexpr (codes == Codes::u5) {
         const uint8x16_t high = vld1q_u8(cell + 256);
@@ -60,7 +70,7 @@ MEDUSA_INLINE void load_codes(const uint8_t* cell, const Constants& constants, i
     for (int j = 0; j < words; ++j) {
         if constexpr (has_table) {
             w[j] = vqtbl1q_s8(constants.table, u[j]);
-        } else if constexpr (has_min<scales>) {
+        } else if constexpr (has_min(scales)) {
             w[j] = vreinterpretq_s8_u8(u[j]);
         } else {
             w[j] = vreinterpretq_s8_u8(vsubq_u8(u[j], constants.zero));
@@ -86,15 +96,22 @@ inline float32x4_t signed_bytes(const uint8_t* at) {
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(load_4(at))))));
 }
 
+inline float32x4_t low_nibbles(const uint8_t* at) {
+    return vcvtq_f32_u32(vandq_u32(integers(at), vdupq_n_u32(15)));
+}
+inline float32x4_t high_nibbles(const uint8_t* at) {
+    return vcvtq_f32_u32(vshrq_n_u32(integers(at), 4));
+}
+
 struct Scale {
-    float32x4_t d, d2, m;
+    float32x4_t d, d2, m, m2;
 };
 
 // `head`: the super-block's scales; `at`: the cell's; `row`: the first of the 4 rows in the group.
 template <Scales scales>
 MEDUSA_INLINE Scale load_scale(const uint8_t* head, const uint8_t* at, int row) {
     const float32x4_t none = vdupq_n_f32(0);
-    Scale out{none, none, none};
+    Scale out{none, none, none, none};
     if constexpr (scales == Scales::half) {
         out.d = halves(at + 2 * row);
     } else if constexpr (scales == Scales::half_min) {
@@ -109,6 +126,12 @@ MEDUSA_INLINE Scale load_scale(const uint8_t* head, const uint8_t* at, int row) 
     } else if constexpr (scales == Scales::super_min) {
         out.d = vmulq_f32(halves(head + 2 * row), unsigned_bytes(at + row));
         out.m = vmulq_f32(vnegq_f32(halves(head + 32 + 2 * row)), unsigned_bytes(at + 16 + row));
+    } else if constexpr (scales == Scales::super_half_min) {
+        const float32x4_t d = halves(head + 2 * row), min = vnegq_f32(halves(head + 32 + 2 * row));
+        out.d = vmulq_f32(d, low_nibbles(at + row));
+        out.d2 = vmulq_f32(d, low_nibbles(at + 16 + row));
+        out.m = vmulq_f32(min, high_nibbles(at + row));
+        out.m2 = vmulq_f32(min, high_nibbles(at + 16 + row));
     } else if constexpr (scales == Scales::super_half) {
         out.d = vmulq_f32(halves(head + 2 * row), signed_bytes(at + row));
         out.d2 = vmulq_f32(halves(head + 2 * row), signed_bytes(at + 16 + row));
@@ -144,7 +167,7 @@ MEDUSA_INLINE void add_cell(Sums<n>& acc, const uint8_t* code, const uint8_t* he
         const CellSums& sums = column[c].sums[cell];
         const int8_t* q = column[c].q + cell * cell_columns;
         int32x4_t dot = add_products(vdupq_n_s32(0), w, vld1q_s8(q));
-        if constexpr (scales == Scales::super_half) {
+        if constexpr (has_halves(scales)) {
             acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_n_f32(s.d, sums.d));
             dot = add_products(vdupq_n_s32(0), w + 4, vld1q_s8(q + 16));
             acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_n_f32(s.d2, sums.d));
@@ -152,7 +175,12 @@ MEDUSA_INLINE void add_cell(Sums<n>& acc, const uint8_t* code, const uint8_t* he
             dot = add_products(dot, w + 4, vld1q_s8(q + 16));
             acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_n_f32(s.d, sums.d));
         }
-        if constexpr (has_min<scales>) acc.of[c] = vfmaq_n_f32(acc.of[c], s.m, sums.all);
+        if constexpr (scales == Scales::super_half_min) {
+            acc.of[c] = vfmaq_n_f32(acc.of[c], s.m, sums.d * static_cast<float>(sums.start[0]));
+            acc.of[c] = vfmaq_n_f32(acc.of[c], s.m2, sums.d * static_cast<float>(sums.start[1]));
+        } else if constexpr (has_min(scales)) {
+            acc.of[c] = vfmaq_n_f32(acc.of[c], s.m, sums.all);
+        }
     }
 }
 
@@ -256,7 +284,7 @@ void run_by_dots(const Job& job, std::integer_sequence<int, before...>) {
 void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
-    const bool two = format.scales == Scales::super_half;
+    const bool two = has_halves(format.scales);
     for (int64_t cell = 0; cell < columns / cell_columns; ++cell, x += cell_columns, q += cell_columns) {
         float32x4_t v[8], size = vdupq_n_f32(0);
         for (int i = 0; i < 8; ++i) {

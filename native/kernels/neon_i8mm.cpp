@@ -111,7 +111,7 @@ MEDUSA_INLINE void add_cell_of_pairs(Blocks<pairs>& acc, const uint8_t* code, co
         } else {
             add_block<0, 4>(block, top, bottom, q, s.d, d);
         }
-        if constexpr (has_min<scales>) {
+        if constexpr (has_min(scales)) {
             const float32x4_t all = vld1q_f32(sums.all);
             block.top = vfmaq_f32(block.top, vzip1q_f32(s.m, s.m), all);
             block.bottom = vfmaq_f32(block.bottom, vzip2q_f32(s.m, s.m), all);
@@ -159,6 +159,10 @@ using PairsFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, con
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
     if (job.n == 1) return run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, 1>{});
+    // Sums of half cells, which its mins are multiplied with, are not among those of a pair.
+    if constexpr (scales == Scales::super_half_min) {
+        return run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, tile_columns>{});
+    }
     static constexpr PairsFunction tiles[tile_columns / 2] = {
         multiply_pairs<codes, scales, has_table, 1>, multiply_pairs<codes, scales, has_table, 2>,
         multiply_pairs<codes, scales, has_table, 3>, multiply_pairs<codes, scales, has_table, 4>};
@@ -181,6 +185,6 @@ void run(const Job& job) {
 
 }  // namespace
 
-const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, attend_neon};
+const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, multiply_floats_neon, attend_neon};
 
 }  // namespace medusa::kernels

@@ -1,5 +1,6 @@
 // The reference: what a packed matrix means, one number at a time. The fast kernels do the same operations on 16 rows
 // at once, in the same order, and so give the same bits.
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -8,7 +9,7 @@
 namespace medusa::kernels {
 namespace {
 
-float half_at(const uint8_t* scales, int lane) {
+float half_at(const uint8_t* scales, int64_t lane) {
     ggml_fp16_t h;
     std::memcpy(&h, scales + 2 * lane, 2);
     return ggml_fp16_to_fp32(h);
@@ -17,16 +18,20 @@ float half_at(const uint8_t* scales, int lane) {
 int code_at(const Format& format, const uint8_t* cell, int lane, int i) {
     const int byte = 4 * lane + i % 4;
     if (format.codes == Codes::u8) return cell[64 * (i / 4) + byte];
+    const auto pair = [&](const uint8_t* plane) { return plane[64 * (i / 16) + byte] >> (2 * (i % 16 / 4)) & 3; };
+    const auto bit = [&](const uint8_t* plane) { return plane[byte] >> (i / 4) & 1; };
+    if (format.codes == Codes::u2) return pair(cell);
+    if (format.codes == Codes::u3) return pair(cell) | bit(cell + 128) << 2;
     const int packed = cell[64 * (i % 16 / 4) + byte];
     int u = i < 16 ? packed & 15 : packed >> 4;
-    if (format.codes == Codes::u5) u |= (cell[256 + byte] >> (i / 4) & 1) << 4;
-    if (format.codes == Codes::u6) u |= (cell[256 + 64 * (i / 16) + byte] >> (2 * (i % 16 / 4)) & 3) << 4;
+    if (format.codes == Codes::u5) u |= bit(cell + 256) << 4;
+    if (format.codes == Codes::u6) u |= pair(cell + 256) << 4;
     return format.table ? format.table[u] + 128 : u;
 }
 
-// d and m of one row in one cell; d2 is that of the second half.
+// d and m of one row in one cell; d2 and m2 are those of the second half.
 struct Scale {
-    float d, d2, m;
+    float d, d2, m, m2 = 0;
 };
 
 Scale scale_at(const Format& format, const uint8_t* scales, int64_t cell, int lane) {
@@ -50,6 +55,13 @@ Scale scale_at(const Format& format, const uint8_t* scales, int64_t cell, int la
             const float d = half_at(head, lane) * static_cast<float>(own[lane]);
             return {d, d, -(half_at(head + 32, lane) * static_cast<float>(own[16 + lane]))};
         }
+        case Scales::super_half_min: {
+            const uint8_t* own = head + 64 + sub * 32;
+            const float d = half_at(head, lane), min = half_at(head + 32, lane);
+            const int first = own[lane], second = own[16 + lane];
+            return {d * static_cast<float>(first & 15), d * static_cast<float>(second & 15),
+                    -(min * static_cast<float>(first >> 4)), -(min * static_cast<float>(second >> 4))};
+        }
         case Scales::super_half: {
             const auto* own = reinterpret_cast<const int8_t*>(head + 32 + sub * 32);
             const float d = half_at(head, lane);
@@ -60,6 +72,8 @@ Scale scale_at(const Format& format, const uint8_t* scales, int64_t cell, int la
             const float d = half_at(head, lane) * static_cast<float>(own[lane]);
             return {d, d, 0};
         }
+        case Scales::none:
+            break;
     }
     return {};
 }
@@ -67,7 +81,7 @@ Scale scale_at(const Format& format, const uint8_t* scales, int64_t cell, int la
 void quantize(const Format& format, const float* x, int64_t columns, void* column) {
     int8_t* q = column_values(column);
     CellSums* sums = column_sums(column, columns);
-    const bool halves = format.scales == Scales::super_half;
+    const bool halves = has_halves(format.scales);
     for (int64_t cell = 0; cell < columns / cell_columns; ++cell, x += cell_columns, q += cell_columns) {
         float largest = 0;
         for (int i = 0; i < cell_columns; ++i) {
@@ -93,8 +107,7 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
 void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
               const void* activations, size_t stride, int n, float* result, size_t result_stride) {
     const int64_t cells = columns / cell_columns;
-    const bool has_min = format.scales == Scales::half_min || format.scales == Scales::super_min;
-    const bool halves = format.scales == Scales::super_half;
+    const bool halves = has_halves(format.scales), mins_of_halves = halves && has_min(format.scales);
     for (int64_t group = begin; group < end; ++group) {
         const uint8_t* codes = static_cast<const uint8_t*>(packed) + group * format.group_bytes(columns);
         const uint8_t* scales = codes + static_cast<size_t>(cells) * format.code_bytes();
@@ -105,7 +118,8 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
             for (int lane = 0; lane < group_rows; ++lane) {
                 float acc = 0;
                 for (int64_t cell = 0; cell < cells; ++cell) {
-                    int32_t dot[2] = {sums[cell].start[0], sums[cell].start[1]};
+                    const int32_t* start = sums[cell].start;
+                    int32_t dot[2] = {mins_of_halves ? 0 : start[0], mins_of_halves ? 0 : start[1]};
                     for (int i = 0; i < cell_columns; ++i) {
                         const int u = code_at(format, codes + static_cast<size_t>(cell) * format.code_bytes(), lane, i);
                         dot[halves ? i / 16 : 0] += u * q[cell * cell_columns + i];
@@ -113,7 +127,12 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
                     const Scale scale = scale_at(format, scales, cell, lane);
                     acc = std::fma(static_cast<float>(dot[0]), scale.d * sums[cell].d, acc);
                     if (halves) acc = std::fma(static_cast<float>(dot[1]), scale.d2 * sums[cell].d, acc);
-                    if (has_min) acc = std::fma(scale.m, sums[cell].all, acc);
+                    if (mins_of_halves) {
+                        acc = std::fma(scale.m, sums[cell].d * static_cast<float>(start[0]), acc);
+                        acc = std::fma(scale.m2, sums[cell].d * static_cast<float>(start[1]), acc);
+                    } else if (has_min(format.scales)) {
+                        acc = std::fma(scale.m, sums[cell].all, acc);
+                    }
                 }
                 result[c * result_stride + group * group_rows + lane] = acc;
             }
@@ -121,8 +140,38 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
     }
 }
 
+float float_at(Codes codes, const uint8_t* weights, int64_t i) {
+    if (codes == Codes::f16) return half_at(weights, i);
+    if (codes == Codes::bf16) {
+        uint16_t bits;
+        std::memcpy(&bits, weights + 2 * i, sizeof(bits));
+        return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+    }
+    float value;
+    std::memcpy(&value, weights + 4 * i, sizeof(value));
+    return value;
+}
+
+// Even and odd columns add up apart.
+void multiply_floats(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                     const void* activations, size_t stride, int n, float* result, size_t result_stride) {
+    for (int64_t group = begin; group < end; ++group) {
+        const uint8_t* weights = static_cast<const uint8_t*>(packed) + group * format.group_bytes(columns);
+        for (int c = 0; c < n; ++c) {
+            const auto* x = reinterpret_cast<const float*>(static_cast<const char*>(activations) + c * stride);
+            for (int lane = 0; lane < group_rows; ++lane) {
+                float sum[2] = {};
+                for (int64_t i = 0; i < columns; ++i) {
+                    sum[i % 2] = std::fma(float_at(format.codes, weights, i * group_rows + lane), x[i], sum[i % 2]);
+                }
+                result[c * result_stride + group * group_rows + lane] = sum[0] + sum[1];
+            }
+        }
+    }
+}
+
 }  // namespace
 
-const Kernels scalar = {"scalar", quantize, multiply, attend_scalar};
+const Kernels scalar = {"scalar", quantize, multiply, multiply_floats, attend_scalar};
 
 }  // namespace medusa::kernels

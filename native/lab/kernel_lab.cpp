@@ -83,7 +83,7 @@ void validate(const Options& options) {
     }
     if (chosen_formats(options).empty()) throw UsageError("no kernels for type '" + options.type + "'");
     for (const kernels::Format* format : chosen_formats(options)) {
-        if (!kernels::fits(*format, options.columns, options.rows)) {
+        if (options.rows % kernels::group_rows != 0 || !kernels::fits(*format, options.columns)) {
             throw UsageError("rows must be a multiple of 16, columns of 256 (32 for types without super-blocks)");
         }
     }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/limits.h"
+#include "kernels/product.h"
 #include "kernels/team.h"
 #include "lab/lab.h"
 
@@ -27,7 +28,8 @@ void fill(const Format& format, const Options& options, Team& team, uint8_t* pac
     const int64_t groups = options.rows / kernels::group_rows, sample_groups = std::min<int64_t>(groups, 16);
     const auto weights = random_weights(format, sample_groups * kernels::group_rows, options.columns, true, random);
     std::vector<uint8_t> sample(format.group_bytes(options.columns) * static_cast<size_t>(sample_groups));
-    kernels::pack(format, weights.data(), sample.data(), options.columns, 0, sample_groups);
+    kernels::pack(format, weights.data(), sample.data(), options.columns, sample_groups * kernels::group_rows, 0,
+                  sample_groups);
     const size_t group_bytes = format.group_bytes(options.columns);
     team.run([&](int thread) {
         for (int64_t g = groups * thread / team.size(); g < groups * (thread + 1) / team.size(); ++g) {
@@ -41,7 +43,7 @@ void fill(const Format& format, const Options& options, Team& team, uint8_t* pac
 class Product {
   public:
     Product(const Format& format, const Options& options, Team& team, const Memory& packed)
-        : format_(format), options_(options), packed_(packed), stride_(kernels::column_bytes(options.columns)) {
+        : format_(format), options_(options), packed_(packed), stride_(kernels::column_bytes(format, options.columns)) {
         const int widest = *std::max_element(options.widths.begin(), options.widths.end());
         std::mt19937 random(8);
         std::normal_distribution<float> normal;
@@ -50,7 +52,7 @@ class Product {
         result_.resize(static_cast<size_t>(widest * options.rows));
         for (int c = 0; c < widest; ++c) {
             for (float& v : x) v = normal(random);
-            kernels::scalar.quantize(format, x.data(), options.columns, &activations_[stride_ * c]);
+            kernels::prepare(kernels::scalar, format, x.data(), options.columns, &activations_[stride_ * c]);
         }
         fill(format, options, team, packed.data);
     }
@@ -58,9 +60,9 @@ class Product {
     double seconds(const Kernels& one, int n, Team& team) {
         const int64_t groups = options_.rows / kernels::group_rows;
         return team.run([&](int thread) {
-            one.multiply(format_, packed_.data, options_.columns, groups * thread / team.size(),
-                         groups * (thread + 1) / team.size(), activations_.data(), stride_, n, result_.data(),
-                         static_cast<size_t>(options_.rows));
+            kernels::multiply(one, format_, packed_.data, options_.columns, options_.rows,
+                              groups * thread / team.size(), groups * (thread + 1) / team.size(), activations_.data(),
+                              stride_, n, result_.data(), static_cast<size_t>(options_.rows));
         });
     }
 

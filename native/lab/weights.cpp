@@ -9,12 +9,23 @@ namespace {
 std::vector<size_t> half_offsets(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_1:
         case GGML_TYPE_Q4_K:
         case GGML_TYPE_Q5_K:
             return {0, 2};
+        case GGML_TYPE_Q2_K:
+            return {80, 82};
+        case GGML_TYPE_Q3_K:
+            return {108};
         case GGML_TYPE_Q6_K:
             return {208};
+        case GGML_TYPE_TQ1_0:
+            return {52};
+        case GGML_TYPE_TQ2_0:
+            return {64};
         case GGML_TYPE_MXFP4:
+        case GGML_TYPE_BF16:
+        case GGML_TYPE_F32:
             return {};
         default:
             return {0};
@@ -25,6 +36,12 @@ std::vector<size_t> half_offsets(ggml_type type) {
 uint16_t moderate_half(std::mt19937& random) {
     const uint32_t bits = random();
     return static_cast<uint16_t>((bits & 0x83FF) | (5 + (bits >> 16) % 10) << 10);
+}
+
+// The upper half of a float of either sign, 2^-10 to 1.
+uint16_t moderate_top(std::mt19937& random) {
+    const uint32_t bits = random();
+    return static_cast<uint16_t>((bits & 0x807F) | (117 + (bits >> 16) % 10) << 7);
 }
 
 }  // namespace
@@ -39,6 +56,10 @@ std::vector<uint8_t> random_weights(const kernels::Format& format, int64_t rows,
         for (size_t offset : offsets) {
             const uint16_t half = moderate_half(random);
             if (moderate) std::memcpy(&bytes[block + offset], &half, sizeof(half));
+        }
+        if (moderate && (format.codes == kernels::Codes::bf16 || format.codes == kernels::Codes::f32)) {
+            const uint16_t top = moderate_top(random);
+            std::memcpy(&bytes[block + ggml_type_size(format.type) - 2], &top, sizeof(top));
         }
         // Exponents; those below 2 make denormal scales.
         if (format.type == GGML_TYPE_MXFP4)

@@ -40,6 +40,12 @@ def test_every_instruction_set_gives_the_bits_of_the_reference(model: Path, isa:
     assert costs(model, isa) == (isa, costs(model, "scalar")[1])
 
 
+@pytest.mark.parametrize("isa", testing.kernel_names())
+def test_the_width_of_a_pass_changes_no_bit(model: Path, isa: str) -> None:
+    _, (wide, narrow) = costs(model, isa)
+    assert wide[: len(narrow)] == narrow
+
+
 def test_tokens_cost_what_they_cost_with_stock_kernels(model: Path) -> None:
     """Up to the rounding of activations; an expert taken for another would change them by much more."""
     _, ours = costs(model, "scalar")

@@ -27,7 +27,7 @@ PROGRAM = (
     "print(json.dumps([native.kernel_info(), groups]))"
 )
 Groups = dict[tuple[str, str, str], tuple[int, int]]
-BLOCKS = {"q4_K": 256, "q5_K": 256, "q6_K": 256, "iq4_xs": 256}
+BLOCKS = {"q2_K": 256, "q3_K": 256, "q4_K": 256, "q5_K": 256, "q6_K": 256, "iq4_xs": 256}
 TIED, UNTIED = "token_embd.weight", "output.weight"
 
 
@@ -53,8 +53,7 @@ def expected(model: Path) -> dict[str, tuple[int, int]]:
     for tensor in tensors:
         if len(tensor.shape) != 2 or tensor.type not in testing.kernel_types() or (tensor.name == TIED and not tied):
             continue
-        columns, rows = tensor.shape
-        if rows % 16 == 0 and columns % BLOCKS.get(tensor.type, 32) == 0:
+        if tensor.shape[0] % BLOCKS.get(tensor.type, 32) == 0:
             count, nbytes = found.get(tensor.type, (0, 0))
             found[tensor.type] = (count + 1, nbytes + tensor.nbytes)
     return found
@@ -100,26 +99,27 @@ def test_nothing_runs_on_the_kernels_when_they_are_off(demo_model_path: Path, is
 
 
 @pytest.fixture(scope="module")
-def odd_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Q4_0 model whose output matrix has 324 rows, no multiple of 16."""
+def odd_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small F16 model: its output matrix has 324 rows, no multiple of 16, and some matrices have 80 columns."""
     folder = tmp_path_factory.mktemp("odd")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixtures, "BASE_VOCAB", 324)
+        patch.setattr(fixtures, "BASE_FF", 80)
         base = fixtures.tiny_base(folder / "base.gguf")
-    quantize(base, folder / "q4_0.gguf", "Q4_0")
-    return folder / "q4_0.gguf"
+    quantize(base, folder / "f16.gguf", "F16")
+    return folder / "f16.gguf"
 
 
-def test_shapes_that_do_not_fit_stay_where_they_are(odd_vocabulary: Path) -> None:
-    tensors = {tensor.name: tensor for tensor in native.read_gguf(str(odd_vocabulary)).tensors}
-    output = tensors[UNTIED]
-    assert output.shape[1] % 16 != 0
-    info, groups = loaded(odd_vocabulary, "scalar")
-    wanted = expected(odd_vocabulary)
-    assert wanted["q4_0"][0] == 7 * fixtures.BASE_LAYERS
+def test_any_number_of_rows_fits_but_not_of_columns(odd_sizes: Path) -> None:
+    tensors = {tensor.name: tensor for tensor in native.read_gguf(str(odd_sizes)).tensors}
+    assert tensors[UNTIED].shape[1] % 16 != 0
+    info, groups = loaded(odd_sizes, "scalar")
+    wanted = expected(odd_sizes)
+    assert wanted["f16"][0] == 6 * fixtures.BASE_LAYERS + 1
     assert served(info, groups) == wanted
     elsewhere = {key: counts for key, counts in groups.items() if key[0] == "matrix" and key[2] != info["buffer"]}
-    assert list(elsewhere.values()) == [(1, output.nbytes)]
+    down = tensors["blk.0.ffn_down.weight"].nbytes
+    assert list(elsewhere.values()) == [(fixtures.BASE_LAYERS, fixtures.BASE_LAYERS * down)]
     assert sum(tensors for tensors, _ in groups.values()) == len(tensors)
 
 

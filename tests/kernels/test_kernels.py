@@ -17,6 +17,12 @@ ROUNDING = 1.0 / 127
 """Activations keep 8 bits of the largest value among 32."""
 
 
+def whole_blocks(type_: str, columns: int) -> int:
+    """So many columns, rounded down to whole blocks of the type."""
+    block = 256 if "_K" in type_ or type_ in ("iq4_xs", "tq1_0", "tq2_0") else 32
+    return columns // block * block
+
+
 def quantized(type_: str, rows: int, columns: int, seed: int, scale: float = 1.0) -> tuple[bytes, NDArray[np.float32]]:
     """A random matrix of the type: its bytes and its values."""
     values = (np.random.default_rng(seed).standard_normal((rows, columns)) * scale).astype(np.float32)
@@ -52,7 +58,7 @@ def test_every_width_gives_the_bits_of_the_reference(isa: str, type_: str) -> No
 @pytest.mark.parametrize("type_", TYPES)
 def test_rows_longer_than_a_block_give_the_bits_of_the_reference(isa: str, type_: str) -> None:
     """Wide products may go through the columns of a long row in blocks."""
-    columns = 2304 if "_K" in type_ or type_ == "iq4_xs" else 2336
+    columns = whole_blocks(type_, 2336)
     data, _ = quantized(type_, 32, columns, seed=8)
     x = np.random.default_rng(9).standard_normal((37, columns)).astype(np.float32)
     expected = testing.kernel_product("scalar", type_, data, columns, x)
@@ -76,7 +82,7 @@ ADVERSARIAL = [0.0, -0.0, 1e-45, -1e-40, 1e-20, 1.0, -1.0, 127.0, 1e4, -3e4, 1e3
 def test_odd_values_and_shapes(
     isa: str, type_: str, columns: int, groups: int, n: int, seed: int, data: st.DataObject
 ) -> None:
-    columns *= 256 if "_K" in type_ or type_ == "iq4_xs" else 32
+    columns = whole_blocks(type_, 256 * columns) if whole_blocks(type_, 32) == 0 else 32 * columns
     weights, _ = quantized(type_, 16 * groups, columns, seed, scale=10.0 ** (seed % 5 - 2))
     x = np.random.default_rng(seed).standard_normal((n, columns)).astype(np.float32)
     for _ in range(4):
@@ -110,10 +116,33 @@ def test_zeros_give_zeros(isa: str) -> None:
         assert not testing.kernel_product(isa, type_, data, 256, np.zeros((2, 256), np.float32)).any()
 
 
-def test_matrices_that_do_not_fill_groups_are_left_alone() -> None:
-    data, _ = quantized("q4_0", 24, 64, seed=7)
-    with pytest.raises(native.NativeError, match="groups"):
-        testing.kernel_product("scalar", "q4_0", data, 64, np.ones((1, 64), np.float32))
+@pytest.mark.parametrize("isa", NAMES)
+@pytest.mark.parametrize("type_", TYPES)
+def test_rows_need_not_fill_groups(isa: str, type_: str) -> None:
+    """Those of the last group are what they are among more rows."""
+    data, _ = quantized(type_, 48, 256, seed=7)
+    x = np.random.default_rng(8).standard_normal((35, 256)).astype(np.float32)
+    whole = testing.kernel_product("scalar", type_, data, 256, x)
+    for rows in (1, 15, 17, 40):
+        part = testing.kernel_product(isa, type_, data[: len(data) // 48 * rows], 256, x)
+        np.testing.assert_array_equal(part, whole[:, :rows])
+
+
+def test_columns_fill_blocks() -> None:
+    data = native.quantize_rows("f16", np.ones((16, 48), np.float32))
+    with pytest.raises(native.NativeError, match="blocks"):
+        testing.kernel_product("scalar", "f16", data, 48, np.ones((1, 48), np.float32))
+
+
+@pytest.mark.parametrize("type_", ["f32", "f16", "bf16"])
+def test_floats_are_not_rounded(type_: str) -> None:
+    data, values = quantized(type_, 16, 512, seed=10)
+    x = np.random.default_rng(11).standard_normal((3, 512)).astype(np.float32)
+    exact = x.astype(np.float64) @ values.T.astype(np.float64)
+    sizes = np.abs(x).astype(np.float64) @ np.abs(values).T.astype(np.float64)
+    actual = testing.kernel_product("scalar", type_, data, 512, x)
+    # Two sums of 256 products, each rounded at most by half a unit in the last place of the sum of sizes.
+    assert np.all(np.abs(actual - exact) <= 257 * 2.0**-24 * sizes)
 
 
 def test_types_are_known_in_either_case() -> None:
