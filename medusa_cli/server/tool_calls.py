@@ -1,7 +1,7 @@
 """Calls of tools in what a model writes, by the format that its chat template teaches.
 
-Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`; small models leave the marks out
-or write a fence of Markdown in their place), Llama 3 (the whole answer is `{"name", "parameters"}`) and Mistral
+Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`; small models write a fence of
+Markdown in place of the marks, or nothing), Llama 3 (the whole answer is `{"name", "parameters"}`) and Mistral
 (`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `name[ARGS]{...}`).
 """
 
