@@ -27,6 +27,15 @@ constexpr int products_in_16_bits = scales == Scales::exponent    ? 8
 
 #include "kernels/avx2.inl"
 
+// Makes a compiler add here. GCC puts additions off and keeps all products of a tile in memory until then.
+inline void keep(__m256i& sum) {
+#if defined(__GNUC__)
+    __asm__("" : "+x"(sum));
+#else
+    (void)sum;
+#endif
+}
+
 template <int begin, int end, int n, class Weights>
 inline void add_products(const Weights& weights, const Activations<n>& a, __m256i (&dot)[n][parts]) {
     constexpr int run = std::min(Weights::products, end - begin);
@@ -47,6 +56,7 @@ inline void add_products(const Weights& weights, const Activations<n>& a, __m256
                 const __m256i product =
                     _mm256_maddubs_epi16(size[part], Weights::has_sign ? _mm256_sign_epi8(q, w[part]) : q);
                 sum[c][part] = i == first ? product : _mm256_add_epi16(sum[c][part], product);
+                keep(sum[c][part]);
             }
         }
 #pragma GCC unroll 8
