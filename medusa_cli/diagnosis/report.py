@@ -32,6 +32,8 @@ MEASURING_SECONDS = 0.25
 """That the engine takes to see what other programs use."""
 KERNELS_OFF = "off"
 """What MEDUSA_ISA says to keep llama.cpp's kernels."""
+REPACKED = "CPU_REPACK"
+"""Where llama.cpp keeps weights that it has packed for loops of its own."""
 
 
 def diagnose() -> dict[str, Any]:
@@ -217,9 +219,10 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
         return f"in {group.buffer}"
     if info["selected"] is None:
         return f"kernels are off: {info['reason']}"
-    if group.type not in info["types"]:
-        return "no kernel for this type"
-    return "shapes that the kernels do not take"
+    if group.buffer == REPACKED:
+        return f"{STOCK}'s loops depend on the tokens of a pass: drafts may change the text"
+    reason = "shapes that the kernels do not take" if group.type in info["types"] else "no kernel for this type"
+    return f"{reason}: one column at a time"
 
 
 def _one_line(error: BaseException) -> str:

@@ -45,6 +45,11 @@ uint8_t tq1_code(Bytes super, int i) {
     return ternary(super[48 + i % 4], (i - 240) / 4);
 }
 
+// Run `sub` of a super-block's 2-bit codes, which come in halves of 128: 32 bytes serve four runs of 32.
+void read_pairs(Bytes pairs, int sub, uint8_t* u) {
+    for (int i = 0; i < 32; ++i) u[i] = pairs[sub / 4 * 32 + i] >> (2 * (sub % 4)) & 3;
+}
+
 // The 32 codes of cell `cell` of a row in ggml's layout.
 void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
     const Bytes super = row + cell / cells_per_super * static_cast<int64_t>(ggml_type_size(type));
@@ -75,16 +80,13 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
             for (int i = 0; i < 32; ++i) u[i] = row[cell * 34 + 2 + i] ^ 0x80;
             return;
         case GGML_TYPE_Q2_K:
+            return read_pairs(super + 16, sub, u);
+        case GGML_TYPE_TQ2_0:
+            return read_pairs(super, sub, u);
         case GGML_TYPE_Q3_K:
-        case GGML_TYPE_TQ2_0: {
-            // Halves of 128: 32 bytes of 2-bit pairs serve four runs of 32, behind Q2_K's scales or Q3_K's third bits.
-            const Bytes low = super + (type == GGML_TYPE_Q2_K ? 16 : type == GGML_TYPE_Q3_K ? 32 : 0) + sub / 4 * 32;
-            for (int i = 0; i < 32; ++i) u[i] = low[i] >> (2 * (sub % 4)) & 3;
-            if (type == GGML_TYPE_Q3_K) {
-                for (int i = 0; i < 32; ++i) u[i] |= (super[i] >> sub & 1) << 2;
-            }
+            read_pairs(super + 32, sub, u);
+            for (int i = 0; i < 32; ++i) u[i] |= (super[i] >> sub & 1) << 2;
             return;
-        }
         case GGML_TYPE_TQ1_0:
             for (int i = 0; i < 32; ++i) u[i] = tq1_code(super, sub * 32 + i);
             return;

@@ -164,6 +164,8 @@ void attend_scalar(const Attention& attention, const AttentionShare& share, int 
 #if defined(__x86_64__) || defined(_M_X64)
 void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
 void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
+void multiply_q2_k_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
+                        const void* activations, size_t stride, int n, float* result, size_t result_stride);
 void multiply_floats_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
                           const void* activations, size_t stride, int n, float* result, size_t result_stride);
 void multiply_floats_avx512(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
