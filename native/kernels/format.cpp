@@ -50,6 +50,11 @@ void read_pairs(Bytes pairs, int sub, uint8_t* u) {
     for (int i = 0; i < 32; ++i) u[i] = pairs[sub / 4 * 32 + i] >> (2 * (sub % 4)) & 3;
 }
 
+// Bit `to` of each code: bit `sub` of the byte that the codes of all runs share.
+void add_bits(Bytes plane, int sub, int to, uint8_t* u) {
+    for (int i = 0; i < 32; ++i) u[i] |= (plane[i] >> sub & 1) << to;
+}
+
 // The 32 codes of cell `cell` of a row in ggml's layout.
 void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
     const Bytes super = row + cell / cells_per_super * static_cast<int64_t>(ggml_type_size(type));
@@ -85,8 +90,7 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
             return read_pairs(super, sub, u);
         case GGML_TYPE_Q3_K:
             read_pairs(super + 32, sub, u);
-            for (int i = 0; i < 32; ++i) u[i] |= (super[i] >> sub & 1) << 2;
-            return;
+            return add_bits(super, sub, 2, u);
         case GGML_TYPE_TQ1_0:
             for (int i = 0; i < 32; ++i) u[i] = tq1_code(super, sub * 32 + i);
             return;
@@ -95,9 +99,7 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
             // Two sub-blocks share 32 bytes: low nibbles, then high nibbles.
             const Bytes qs = super + (type == GGML_TYPE_Q4_K ? 16 : 48) + sub / 2 * 32;
             for (int i = 0; i < 32; ++i) u[i] = sub % 2 ? qs[i] >> 4 : qs[i] & 15;
-            if (type == GGML_TYPE_Q5_K) {
-                for (int i = 0; i < 32; ++i) u[i] |= (super[16 + i] >> sub & 1) << 4;
-            }
+            if (type == GGML_TYPE_Q5_K) add_bits(super + 16, sub, 4, u);
             return;
         }
         case GGML_TYPE_Q6_K: {
