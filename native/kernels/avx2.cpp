@@ -53,6 +53,6 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
 
 // Quantizing activations is a small part: the compiler's own vectors do.
 const Kernels avx2 = {"avx2", [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
-                      multiply, attend_avx2};
+                      multiply, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels

@@ -34,6 +34,6 @@ inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t
 
 const Kernels avxvnni = {"avxvnni",
                          [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
-                         multiply, attend_avx2};
+                         multiply, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels
