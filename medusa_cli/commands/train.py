@@ -11,7 +11,7 @@ from medusa_cli.decoding.options import MAX_SEED, ModelArgument
 from medusa_cli.training.backbone.recipe import ALL_LAYERS, DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy, Warmup
 from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
 from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
-from medusa_cli.training.streams.recipe import DraftKind
+from medusa_cli.training.streams.recipe import STREAMS, DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.recipe_file import RecipeFile
@@ -187,12 +187,15 @@ def train(
     from medusa_cli.training.recipe_file import ALL
 
     said = file.option("draft_vocab", draft_vocab)
+    drafts = file.option("kind", kind)
+    if drafts == STREAMS and str(ctx.get_parameter_source("joint_layers")).endswith("COMMANDLINE"):
+        raise MedusaError("--joint-layers: streams change the layers they run through, say --streams-layers")
     training.run(
         TrainOptions(
             model=ref.path,
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
-            kind=file.option("kind", kind),
+            kind=drafts,
             joint=joint,
             joint_layers=_layers(joint_layers),
             joint_strategy=joint_strategy,

@@ -106,7 +106,20 @@ STREAMS_PHASES: dict[str, Callable[[], None]] = {
     "write": lambda: on_call(write, "_encoded", 4),
 }
 STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
-RUNS = {"heads": (PHASES, {}), "joint": (JOINT_PHASES, JOINT), "streams": (STREAMS_PHASES, STREAMS)}
+SHARED_PHASES: dict[str, Callable[[], None]] = {
+    "together": lambda: on_call(streams_fit, "rate_factor", 8),
+    "checkpoint": lambda: on_call(streams_fit.StreamsFit, "save", 3, half_kept),
+    "merge": lambda: on_call(merge, "_encoded", 3),
+    "compare": lambda: on_call(quality, "compare", 1),
+    "join": lambda: on_call(single_file, "join", 1, half_joined),
+}
+SHARED: dict[str, Any] = {"kind": "streams", "streams_layers": 1, "sidecar": False, "joint": True}
+RUNS = {
+    "heads": (PHASES, {}),
+    "joint": (JOINT_PHASES, JOINT),
+    "streams": (STREAMS_PHASES, STREAMS),
+    "shared": (SHARED_PHASES, SHARED),
+}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""KL divergence over the whole vocabulary, through a frozen output matrix."""
+"""What the base learns beside its drafts: losses over the whole vocabulary, through a frozen output matrix."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..heads.loss import frozen_cross_entropy
 
 BLOCK = 256
 """Rows whose logits are held at once."""
@@ -38,6 +40,16 @@ def kl_loss(student: Tensor, teacher: Tensor, output: Tensor) -> Tensor:
     """Mean of KL(p_teacher || p_student), nats. States [R, h] after the final norm; output [V, h], frozen."""
     loss: Tensor = _FrozenKl.apply(student, teacher, output)
     return loss
+
+
+def base_loss(states: Tensor, teacher: Tensor | None, tokens: Tensor, output: Tensor) -> Tensor:
+    """Mean KL(p_teacher || p) where there are teacher's states, else the cross entropy of `tokens` [R].
+
+    States [R, h] after the final norm; output [V, h], frozen, in the dtype to multiply in.
+    """
+    if teacher is not None:
+        return kl_loss(states, teacher.float(), output)
+    return frozen_cross_entropy(states, tokens.long().to(states.device), output, BLOCK)
 
 
 @torch.no_grad()

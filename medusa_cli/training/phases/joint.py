@@ -18,7 +18,7 @@ from medusa_cli.prompts.seeds.passages import PASSAGES
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..backbone import adapter_file, checkpoint, merge, parity, quality
+from ..backbone import checkpoint, merge, parity, quality
 from ..backbone.contexts import HeldPrompts
 from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
 from ..backbone.layers import TopLayers
@@ -30,12 +30,11 @@ from ..heads.layers import Heads
 from ..heads.rows import PickedRows, TextRows, steps_per_epoch
 from ..heads.torch_setup import matmul_dtype
 from ..heads.weights import round_weights
-from ..leftovers import NEW_MODEL
 from ..memory import recall, remember
-from ..report.distance import distances
 from ..report.messages import GIB, say
 from ..text.corpus import Corpus
 from ..text.dataset import Span, examples_of
+from .changed import compare_models, tell, write_new
 from .fitting import FittedHeads
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
@@ -241,26 +240,10 @@ def _result(
     found: parity.Parity,
 ) -> JointResult:
     """The new base's file, and everything that is measured with it by the engine itself."""
-    options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
-    if options.adapter is not None:
-        adapter_file.write(fit.adapters, backbone.layers.shape.architecture, setup.base.name, options.adapter)
-    with phase(options.console, "Merging", "bytes") as bar:
-        merge.merge(backbone.tensors, fit.adapters, setup.base.name, path, bar.update)
-    setup.interrupt.check()
+    options = setup.options
+    path = write_new(setup, backbone.tensors, fit.adapters, backbone.layers.shape.architecture, merge.NAME_ENDING)
     new = native.Model(str(path), n_gpu_layers=options.n_gpu_layers)
-    total = sum(text.span.length for text in held)
-    with phase(options.console, "Comparing models", "tokens") as bar:
-
-        def on_rows(done: int) -> None:
-            bar.update(done, total)
-            setup.interrupt.check()
-
-        at, values = quality.answer_states(new, held, options.threads, on_rows)
-        values = values.to(setup.device)
-        old = rows.source.states.gather(torch.from_numpy(at))
-        said = torch.from_numpy(data.tokens[at]).long().to(setup.device)
-        own = quality.Distance.of(quality.compare(old, values, backbone.output, said))
-        foreign = quality.foreign_distance(model, new, PASSAGES, backbone.output, options.threads)
+    changed = compare_models(setup, model, new, held, rows.source.states, data.tokens, backbone.output)
     known = {text.span.start for text in held}
     contexts = HeldPrompts(new, held, options.threads) if fit.heads.shape.sees_prompts else None
     return JointResult(
@@ -268,12 +251,14 @@ def _result(
         data=replace(
             data, split=replace(data.split, build=_of(data.split.build, known), score=_of(data.split.score, known))
         ),
-        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings, contexts=contexts)),
+        rows=replace(
+            rows, source=TextRows(PickedRows(changed.rows, changed.values), rows.source.embeddings, contexts=contexts)
+        ),
         heads=fit.heads,
         plan=fit.plan,
         parity=found,
-        own=own,
-        foreign=foreign,
+        own=changed.own,
+        foreign=changed.foreign,
         curve=fit.curve,
     )
 
@@ -284,6 +269,4 @@ def _of(spans: list[Span], known: set[int]) -> list[Span]:
 
 def finish(setup: Setup, result: JointResult) -> None:
     """After the output was written: tells what changed, and removes the new model's file from the work folder."""
-    setup.options.console.print(distances({"own text": result.own, "other text": result.foreign}))
-    say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
-    result.base.path.unlink()
+    tell(setup, result.own, result.foreign, result.base.path)
