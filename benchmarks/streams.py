@@ -41,7 +41,7 @@ from medusa_cli.training.backbone.weights import BaseTensors
 from medusa_cli.training.heads.fit import Fit, FitPlan
 from medusa_cli.training.heads.ranking import rank_texts
 from medusa_cli.training.heads.recipe import RECIPES
-from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+from medusa_cli.training.heads.rows import BatchOrder, FileRows, TextRows, TokenEmbeddings, matching_scale
 from medusa_cli.training.heads.teacher import teacher_rows
 from medusa_cli.training.heads.torch_setup import matmul_dtype
 from medusa_cli.training.streams.fit import BaseRows, MakeStreams, StreamsData, StreamsFit, StreamsPlan
@@ -52,7 +52,9 @@ from medusa_cli.training.text import dataset
 from medusa_cli.training.text.corpus import Corpus
 
 CPU = torch.device("cpu")
-SIZES, ANSWER, VOCABULARY, TRIAL_STEPS = (4, 8, 16), 96, 4096, 6
+SIZES, ANSWER, VOCABULARY, TRIAL_STEPS = (4, 8, 16), 64, 4096, 6
+HELD_OUT = 2500
+"""Positions of held-out text, at most."""
 Ranks = list[NDArray[np.int64]]
 
 
@@ -145,7 +147,7 @@ def read_material(path: Path, arguments: argparse.Namespace, answered: list[tupl
         tokens=tokens,
         prompts=dict(zip(starts, corpus.load_prompts(), strict=True)),
         train=split.train,
-        build=list({span.start: span for span in (*split.build, *split.score)}.values()),
+        build=first_of(list({span.start: span for span in (*split.build, *split.score)}.values()), HELD_OUT),
         source=TextRows(states, None, teacher),
         d2t=d2t,
         t2d=dataset.token_to_draft(d2t, base.n_vocab),
@@ -154,6 +156,11 @@ def read_material(path: Path, arguments: argparse.Namespace, answered: list[tupl
         asked=asked,
         asked_prompts={span.start: np.array(pair[0], np.int32) for span, pair in zip(asked, long, strict=True)},
     )
+
+
+def first_of(spans: list[dataset.Span], positions: int) -> list[dataset.Span]:
+    ends = np.cumsum([span.length for span in spans])
+    return [span for span, end in zip(spans, ends.tolist(), strict=True) if end - span.length < positions]
 
 
 def embeddings(base: BaseModel, tokens: NDArray[np.int32], scale: float = 1.0) -> TokenEmbeddings:
@@ -188,7 +195,7 @@ class Trained:
 
 
 def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers) -> dict[str, StreamsData]:
-    """ "train", "held" and "asked", with the states below `top`."""
+    """By "train", "held" and "asked"; the states below `top` of "train" are read when they are asked for."""
     corpus = replace(material.source, embeddings=embeddings(material.base, material.tokens))
     answered = TextRows(material.source.states, embeddings(material.base, material.answers), None)
 
@@ -196,13 +203,24 @@ def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers)
         of_questions = name == "asked"
         tokens = material.answers if of_questions else material.tokens
         whole = whole_texts(spans, material.asked_prompts if of_questions else material.prompts, tokens)
-        states = LayerStates(arguments.work / f"{name}-{top.first}", whole, top.first - 1, material.base.n_embd)
-        states.write(material.model, 1)
+        folder = arguments.work / f"{name}-{top.first}"
+        states = LayerStates(folder, whole, top.first - 1, material.base.n_embd, material.model, 1)
+        if name != "train":
+            states.write(material.model, 1)
         examples = dataset.examples_of(tokens, [text.span for text in whole], material.t2d, arguments.heads)
         return StreamsData(states, answered if of_questions else corpus, examples, material.output)
 
     texts = {"train": material.train, "held": material.build, "asked": material.asked}
     return {name: data(name, spans) for name, spans in texts.items()}
+
+
+def read_batches(data: StreamsData, plan: StreamsPlan, steps: int) -> None:
+    """The states of the texts that the first steps see."""
+    order = BatchOrder(data.examples, plan.batch, plan.seed, whole_texts=True)
+    for step in range(steps):
+        at = order.pick(step).index.numpy()
+        for text in np.unique(np.searchsorted(data.examples.starts, at, side="right") - 1).tolist():
+            data.states.read(text)
 
 
 def train_streams(
@@ -214,13 +232,17 @@ def train_streams(
     top = TopLayers(tensors, decoder, len(decoder.layers) - arguments.layers, CPU)
     begin = time.process_time()
     data = read_data(material, arguments, top)
-    train, reading = data["train"], time.process_time() - begin
+    train = data["train"]
     if recipe.shared is not None:
         whole = torch.from_numpy(output_rows(material.base, np.arange(material.base.n_vocab)))
         train = replace(train, base=BaseRows(material.tokens, whole.to(material.output.dtype)))
     plan = StreamsPlan("", "teacher", arguments.heads, top.first, 0, 1 << 20, recipe.batch, "cpu", recipe)
-    trial = StreamsFit(plan, top, CPU, make)
+    read_batches(train, plan, TRIAL_STEPS + 1)
+    reading, trial = time.process_time() - begin, StreamsFit(plan, top, CPU, make)
     steps = steps_in(arguments.seconds, lambda should_stop: trial.run(train, should_stop=should_stop))
+    begin = time.process_time()
+    read_batches(train, plan, steps)
+    reading += time.process_time() - begin
     fit, begin = StreamsFit(replace(plan, steps=steps), top, CPU, make), time.process_time()
     fit.run(train, on_step=lambda step, loss: told(step, steps, loss))
     spent = time.process_time() - begin

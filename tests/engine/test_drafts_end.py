@@ -32,7 +32,7 @@ def test_the_rest_of_the_answer_is_decoded_plainly(way: str, rule: str) -> None:
         assert answer.stop_reason == "length"
         assert answer.tokens == wanted.tokens or rule == "rejection"
         assert answer.stats["drafts_ended"] == "the guesses end here"
-        assert answer.stats["tokens_per_step"] > 1.1
+        assert answer.stats["tokens_per_step"] > 1.1 or way == "dynamic"  # a tree that has learned nothing yet
         steps = answer.stats["steps"] - answer.stats["plain_steps"]
         assert 0 < steps <= 5
         assert all(len(parents) == 1 for parents in answer.parents[5:])
