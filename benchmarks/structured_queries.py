@@ -91,9 +91,9 @@ def make(rng: random.Random) -> Query:
 
 def prompts(count: int, shots: int, seed: int) -> list[tuple[str, str]]:
     """(prompt, right answer with the space before it); questions are distinct, also from the solved ones."""
-    rng, seen, out = random.Random(seed), set(), []
+    rng, out = random.Random(seed), list[tuple[str, str]]()
     solved = [make(random.Random(f"{seed} shot {at}")) for at in range(shots)]
-    seen.update(query.question for query in solved)
+    seen = {query.question for query in solved}
     while len(out) < count:
         query = make(rng)
         if query.question not in seen:

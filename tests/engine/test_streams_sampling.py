@@ -108,6 +108,7 @@ def test_rejection_keeps_the_distribution(case: Case, way: str) -> None:
         found: list[tuple[int, float]] = testing.distribution(says.after(text)[-1].tolist(), sampling, text)
         return found
 
+    expected: dict[tuple[int, ...], float]
     expected = {(a, b): p * q for a, p in after(PROMPT) for b, q in after([*PROMPT, a])}
     session = native.Session(case.model, likely(case, [token for gram in expected for token in gram]), **WAYS[way])
     counts: Counter[tuple[int, ...]] = Counter()

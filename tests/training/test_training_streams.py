@@ -60,6 +60,7 @@ def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
         streams.root.copy_(torch.from_numpy(np.array(made.root_scale)))
     for layer, adapters in zip(top.layers, made.adapters, strict=True):
         for name, stored in adapters.items():
+            assert streams.adapters is not None
             pair = zip(streams.adapters.matrices(f"blk.{layer.number}.{name}"), stored, strict=True)
             for parameter, values in pair:
                 parameter.copy_(torch.from_numpy(values.astype(np.float32)))
