@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from ..heads.fit import CurvePoint, Fit, FitPlan
 from ..heads.layers import Heads
 from ..heads.ranking import rank_texts, tokens_per_step
+from ..heads.recipe import EVALUATIONS
 from ..heads.rows import TextRows
 from ..heads.weights import round_weights
 from ..report.curve import Curve, Point
@@ -52,7 +53,7 @@ def fit_heads(
     if not fit.restore(checkpoint):
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     output = vocabulary.fast_output
-    watched = watched_texts(data.split.build, plan)
+    watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)
     curve = Curve(setup.folder / f"{setup.options.name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
     curve.start(fit.step)
 
