@@ -97,6 +97,15 @@ def train(
             help="Weight of the heads' loss beside the layers' own; default: the strategy's.",
         ),
     ] = None,
+    joint_rounds: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-rounds",
+            metavar="X",
+            hidden=True,
+            help="Rounds over the text with --joint; default: what the minutes leave, at most 4.",
+        ),
+    ] = None,
     adapter: Annotated[
         Path | None,
         typer.Option(
@@ -203,6 +212,7 @@ def train(
             joint_rate=joint_rate,
             joint_heads_rate=joint_heads_rate,
             joint_weight=joint_weight,
+            joint_rounds=joint_rounds,
             adapter=adapter,
             streams_layers=streams_layers,
             objective=file.option("objective", objective),

@@ -50,8 +50,9 @@ class TrainOptions:
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
-    model; the other joint_ fields: in place of that strategy's numbers (backbone.recipe). With streams: those layers
-    that they run through, by streams.recipe.SHARED_RECIPES.
+    model, in `joint_rounds` rounds over the text (None: as time allows, or a fixed number where none is given); the
+    other joint_ fields: in place of that strategy's numbers (backbone.recipe). With streams: those layers that they run
+    through, by streams.recipe.SHARED_RECIPES.
     streams_layers: how many of the top layers streams run through.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
@@ -81,6 +82,7 @@ class TrainOptions:
     joint_rate: float | None = None
     joint_heads_rate: float | None = None
     joint_weight: float | None = None
+    joint_rounds: float | None = None
     adapter: Path | None = None
     streams_layers: int = DEFAULT_STREAMS_LAYERS
     work_dir: Path | None = None
@@ -203,7 +205,7 @@ class TrainOptions:
             self._check_adapter(self.adapter)
         if self.joint_layers is not None and self.joint_layers < 1:
             raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1, or {ALL_LAYERS}")
-        for name in ("rate", "heads_rate", "weight"):
+        for name in ("rate", "heads_rate", "weight", "rounds"):
             given = getattr(self, f"joint_{name}")
             if given is not None and not 0 < given < math.inf:
                 raise MedusaError(f"--joint-{name.replace('_', '-')} {given:g}: must be positive")

@@ -9,6 +9,7 @@ from functools import partial
 from ..heads.fit import CurvePoint, Fit, FitPlan
 from ..heads.layers import Heads
 from ..heads.ranking import rank_texts, tokens_per_step
+from ..heads.recipe import EVALUATIONS
 from ..heads.rows import TextRows
 from ..heads.weights import round_weights
 from ..report.curve import Point
@@ -50,7 +51,7 @@ def fit_heads(
     if not setup.options.heads_first:
         return FittedHeads(fit.heads, plan, 0, CurvePoint(0, math.nan, 1.0), [])
     output = vocabulary.fast_output
-    watched = watched_texts(data.split.build, plan)
+    watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)
 
     def held_out(heads: Heads) -> float:
         texts = rank_texts(heads, source, data.tokens, watched, vocabulary.t2d, output)

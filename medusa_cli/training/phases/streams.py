@@ -29,6 +29,7 @@ from ..backbone.states import LayerStates, WholeText
 from ..backbone.weights import BaseTensors
 from ..heads.fit import CurvePoint
 from ..heads.ranking import tokens_per_step
+from ..heads.rows import steps_per_epoch
 from ..heads.schedule import Schedule
 from ..memory import recall, remember
 from ..heads.torch_setup import matmul_dtype
@@ -232,12 +233,15 @@ def _plan(setup: Setup, top: TopLayers, data: StreamsData, schedule: Schedule, s
     plan = _unplanned(setup, top, digest)
     path, asked = (
         setup.folder / f"{options.name}.plan.json",
-        {**asdict(plan), "tokens": options.tokens, "minutes": options.minutes},
+        {**asdict(plan), "tokens": options.tokens, "minutes": options.minutes, "rounds": options.joint_rounds},
     )
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
-    plan = replace(plan, steps=schedule.steps(len(examples.rows), min(plan.batch, len(examples.rows)), seconds))
+    steps = schedule.steps(len(examples.rows), min(plan.batch, len(examples.rows)), seconds)
+    if options.joint_rounds is not None:
+        steps = max(1, round(options.joint_rounds * steps_per_epoch(examples, plan.batch, whole_texts=True)))
+    plan = replace(plan, steps=steps)
     remember(path, {**asked, "steps": plan.steps})
     return plan
 
