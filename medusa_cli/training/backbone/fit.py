@@ -25,13 +25,13 @@ from ..heads.fit import (
     save_checkpoint,
 )
 from ..heads.layers import HeadInputs, Heads
-from ..heads.loss import frozen_cross_entropy, heads_loss
+from ..heads.loss import heads_loss
 from ..heads.rows import BatchOrder, Examples, TextRows
 from ..heads.torch_setup import matmul_dtype
 from .adapters import Adapters
 from .held_out import HeldOut, Through
 from .layers import TopLayers
-from .loss import kl_loss
+from .loss import base_loss
 from .recipe import JointRecipe, evaluations
 from .states import EnteredTexts, WholeText
 
@@ -215,10 +215,8 @@ class JointFit:
         return normed.float()
 
     def _backbone_loss(self, states: Tensor, rows: Tensor, data: JointData) -> Tensor:
-        if self.plan.recipe.distils:
-            return kl_loss(states, data.source.states.gather(rows).float(), data.output)
-        tokens = torch.from_numpy(data.tokens[rows.numpy()]).long().to(self.device)
-        return frozen_cross_entropy(states, tokens, data.output, LOSS_ROWS)
+        teacher = data.source.states.gather(rows) if self.plan.recipe.distils else None
+        return base_loss(states, teacher, torch.from_numpy(data.tokens[rows.numpy()]), data.output)
 
     def _update(self, loss: Tensor) -> None:
         factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.rising)
