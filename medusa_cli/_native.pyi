@@ -554,11 +554,12 @@ class ProductTimes:
 def time_products(model: Model, type: str, columns: int, *, repeats: int = 3, n_threads: int = 0) -> ProductTimes:
     """Every 2-D matrix of `type` times `columns` random columns, with the kernels that a forward pass uses."""
 
-def machine_limits(*, n_threads: int = 0, rounds: int = 3) -> tuple[float, float | None]:
-    """What the kernels are judged by: bytes per second read from memory, and multiplications per second in registers.
+def machine_limits(*, n_threads: int = 0, rounds: int = 3) -> tuple[float, float | None, float | None]:
+    """What the kernels are judged by: bytes per second read from memory, and multiplications per second in registers,
+    of bytes (matrices) and of floats (attention).
 
-    The best of all rounds, all threads together. The latter is of the selected kernels' instruction set; None where it
-    is not known.
+    The best of all rounds, all threads together. The latter two are of the selected kernels' instruction set; None
+    where they are not known.
     """
 
 class VerifyTimer:
