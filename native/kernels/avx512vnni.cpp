@@ -136,6 +136,6 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantize, multiply, multiply_floats_avx512, attend_avx512};
+const Kernels avx512vnni = {"avx512vnni", quantize, multiply, multiply_floats_avx512, attend_avx512, delta_net_avx512};
 
 }  // namespace medusa::kernels

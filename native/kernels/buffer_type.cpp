@@ -18,6 +18,7 @@
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
 #include "kernels/product.h"
+#include "kernels/recurrent.h"
 
 namespace medusa::kernels {
 
@@ -183,7 +184,7 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
         const bool experts = op->op == GGML_OP_MUL_MAT_ID;
-        if (op->op != GGML_OP_MUL_MAT && !experts) return nullptr;
+        if (op->op != GGML_OP_MUL_MAT && !experts) return used ? recurrent_operator(*kernels, op) : nullptr;
         if (ours(op->src[0])) return experts ? static_cast<ggml::cpu::tensor_traits*>(&mul_mat_id) : &mul_mat;
         const bool packed = (op->src[0]->ne[2] == 1 || experts) && packed_format(op->src[0]);
         return used && !packed ? dot_products(op) : nullptr;

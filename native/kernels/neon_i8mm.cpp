@@ -185,6 +185,6 @@ void run(const Job& job) {
 
 }  // namespace
 
-const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, multiply_floats_neon, attend_neon};
+const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, multiply_floats_neon, attend_neon, delta_net_neon};
 
 }  // namespace medusa::kernels

@@ -172,6 +172,6 @@ void multiply_floats(const Format& format, const void* packed, int64_t columns, 
 
 }  // namespace
 
-const Kernels scalar = {"scalar", quantize, multiply, multiply_floats, attend_scalar};
+const Kernels scalar = {"scalar", quantize, multiply, multiply_floats, attend_scalar, delta_net_scalar};
 
 }  // namespace medusa::kernels
