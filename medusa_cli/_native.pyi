@@ -661,13 +661,14 @@ class testing:
             lookahead: Lookahead | None = None,
             heads_ms: float = 0.0,
             snapshots: int | None = None,
+            ends_after: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
             draft_model: a second model guesses, with branches and a cache of its own, in place of heads. heads_ms: each
             level of the heads takes so long, and costs are learned.
             dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
-            tokens (0: it cannot); it follows chains.
+            tokens (0: it cannot); it follows chains. ends_after: so many drafts of an answer later, there are no more.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...

@@ -2,7 +2,9 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/format.h"
 
@@ -11,48 +13,69 @@ namespace {
 
 #include "kernels/dispatch.inl"
 
-constexpr int words = 8;  // a cell is 8 registers of 8 rows x 4 columns
-
-// Without VNNI, products are added up in 16 bits first. Unsigned codes are narrow enough for several of them; the
-// others become signed weights, whose products with their signs moved over to the activation fit once.
+// Products are added up in 16 bits first. Unsigned codes are narrow enough for several of them; the others become
+// signed weights, whose products with their signs moved over to the activation fit once.
 template <Codes codes, bool has_table>
 constexpr bool is_signed = has_table || codes == Codes::u8;
-template <Codes codes, bool has_table>
-constexpr int products_in_16_bits = is_signed<codes, has_table> ? 1
-                                    : codes == Codes::u4        ? 8
-                                    : codes == Codes::u5        ? 4
-                                                                : 2;
-
-// dot + the products of words begin..end-1 of a cell.
-template <Codes codes, bool has_table, int begin, int end>
-inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t* q) {
-    constexpr int run = std::min(products_in_16_bits<codes, has_table>, end - begin);
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int first = begin; first < end; first += run) {
-        __m256i sum = _mm256_setzero_si256();
-        for (int j = first; j < first + run; ++j) {
-            int32_t four;
-            std::memcpy(&four, q + 4 * j, 4);
-            const __m256i a = _mm256_set1_epi32(four);
-            __m256i product;
-            if constexpr (is_signed<codes, has_table>) {
-                product = _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(a, w[j]));
-            } else {
-                product = _mm256_maddubs_epi16(w[j], a);
-            }
-            sum = j == first ? product : _mm256_add_epi16(sum, product);
-        }
-        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(sum, ones));
-    }
-    return dot;
-}
+// MXFP4's values are at most 12.
+template <Codes codes, Scales scales, bool has_table>
+constexpr int products_in_16_bits = scales == Scales::exponent    ? 8
+                                    : is_signed<codes, has_table> ? 1
+                                    : codes == Codes::u4          ? 8
+                                    : codes == Codes::u5          ? 4
+                                                                  : 2;
 
 #include "kernels/avx2.inl"
 
+// Makes a compiler add here. GCC puts additions off and keeps all products of a tile in memory until then.
+inline void keep(__m256i& sum) {
+#if defined(__GNUC__)
+    __asm__("" : "+x"(sum));
+#else
+    (void)sum;
+#endif
+}
+
+template <int begin, int end, int n, class Weights>
+inline void add_products(const Weights& weights, const Activations<n>& a, __m256i (&dot)[n][parts]) {
+    constexpr int run = std::min(Weights::products, end - begin);
+    const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+    for (int first = begin; first < end; first += run) {
+        __m256i sum[n][parts];
+#pragma GCC unroll 8
+        for (int i = first; i < first + run; ++i) {
+            const int j = word_at<begin, end>(i);
+            const __m256i w[parts] = {weights.word(j, 0), weights.word(j, 1)};
+            const __m256i size[parts] = {Weights::has_sign ? _mm256_abs_epi8(w[0]) : w[0],
+                                         Weights::has_sign ? _mm256_abs_epi8(w[1]) : w[1]};
+#pragma GCC unroll 8
+            for (int k = 0; k < n * parts; ++k) {
+                const int c = k / parts, part = k % parts;
+                const __m256i q = _mm256_set1_epi32(a.q[j][c]);
+                const __m256i product =
+                    _mm256_maddubs_epi16(size[part], Weights::has_sign ? _mm256_sign_epi8(q, w[part]) : q);
+                sum[c][part] = i == first ? product : _mm256_add_epi16(sum[c][part], product);
+                keep(sum[c][part]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int k = 0; k < n * parts; ++k) {
+            const int c = k / parts, part = k % parts;
+            const __m256i wide = _mm256_madd_epi16(sum[c][part], ones);
+            if (first > begin) {
+                dot[c][part] = _mm256_add_epi32(dot[c][part], wide);
+            } else if constexpr (Weights::has_min || Weights::has_sign) {
+                dot[c][part] = wide;  // no zero point
+            } else {
+                dot[c][part] = _mm256_add_epi32(_mm256_set1_epi32(a.start[begin / 4][c]), wide);
+            }
+        }
+    }
+}
+
 }  // namespace
 
-// Quantizing activations is a small part: the compiler's own vectors do.
-const Kernels avx2 = {"avx2", [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
-                      multiply, attend_avx2};
+const Kernels avx2 = {"avx2", quantize, multiply, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels

@@ -1,50 +1,88 @@
-// 8 rows in the lanes of a ymm register, up to 4 activation columns at a time. See scalar.cpp for what is computed.
-// Included inside the anonymous namespace of each file, after `words`, is_signed (what load_codes() gives: signed
-// weights, or unsigned codes and a zero point) and add_products().
+// 16 rows in the lanes of two ymm registers, up to 4 activation columns at a time: their 8 sums of integers fill half
+// of the registers, and each word of weights and activations is loaded once for 4 and 2 products. See scalar.cpp for
+// what is computed. Included inside the anonymous namespace of each file, after dispatch.inl, is_signed (what words
+// hold: signed weights, or unsigned codes and a zero point) and products_in_16_bits; the file then defines
+// add_products().
 
+constexpr int words = 8;  // of a cell: 16 rows x 4 columns each
+constexpr int parts = 2;  // registers of a word
+constexpr int lanes = 8;  // rows of a part
 constexpr int tile_columns = 4;
-constexpr int lanes = 8;  // half a group
+// With this many columns, weights are unpacked once for all tiles, a block of cells at a time; measured.
+constexpr int unpack_from = 9;
+constexpr int64_t step_cells = 32;
+// Columns, and cells times columns, whose activations stay in the second cache for all rows.
+constexpr int most_columns = 256;
+constexpr int64_t most_cells = 8192;
+
+// What a tile needs of one cell of n activation columns.
+template <int n>
+struct Activations {
+    int32_t q[words][n];  // four values each
+    float d[n], all[n];
+    int32_t start[2][n];
+};
+
+struct alignas(64) UnpackedCell {
+    uint8_t codes[words * parts * 32];
+    float scales[2][group_rows];  // d, then d2 or m
+};
+
+struct Tile {
+    const uint8_t *code, *scale, *last;
+    const UnpackedCell* unpacked;
+    bool ahead;  // whether weights are prefetched
+    int64_t cells;
+    const void* activations;
+    __m256i table;
+    bool resume;  // the result holds the sum over earlier cells
+    float* result;
+    size_t result_stride;
+};
+
+// The order of words in a sum: the two that share bytes in turn.
+template <int begin, int end>
+constexpr int word_at(int i) {
+    return end - begin == words ? i / 2 + 4 * (i % 2) : i;
+}
 
 inline __m256i load(const uint8_t* at) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
 }
 
-// `cell` points at the first byte of these 8 rows.
+// `lines` lines of weights, far ahead and near.
+inline void prefetch_lines(const uint8_t* at, const uint8_t* last, int lines) {
+    const uint8_t* end = last - 64 * (lines - 1);
+    const uint8_t *later = std::min(at + far_ahead, end), *soon = std::min(at + near_ahead, end);
+#pragma GCC unroll 8
+    for (int i = 0; i < lines; ++i) {
+        _mm_prefetch(reinterpret_cast<const char*>(later + 64 * i), _MM_HINT_T2);
+        _mm_prefetch(reinterpret_cast<const char*>(soon + 64 * i), _MM_HINT_T0);
+    }
+}
+
+// Word j of 8 rows; `cell` points at their first byte.
 template <Codes codes, bool has_table>
-inline void load_codes(const uint8_t* cell, const __m256i table, __m256i (&w)[words]) {
+inline __m256i load_word(const uint8_t* cell, int j, const __m256i table) {
     if constexpr (codes == Codes::u8) {
-        const __m256i middle = _mm256_set1_epi8(static_cast<char>(is_signed<codes, has_table> ? 0x80 : 0));
-        for (int j = 0; j < words; ++j) w[j] = _mm256_xor_si256(load(cell + 64 * j), middle);
-        return;
+        const __m256i w = load(cell + 64 * j);
+        return is_signed<codes, has_table> ? _mm256_xor_si256(w, _mm256_set1_epi8(static_cast<char>(0x80))) : w;
     }
-    const __m256i low = _mm256_set1_epi8(15);
-    for (int j = 0; j < 4; ++j) {
-        const __m256i packed = load(cell + 64 * j);
-        w[j] = _mm256_and_si256(packed, low);
-        w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
-    }
-    if constexpr (has_table) {
-        for (int j = 0; j < words; ++j) w[j] = _mm256_shuffle_epi8(table, w[j]);
-    }
+    const __m256i packed = load(cell + 64 * (j % 4));
+    __m256i w = _mm256_and_si256(j < 4 ? packed : _mm256_srli_epi16(packed, 4), _mm256_set1_epi8(15));
+    if constexpr (has_table) w = _mm256_shuffle_epi8(table, w);
     if constexpr (codes == Codes::u5) {
-        const __m256i high = load(cell + 256), sixteen = _mm256_set1_epi8(16);
-        for (int j = 0; j < words; ++j) {
-            const __m256i bit = _mm256_set1_epi8(static_cast<char>(1 << j));
-            const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
-            w[j] = _mm256_or_si256(w[j], _mm256_and_si256(set, sixteen));
-        }
+        const __m256i high = load(cell + 256);
+        const __m256i bit = j < 4 ? _mm256_slli_epi16(high, 4 - j) : _mm256_srli_epi16(high, j - 4);
+        w = _mm256_or_si256(w, _mm256_and_si256(bit, _mm256_set1_epi8(16)));
     }
     if constexpr (codes == Codes::u6) {
-        const __m256i bits = _mm256_set1_epi8(0x30);
-        for (int half = 0; half < 2; ++half) {
-            const __m256i high = load(cell + 256 + 64 * half);
-            const __m256i shifted[4] = {_mm256_slli_epi16(high, 4), _mm256_slli_epi16(high, 2), high,
-                                        _mm256_srli_epi16(high, 2)};
-            for (int j = 0; j < 4; ++j) {
-                w[4 * half + j] = _mm256_or_si256(w[4 * half + j], _mm256_and_si256(shifted[j], bits));
-            }
-        }
+        const __m256i high = load(cell + 256 + 64 * (j / 4));
+        const int shift = 2 * (j % 4) - 4;
+        const __m256i bits = shift < 0 ? _mm256_slli_epi16(high, -shift) : _mm256_srli_epi16(high, shift);
+        w = _mm256_or_si256(w, _mm256_and_si256(bits, _mm256_set1_epi8(0x30)));
     }
+    return w;
 }
 
 inline __m128i load_8(const uint8_t* at) {
@@ -61,7 +99,7 @@ inline __m256 signed_bytes(const uint8_t* at) {
 }
 
 struct Scale {
-    __m256 d, d2, m;
+    __m256 d, other;  // d2 or m
 };
 
 // `at`: the cell's scales; `first`: the first of the 8 rows in the group, 0 or 8.
@@ -72,7 +110,7 @@ inline Scale load_scale(const Scale& head, const uint8_t* at, int first) {
         out.d = halves(at + 2 * first);
     } else if constexpr (scales == Scales::half_min) {
         out.d = halves(at + 2 * first);
-        out.m = halves(at + 32 + 2 * first);
+        out.other = halves(at + 32 + 2 * first);
     } else if constexpr (scales == Scales::exponent) {
         // 2^(e - 128); the smallest two are denormal.
         const __m256i e = _mm256_cvtepu8_epi32(load_8(at + first));
@@ -81,97 +119,353 @@ inline Scale load_scale(const Scale& head, const uint8_t* at, int first) {
         const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
         out.d = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, small));
     } else if constexpr (scales == Scales::super_min) {
+        // Negated as a whole: head.other holds -dmin.
         out.d = _mm256_mul_ps(head.d, unsigned_bytes(at + first));
-        out.m = _mm256_mul_ps(head.m, unsigned_bytes(at + 16 + first));
+        out.other = _mm256_mul_ps(head.other, unsigned_bytes(at + 16 + first));
     } else if constexpr (scales == Scales::super_half) {
         out.d = _mm256_mul_ps(head.d, signed_bytes(at + first));
-        out.d2 = _mm256_mul_ps(head.d, signed_bytes(at + 16 + first));
+        out.other = _mm256_mul_ps(head.d, signed_bytes(at + 16 + first));
     } else {
         out.d = _mm256_mul_ps(head.d, signed_bytes(at + first));
     }
     return out;
 }
 
-// Eight rows times `n` columns.
-template <Codes codes, Scales scales, bool has_table, int n>
-void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int first, __m256i table,
-                   const Column* column, const uint8_t* last, float* result, size_t result_stride) {
-    constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
-    constexpr bool zero_start = is_signed<codes, has_table>;
-    __m256 acc[n];
-    for (int c = 0; c < n; ++c) acc[c] = _mm256_setzero_ps();
-    Scale head{};
-    for (int64_t cell = 0; cell < cells; ++cell) {
+// A group's weights, cell by cell, unpacked by an earlier pass.
+template <int products_, bool is_signed_, bool two_scales_, bool has_min_>
+class Unpacked {
+  public:
+    static constexpr int products = products_;
+    static constexpr bool has_sign = is_signed_, two_scales = two_scales_, has_min = has_min_;
+
+    explicit Unpacked(const Tile& tile) : cell_(tile.unpacked) {}
+    void begin_cell(int64_t) {}
+    void end_cell() { ++cell_; }
+    __m256i word(int j, int part) const { return load(cell_->codes + 64 * j + 32 * part); }
+    Scale scale(int part) const {
+        Scale out{};
+        out.d = _mm256_load_ps(cell_->scales[0] + lanes * part);
+        if constexpr (two_scales || has_min) out.other = _mm256_load_ps(cell_->scales[1] + lanes * part);
+        return out;
+    }
+
+  private:
+    const UnpackedCell* cell_;
+};
+
+// A group's weights, cell by cell, unpacked on the way.
+template <Codes codes, Scales scales, bool has_table>
+class Packed {
+  public:
+    static constexpr int products = products_in_16_bits<codes, scales, has_table>;
+    static constexpr bool has_sign = is_signed<codes, has_table>, two_scales = scales == Scales::super_half,
+                          has_min = scales == Scales::half_min || scales == Scales::super_min;
+    using WhenUnpacked = Unpacked<products, has_sign, two_scales, has_min>;
+
+    explicit Packed(const Tile& tile)
+        : code_(tile.code), scale_(tile.scale), last_(tile.last), ahead_(tile.ahead), table_(tile.table) {}
+
+    void begin_cell(int64_t cell) {
         if constexpr (head_bytes<scales> != 0) {
             if (cell % cells_per_super == 0) {
-                head.d = halves(scale + 2 * first);
-                if constexpr (scales == Scales::super_min) {
-                    head.m = _mm256_xor_ps(halves(scale + 32 + 2 * first), _mm256_set1_ps(-0.0f));
-                }
-                scale += head_bytes<scales>;
+                for (int part = 0; part < parts; ++part) head_[part] = load_head(part);
+                scale_ += head_bytes<scales>;
             }
         }
-        __m256i w[words];
-        load_codes<codes, has_table>(code + 4 * first, table, w);
-        const Scale s = load_scale<scales>(head, scale, first);
-        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last);
-        prefetch(scale, last);
-#pragma GCC unroll 4
-        for (int c = 0; c < n; ++c) {
-            const CellSums& sums = column[c].sums[cell];
-            const int8_t* q = column[c].q + cell * cell_columns;
-            const __m256 d = _mm256_set1_ps(sums.d);
-            const auto start = [&](int half) { return _mm256_set1_epi32(zero_start ? 0 : sums.start[half]); };
-            if constexpr (scales == Scales::super_half) {
-                const __m256i low = add_products<codes, has_table, 0, 4>(start(0), w, q);
-                acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), _mm256_mul_ps(s.d, d), acc[c]);
-                const __m256i high = add_products<codes, has_table, 4, 8>(start(1), w, q);
-                acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_mul_ps(s.d2, d), acc[c]);
-            } else {
-                const __m256i dot = add_products<codes, has_table, 0, 8>(start(0), w, q);
-                acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(s.d, d), acc[c]);
-            }
-            if constexpr (scales == Scales::half_min || scales == Scales::super_min) {
-                acc[c] = _mm256_fmadd_ps(s.m, _mm256_set1_ps(sums.all), acc[c]);
-            }
+        if (ahead_) {
+            prefetch_lines(code_, last_, static_cast<int>(sizes.code_bytes() / 64));
+            prefetch_lines(scale_, last_, 1);
         }
-        code += sizes.code_bytes();
-        scale += own_bytes<scales>;
     }
-    for (int c = 0; c < n; ++c) _mm256_storeu_ps(result + c * result_stride, acc[c]);
+    void end_cell() {
+        code_ += sizes.code_bytes();
+        scale_ += own_bytes<scales>;
+    }
+    __m256i word(int j, int part) const { return load_word<codes, has_table>(code_ + 32 * part, j, table_); }
+    Scale scale(int part) const { return load_scale<scales>(head_[part], scale_, lanes * part); }
+
+  private:
+    static constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
+
+    Scale load_head(int part) const {
+        Scale head{};
+        head.d = halves(scale_ + 16 * part);
+        if constexpr (scales == Scales::super_min) {
+            head.other = _mm256_xor_ps(halves(scale_ + 32 + 16 * part), _mm256_set1_ps(-0.0f));
+        }
+        return head;
+    }
+
+    const uint8_t *code_, *scale_, *last_;
+    bool ahead_;
+    __m256i table_;
+    Scale head_[parts]{};
+};
+
+// dot = the products of words begin..end-1 of a cell, plus what is due to the codes' zero point.
+template <int begin, int end, int n, class Weights>
+inline void add_products(const Weights& weights, const Activations<n>& a, __m256i (&dot)[n][parts]);
+
+// acc + dot * d
+template <int n>
+inline void add_scaled(const __m256i (&dot)[n][parts], __m256 d0, __m256 d1, const float (&d)[n],
+                       __m256 (&acc)[n][parts]) {
+#pragma GCC unroll 4
+    for (int c = 0; c < n; ++c) {
+        const __m256 by = _mm256_set1_ps(d[c]);
+        acc[c][0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[c][0]), _mm256_mul_ps(d0, by), acc[c][0]);
+        acc[c][1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[c][1]), _mm256_mul_ps(d1, by), acc[c][1]);
+    }
 }
 
-using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, __m256i, const Column*, const uint8_t*,
-                              float*, size_t);
+// A group's rows times n columns, some cells.
+template <class Weights, int n>
+void multiply_tile(const Tile& tile) {
+    Weights weights(tile);
+    const auto* a = static_cast<const Activations<n>*>(tile.activations);
+    __m256 acc[n][parts];
+#pragma GCC unroll 8
+    for (int i = 0; i < n * parts; ++i) {
+        const float* sum = tile.result + i / parts * tile.result_stride + i % parts * lanes;
+        acc[i / parts][i % parts] = tile.resume ? _mm256_loadu_ps(sum) : _mm256_setzero_ps();
+    }
+    for (int64_t cell = 0; cell < tile.cells; ++cell, ++a) {
+        weights.begin_cell(cell);
+        __m256i dot[n][parts];
+        if constexpr (Weights::two_scales) {
+            add_products<0, words / 2>(weights, *a, dot);
+            add_scaled(dot, weights.scale(0).d, weights.scale(1).d, a->d, acc);
+            add_products<words / 2, words>(weights, *a, dot);
+            add_scaled(dot, weights.scale(0).other, weights.scale(1).other, a->d, acc);
+        } else {
+            add_products<0, words>(weights, *a, dot);
+            add_scaled(dot, weights.scale(0).d, weights.scale(1).d, a->d, acc);
+        }
+        if constexpr (Weights::has_min) {
+            const __m256 m0 = weights.scale(0).other, m1 = weights.scale(1).other;
+#pragma GCC unroll 4
+            for (int c = 0; c < n; ++c) {
+                const __m256 all = _mm256_set1_ps(a->all[c]);
+                acc[c][0] = _mm256_fmadd_ps(m0, all, acc[c][0]);
+                acc[c][1] = _mm256_fmadd_ps(m1, all, acc[c][1]);
+            }
+        }
+        weights.end_cell();
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < n * parts; ++i) {
+        float* sum = tile.result + i / parts * tile.result_stride + i % parts * lanes;
+        _mm256_storeu_ps(sum, acc[i / parts][i % parts]);
+    }
+}
+
+template <class Weights>
+void unpack(const Tile& tile, UnpackedCell* to) {
+    Weights weights(tile);
+    for (int64_t cell = 0; cell < tile.cells; ++cell, ++to) {
+        weights.begin_cell(cell);
+        for (int part = 0; part < parts; ++part) {
+#pragma GCC unroll 8
+            for (int j = 0; j < words; ++j) {
+                _mm256_store_si256(reinterpret_cast<__m256i*>(to->codes + 64 * j + 32 * part), weights.word(j, part));
+            }
+            const Scale s = weights.scale(part);
+            _mm256_store_ps(to->scales[0] + lanes * part, s.d);
+            if constexpr (Weights::two_scales || Weights::has_min) {
+                _mm256_store_ps(to->scales[1] + lanes * part, s.other);
+            }
+        }
+        weights.end_cell();
+    }
+}
+
+// Cells begin..begin+cells-1 of columns first..first+n-1, as a tile reads them.
+template <int n>
+void arrange(const Job& job, int first, int64_t begin, int64_t cells, void* target) {
+    auto* to = static_cast<Activations<n>*>(target);
+    for (int c = 0; c < n; ++c) {
+        const auto* base = static_cast<const char*>(job.activations) + static_cast<size_t>(first + c) * job.stride;
+        const char* q = base + begin * cell_columns;
+        const CellSums* sums = column_sums(base, job.columns) + begin;
+        for (int64_t cell = 0; cell < cells; ++cell, q += cell_columns) {
+            for (int j = 0; j < words; ++j) std::memcpy(&to[cell].q[j][c], q + 4 * j, 4);
+            to[cell].d[c] = sums[cell].d;
+            to[cell].all[c] = sums[cell].all;
+            to[cell].start[0][c] = sums[cell].start[0];
+            to[cell].start[1][c] = sums[cell].start[1];
+        }
+    }
+}
+
+// Memory of one thread, kept between calls.
+struct Scratch {
+    struct alignas(64) Line {
+        char bytes[64];
+    };
+    std::vector<Line> activations;
+    std::vector<UnpackedCell> weights;
+};
+
+Scratch& scratch_of_thread() {
+    thread_local Scratch scratch;
+    return scratch;
+}
+
+// Of one kind of weights; by columns of a tile - 1.
+struct Functions {
+    void (*packed[tile_columns])(const Tile&);
+    void (*unpacked[tile_columns])(const Tile&);
+    void (*unpack)(const Tile&, UnpackedCell*);
+};
+
+// Columns first..first+n-1.
+class Columns {
+  public:
+    Columns(const Job& job, const Functions& functions, __m256i table, int first, int n)
+        : job_(job),
+          functions_(functions),
+          first_(first),
+          n_(n),
+          tiles_((n + tile_columns - 1) / tile_columns),
+          unpacks_(n >= unpack_from),
+          cells_(job.columns / cell_columns),
+          block_(unpacks_ ? std::max(most_cells / n / step_cells, int64_t{1}) * step_cells : cells_),
+          step_(tiles_ > 1 ? step_cells : cells_) {
+        tile_.last = job.last_line();
+        tile_.table = table;
+        tile_.result_stride = job.result_stride;
+        Scratch& scratch = scratch_of_thread();
+        const auto cells_at_once = static_cast<size_t>(std::min(block_, cells_));
+        scratch.activations.resize((cells_at_once * static_cast<size_t>(n) * sizeof(Activations<1>) + 63) / 64);
+        activations_ = reinterpret_cast<char*>(scratch.activations.data());
+        if (unpacks_) scratch.weights.resize(step_cells);
+        weights_ = scratch.weights.data();
+    }
+
+    void run() {
+        for (int64_t begin = 0; begin < cells_; begin += block_) {
+            const int64_t end = std::min(begin + block_, cells_);
+            arrange_block(begin, end);
+            for (int64_t group = job_.begin; group < job_.end; ++group) {
+                for (int64_t at = begin; at < end; at += step_) {
+                    multiply_step(group, begin, end, at);
+                }
+            }
+        }
+    }
+
+  private:
+    int column_of(int tile) const { return n_ * tile / tiles_; }
+    int width_of(int tile) const { return column_of(tile + 1) - column_of(tile); }
+    // Of a tile's activations in a block of so many cells.
+    char* activations_of(int tile, int64_t cells) const {
+        return activations_ + static_cast<size_t>(cells * column_of(tile)) * sizeof(Activations<1>);
+    }
+
+    void arrange_block(int64_t begin, int64_t end) const {
+        constexpr void (*by_width[])(const Job&, int, int64_t, int64_t, void*) = {arrange<1>, arrange<2>, arrange<3>,
+                                                                                  arrange<4>};
+        for (int t = 0; t < tiles_; ++t) {
+            by_width[width_of(t) - 1](job_, first_ + column_of(t), begin, end - begin, activations_of(t, end - begin));
+        }
+    }
+
+    // Cells at..at+step_-1 of a group, in the block begin..end-1.
+    void multiply_step(int64_t group, int64_t begin, int64_t end, int64_t at) {
+        const Format& format = job_.format;
+        const uint8_t* code = static_cast<const uint8_t*>(job_.packed) + group * format.group_bytes(job_.columns);
+        tile_.code = code + static_cast<size_t>(at) * format.code_bytes();
+        tile_.scale = code + static_cast<size_t>(cells_) * format.code_bytes() + format.scale_bytes(at);
+        tile_.cells = std::min(step_, end - at);
+        tile_.resume = at > 0;
+        tile_.ahead = true;
+        if (unpacks_) {
+            functions_.unpack(tile_, weights_);
+            tile_.unpacked = weights_;
+        }
+        for (int t = 0; t < tiles_; ++t) {
+            const int width = width_of(t);
+            tile_.activations =
+                activations_of(t, end - begin) + static_cast<size_t>((at - begin) * width) * sizeof(Activations<1>);
+            tile_.result =
+                job_.result + static_cast<size_t>(first_ + column_of(t)) * job_.result_stride + group * group_rows;
+            (unpacks_ ? functions_.unpacked : functions_.packed)[width - 1](tile_);
+            tile_.ahead = false;
+        }
+    }
+
+    const Job& job_;
+    const Functions& functions_;
+    int first_, n_, tiles_;
+    bool unpacks_;
+    int64_t cells_, block_, step_;
+    Tile tile_{};
+    char* activations_;
+    UnpackedCell* weights_;
+};
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
-    static constexpr TileFunction tiles[tile_columns] = {
-        multiply_tile<codes, scales, has_table, 1>, multiply_tile<codes, scales, has_table, 2>,
-        multiply_tile<codes, scales, has_table, 3>, multiply_tile<codes, scales, has_table, 4>};
+    using P = Packed<codes, scales, has_table>;
+    using U = typename P::WhenUnpacked;
+    static constexpr Functions functions = {
+        {multiply_tile<P, 1>, multiply_tile<P, 2>, multiply_tile<P, 3>, multiply_tile<P, 4>},
+        {multiply_tile<U, 1>, multiply_tile<U, 2>, multiply_tile<U, 3>, multiply_tile<U, 4>},
+        unpack<P>};
     __m256i table = _mm256_setzero_si256();
     if constexpr (has_table) {
         const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(job.format.table));
         const __m128i zero = _mm_set1_epi8(static_cast<char>(is_signed<codes, has_table> ? 0 : 0x80));
         table = _mm256_broadcastsi128_si256(_mm_xor_si128(values, zero));
     }
-    const int64_t cells = job.columns / cell_columns;
-    const size_t group_bytes = job.format.group_bytes(job.columns);
-    const uint8_t* last = job.last_line();
-    for (int64_t group = job.begin; group < job.end; ++group) {
-        const uint8_t* code = static_cast<const uint8_t*>(job.packed) + group * group_bytes;
-        const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
-        for (int column_begin = 0; column_begin < job.n; column_begin += tile_columns) {
-            const int n = std::min(tile_columns, job.n - column_begin);
-            Column column[tile_columns];
-            for (int c = 0; c < n; ++c) {
-                const auto* base = static_cast<const char*>(job.activations) + (column_begin + c) * job.stride;
-                column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
-            }
-            for (int first = 0; first < group_rows; first += lanes) {
-                float* result = job.result + column_begin * job.result_stride + group * group_rows + first;
-                tiles[n - 1](code, scale, cells, first, table, column, last, result, job.result_stride);
-            }
+    const int chunks = (job.n + most_columns - 1) / most_columns;
+    for (int i = 0; i < chunks; ++i) {
+        const int first = job.n * i / chunks, end = job.n * (i + 1) / chunks;
+        Columns(job, functions, table, first, end - first).run();
+    }
+}
+
+// The sums of a register's first and second half of lanes, as pairs of 16-bit values: low, high.
+inline __m128i add_up(__m256i low, __m256i high) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i four = _mm256_hadd_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
+    const __m256i two = _mm256_hadd_epi32(four, four);
+    return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
+
+void quantize(const Format& format, const float* x, int64_t columns, void* column) {
+    int8_t* q = column_values(column);
+    CellSums* sums = column_sums(column, columns);
+    const bool two = format.scales == Scales::super_half;
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    for (int64_t cell = 0; cell < columns / cell_columns; ++cell, x += cell_columns, q += cell_columns) {
+        __m256 v[4], most = _mm256_setzero_ps(), unordered = _mm256_setzero_ps();
+        for (int i = 0; i < 4; ++i) {
+            v[i] = _mm256_loadu_ps(x + 8 * i);
+            most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
+            unordered = _mm256_or_ps(unordered, _mm256_cmp_ps(v[i], v[i], _CMP_UNORD_Q));
         }
+        __m128 four = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+        four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        float largest = _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+        if (_mm256_movemask_ps(unordered)) largest = NAN;
+        const float d = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
+        __m256i rounded[4];
+        for (int i = 0; i < 4; ++i) {
+            const __m256 scaled = _mm256_mul_ps(v[i], _mm256_set1_ps(inverse));
+            const __m256 sane = _mm256_cmp_ps(_mm256_andnot_ps(sign, scaled), _mm256_set1_ps(127.5f), _CMP_LE_OQ);
+            rounded[i] = _mm256_and_si256(_mm256_cvtps_epi32(scaled), _mm256_castps_si256(sane));
+        }
+        const __m256i low = _mm256_packs_epi32(rounded[0], rounded[1]);
+        const __m256i high = _mm256_packs_epi32(rounded[2], rounded[3]);
+        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(q),
+                            _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
+        const __m128i added = add_up(low, high);
+        const int32_t first = _mm_cvtsi128_si32(added), second = _mm_extract_epi32(added, 1);
+        sums[cell].d = d;
+        sums[cell].all = d * static_cast<float>(first + second);
+        sums[cell].start[0] = -format.zero * (two ? first : first + second);
+        sums[cell].start[1] = two ? -format.zero * second : 0;
     }
 }

@@ -3,7 +3,9 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/format.h"
 
@@ -12,28 +14,36 @@ namespace {
 
 #include "kernels/dispatch.inl"
 
-constexpr int words = 8;  // a cell is 8 registers of 8 rows x 4 columns
-
 template <Codes codes, bool has_table>
 constexpr bool is_signed = false;
-
-// dot + the products of words begin..end-1 of a cell.
-template <Codes codes, bool has_table, int begin, int end>
-inline __m256i add_products(__m256i dot, const __m256i (&w)[words], const int8_t* q) {
-    for (int j = begin; j < end; ++j) {
-        int32_t four;
-        std::memcpy(&four, q + 4 * j, 4);
-        dot = _mm256_dpbusd_avx_epi32(dot, w[j], _mm256_set1_epi32(four));
-    }
-    return dot;
-}
+template <Codes codes, Scales scales, bool has_table>
+constexpr int products_in_16_bits = 0;  // they are added up in 32
 
 #include "kernels/avx2.inl"
 
+template <int begin, int end, int n, class Weights>
+inline void add_products(const Weights& weights, const Activations<n>& a, __m256i (&dot)[n][parts]) {
+#pragma GCC unroll 4
+    for (int c = 0; c < n; ++c) {
+        // Formats with mins have no zero point.
+        dot[c][0] = Weights::has_min ? _mm256_setzero_si256() : _mm256_set1_epi32(a.start[begin / 4][c]);
+        dot[c][1] = dot[c][0];
+    }
+#pragma GCC unroll 8
+    for (int i = begin; i < end; ++i) {
+        const int j = word_at<begin, end>(i);
+        const __m256i w[parts] = {weights.word(j, 0), weights.word(j, 1)};
+#pragma GCC unroll 4
+        for (int c = 0; c < n; ++c) {
+            const __m256i q = _mm256_set1_epi32(a.q[j][c]);
+            dot[c][0] = _mm256_dpbusd_avx_epi32(dot[c][0], w[0], q);
+            dot[c][1] = _mm256_dpbusd_avx_epi32(dot[c][1], w[1], q);
+        }
+    }
+}
+
 }  // namespace
 
-const Kernels avxvnni = {"avxvnni",
-                         [](const Format& f, const float* x, int64_t n, void* c) { scalar.quantize(f, x, n, c); },
-                         multiply, attend_avx2};
+const Kernels avxvnni = {"avxvnni", quantize, multiply, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels

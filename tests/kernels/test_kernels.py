@@ -60,6 +60,17 @@ def test_rows_longer_than_a_block_give_the_bits_of_the_reference(isa: str, type_
         np.testing.assert_array_equal(testing.kernel_product(isa, type_, data, columns, x[:n]), expected[:n])
 
 
+@pytest.mark.parametrize("isa", NAMES[1:])
+@pytest.mark.parametrize("type_", TYPES)
+def test_prompts_give_the_bits_of_the_reference(isa: str, type_: str) -> None:
+    """So many columns that not all of them are multiplied in one go."""
+    data, _ = quantized(type_, 16, 1280, seed=10)
+    x = np.random.default_rng(11).standard_normal((515, 1280)).astype(np.float32)
+    expected = testing.kernel_product("scalar", type_, data, 1280, x)
+    for n in (65, 255, 256, 257, 511, 515):
+        np.testing.assert_array_equal(testing.kernel_product(isa, type_, data, 1280, x[:n]), expected[:n])
+
+
 ADVERSARIAL = [0.0, -0.0, 1e-45, -1e-40, 1e-20, 1.0, -1.0, 127.0, 1e4, -3e4, 1e30, -1e37]
 
 
