@@ -107,9 +107,9 @@ def main() -> None:
         bench = Bench(arguments.model, heads, 1)
         own = Judge(bench.model, own.known if own else {})
         rows += measure_heads(bench, heads, questions, (own, second), arguments)
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1), "utf-8")
     Console().print(table_of(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1), "utf-8")
     if arguments.output:
         draw(rows, arguments.output)
 
