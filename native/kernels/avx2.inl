@@ -172,7 +172,6 @@ class Packed {
         // Here, not in a function of its own: GCC drops calls of functions that do nothing but prefetch.
         const uint8_t* end = last_ - (sizes.code_bytes() - 64);
         const uint8_t *later = std::min(code_ + far_ahead, end), *soon = std::min(code_ + near_ahead, end);
-#pragma GCC unroll 8
         for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch_line(later + line, soon + line);
         prefetch_line(std::min(scale_ + far_ahead, last_), std::min(scale_ + near_ahead, last_));
     }
