@@ -35,10 +35,11 @@ EVALUATIONS = 1.06
 
 @dataclass
 class Row:
-    """steps, cpu_minutes: of the training alone. tokens_per_step: by nodes, on held-out text of the same kind."""
+    """steps, positions, cpu_minutes: of the training alone. tokens_per_step: by nodes, on held-out text of its kind."""
 
     recipe: str
     steps: int
+    positions: int
     cpu_minutes: float
     tokens_per_step: dict[int, float]
 
@@ -47,7 +48,7 @@ class CpuBudget:
     """Stands in for fitting.fit_heads."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.spent, self.steps = seconds, 0.0, 0
+        self.seconds, self.spent, self.steps, self.positions = seconds, 0.0, 0, 0
         self._fit_heads = fitting.fit_heads
 
     def __call__(self, setup: Any, data: Any, vocabulary: Any, source: Any, examples: Any, plan: FitPlan) -> Any:
@@ -58,6 +59,7 @@ class CpuBudget:
         trial.run(**run, should_stop=lambda: trial.step >= 1 + TRIAL_STEPS)
         step = (time.process_time() - begin) / TRIAL_STEPS
         self.steps = max(1, int(self.seconds / (step * EVALUATIONS)))
+        self.positions = self.steps * plan.batch
         begin = time.process_time()
         fitted = self._fit_heads(setup, data, vocabulary, source, examples, replace(plan, steps=self.steps))
         self.spent = time.process_time() - begin
@@ -102,13 +104,15 @@ def main() -> None:
         with phase(console, recipe.stem, "recipes"):
             result = train.run(options)
         fitting.fit_heads = budget._fit_heads
-        rows.append(Row(recipe.stem, budget.steps, budget.spent / 60, result.by_size))
+        rows.append(Row(recipe.stem, budget.steps, budget.positions, budget.spent / 60, result.by_size))
         if arguments.json:
             arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    table = Table("recipe", "steps", "CPU minutes", *(f"{nodes} nodes" for nodes in rows[0].tokens_per_step))
+    table = Table(
+        "recipe", "steps", "positions", "CPU minutes", *(f"{nodes} nodes" for nodes in rows[0].tokens_per_step)
+    )
     for row in rows:
         sizes = (f"{value:.3f}" for value in row.tokens_per_step.values())
-        table.add_row(row.recipe, str(row.steps), f"{row.cpu_minutes:.2f}", *sizes)
+        table.add_row(row.recipe, str(row.steps), f"{row.positions:,}", f"{row.cpu_minutes:.2f}", *sizes)
     Console().print(table)
 
 

@@ -1,13 +1,14 @@
-"""What the numbers of joint training are worth: layers trained, learning rate, weight of the heads' loss.
+"""What the numbers of joint training are worth: layers trained, learning rates, weight of the heads' loss.
 
-    python benchmarks/joint_recipe.py MODEL --tokens N --work-dir DIR [--kind medusa] [--heads-minutes 3]
-                                      [--minutes 2] [--seed 0] [--draft-vocab 8192] [--threads 1]
-                                      --try LAYERS:RATE:WEIGHT ... (LAYERS: a number, or all)
+    python benchmarks/joint_recipe.py MODEL --tokens N --work-dir DIR [--kind medusa] [--minutes 2 | --steps N]
+                                      [--seed 0] [--draft-vocab 8192] [--threads 1]
+                                      --try LAYERS:RATE:TIMES:WEIGHT ... (LAYERS: a number, or all)
 
-Writes N tokens of text into DIR (or finds them there), trains heads on them, and then, from these same heads, trains
-layers and heads together with each of the settings, for `--minutes` of the process's own time. On held-out text, in
-torch and before anything is merged: KL to the model as it was, how often the likeliest token stays, perplexity, and the
-tokens per step of the best trees of 4, 8 and 16 nodes.
+Writes N tokens of text into DIR (or finds them there), trains heads on them (or finds those of `medusa train` with the
+same options), and then, from these same heads, trains layers and heads together with each of the settings, for
+`--minutes` of the process's own time or `--steps`. TIMES: the heads' learning rate, so many times the layers'. On
+held-out text, in torch and before anything is merged: KL to the model as it was, how often the likeliest token stays,
+perplexity, and the tokens per step of the best trees of 4, 8 and 16 nodes.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ CONSOLE = Console(width=140)
 
 @dataclass(frozen=True)
 class Setting:
-    """layers: trained, from the top; None: all. rate: of the adapters. weight: the highest one of the heads' loss."""
+    """layers: trained, from the top; None: all. rate: of the adapters; that of the heads is heads_rate times as high.
+    weight: the highest one of the heads' loss."""
 
     layers: int | None
     rate: float
+    heads_rate: float
     weight: float
 
 
 def setting(text: str) -> Setting:
-    layers, rate, weight = text.split(":")
-    return Setting(None if layers == "all" else int(layers), float(rate), float(weight))
+    layers, rate, heads_rate, weight = text.split(":")
+    return Setting(None if layers == "all" else int(layers), float(rate), float(heads_rate), float(weight))
 
 
 def main() -> None:
@@ -44,8 +47,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--work-dir", type=Path, required=True)
     parser.add_argument("--kind", default="medusa")
-    parser.add_argument("--heads-minutes", type=float, default=3)
     parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--draft-vocab", type=int, default=8192)
     parser.add_argument("--threads", type=int, default=1)
@@ -93,9 +96,8 @@ def compare(options: Any, base: Any, folder: Path, interrupt: Any, arguments: ar
     vocabulary = prepare.pick_vocabulary(setup, data)
     rows = prepare.open_rows(setup, corpus, data, vocabulary)
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
-    timed = replace(setup, options=replace(options, minutes=text.seconds / 60 + arguments.heads_minutes))
-    schedule = planning.plan_time(timed, len(vocabulary.d2t))
-    plan = planning.plan_fit(timed, examples, schedule, text.seconds, len(vocabulary.d2t))
+    schedule = planning.plan_time(setup, len(vocabulary.d2t))
+    plan = planning.plan_fit(setup, examples, schedule, text.seconds, len(vocabulary.d2t))
     fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
     texts = joint.whole_texts_of(corpus, data)
     model = native.Model(str(base.path), n_gpu_layers=0)
@@ -113,27 +115,29 @@ def compare(options: Any, base: Any, folder: Path, interrupt: Any, arguments: ar
         joined = joint.JointData(
             states["train"], rows.source, kept, data.tokens, backbone.fast_output, vocabulary.fast_output
         )
-        fit = trained(one, backbone, joined, fitted, tried, arguments.minutes)
-        evaluate.show(f"{tried}, {fit.step} steps", fit.heads, fit.adapters)
+        begin = time.process_time()
+        fit = trained(one, backbone, joined, fitted, tried, arguments)
+        taken = time.process_time() - begin
+        evaluate.show(f"{tried}, {fit.step} steps, {taken:.0f} s", fit.heads, fit.adapters)
 
 
-def trained(setup: Any, backbone: Any, data: Any, fitted: Any, tried: Setting, minutes: float) -> Any:
-    """A JointFit that had so much of the process's time."""
+def trained(setup: Any, backbone: Any, data: Any, fitted: Any, tried: Setting, arguments: argparse.Namespace) -> Any:
+    """A JointFit that had so many steps, or so much of the process's time."""
     from medusa_cli.training.backbone.fit import JointFit, JointPlan
     from medusa_cli.training.backbone.recipe import recipe_of
 
-    recipe = recipe_of("distill", rate=tried.rate, heads_weight=tried.weight)
+    recipe = recipe_of("distill", rate=tried.rate, heads_rate=tried.heads_rate, heads_weight=tried.weight)
     options = setup.options
     plan = JointPlan(
         "", options.kind, options.objective, options.heads, "distill", backbone.layers.first, options.seed, 1000,
         setup.device.type, recipe,
     )  # fmt: skip
     trial, seconds = JointFit(plan, backbone.layers, copy.deepcopy(fitted.heads), setup.device), []
-    for _ in range(3):
+    for _ in range(0 if arguments.steps else 3):
         begin = time.process_time()
         trial.timed_step(data)
         seconds.append(time.process_time() - begin)
-    steps = max(1, int(60 * minutes / min(seconds)))
+    steps = arguments.steps or max(1, int(60 * arguments.minutes / min(seconds)))
     fit = JointFit(replace(plan, steps=steps), backbone.layers, copy.deepcopy(fitted.heads), setup.device)
     fit.run(data, should_stop=lambda: setup.interrupt.requested)
     setup.interrupt.check()

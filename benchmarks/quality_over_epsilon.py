@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from common import Bench
@@ -31,7 +31,8 @@ from medusa_cli.models import references
 from medusa_cli.prompts import bench_set
 
 GRAM = 4
-COLOURS = {"greedy": "#9aa0a6", "exact": "#1f6fb2", "rejection": "#2e8b57"}
+COLOURS = ("#1f6fb2", "#d9822b", "#2e8b57", "#7b5ea7")
+"""Of the heads files."""
 
 
 @dataclass
@@ -46,15 +47,27 @@ class Row:
     second_bits: float | None
     repetition: float
 
+    @property
+    def place(self) -> str:
+        """Where it stands in the picture."""
+        return self.rule if self.epsilon is None else f"{self.epsilon:g}"
+
 
 @dataclass
 class Judge:
-    """A model that texts are scored with."""
+    """A model that texts are scored with. known: what it said of (question, answer): greedy and exact answers are the
+    same with all heads."""
 
     model: native.Model
+    known: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def nats(self, question: str, answer: str) -> float:
         """-ln p of an answer after a question in the model's own template."""
+        if (question, answer) not in self.known:
+            self.known[question, answer] = self._nats(question, answer)
+        return self.known[question, answer]
+
+    def _nats(self, question: str, answer: str) -> float:
         before = prompts.chat_tokens(self.model, [{"role": "user", "content": question}])
         tokens = self.model.tokenize(answer, add_special=False, parse_special=False)
         if not tokens:
@@ -88,7 +101,12 @@ def main() -> None:
     if arguments.second_model:
         found = references.resolve(arguments.second_model, Console(stderr=True))
         second = Judge(native.Model(str(found.path)))
-    rows = [row for heads in arguments.heads for row in measure_heads(heads, questions, second, arguments)]
+    rows = []
+    own: Judge | None = None
+    for heads in arguments.heads:
+        bench = Bench(arguments.model, heads, 1)
+        own = Judge(bench.model, own.known if own else {})
+        rows += measure_heads(bench, heads, questions, (own, second), arguments)
     Console().print(table_of(rows))
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": [asdict(row) for row in rows]}, indent=1), "utf-8")
@@ -97,30 +115,33 @@ def main() -> None:
 
 
 def measure_heads(
-    heads: Path | None, questions: list[str], second: Judge | None, arguments: argparse.Namespace
+    bench: Bench,
+    heads: Path | None,
+    questions: list[str],
+    judges: tuple[Judge, Judge | None],
+    arguments: argparse.Namespace,
 ) -> list[Row]:
-    bench = Bench(arguments.model, heads, 1)
     name = bench.heads.kind if heads is None else heads.stem
     tree = native.Tree(greedy_tree(bench.heads.accuracy, arguments.nodes))
     session = native.Session(bench.model, bench.heads, tree=tree, n_ctx=2048)
     rules: list[tuple[str, float | None]] = [("greedy", None), ("exact", None), ("rejection", None)]
     rules += [("typical", epsilon) for epsilon in arguments.epsilon]
-    return [measure(session, bench, questions, second, (name, *rule), arguments) for rule in rules]
+    return [measure(session, bench, questions, judges, (name, *rule), arguments) for rule in rules]
 
 
 def measure(
     session: native.Session,
     bench: Bench,
     questions: list[str],
-    second: Judge | None,
+    judges: tuple[Judge, Judge | None],
     row: tuple[str, str, float | None],
     arguments: argparse.Namespace,
 ) -> Row:
     name, rule, epsilon = row
+    own, second = judges
     published = arguments.as_published and rule == "typical"
     limits = {} if epsilon is None else {"epsilon": epsilon, "delta": math.sqrt(epsilon)}
     accept = native.Accept(rule, model_alone=published, greedy_root=published, **limits)
-    own = Judge(bench.model)
     steps, committed, nats, second_nats, size, again, grams = 0, 0.0, 0.0, 0.0, 0, 0, 0
     for seed, question in enumerate(track(questions, f"{name} {rule} {epsilon or ''}", console=Console(stderr=True))):
         session.reset()
@@ -160,31 +181,25 @@ def table_of(rows: list[Row]) -> Table:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """A panel for each figure over epsilon: a line of typical for each heads file, level lines of the other rules."""
+    """A panel for each figure: the rules, then typical over epsilon, a colour for each heads file."""
     from matplotlib.figure import Figure
 
     panels = [("tokens per step", "tokens_per_step"), ("bits per byte, the model", "bits")]
     if all(row.second_bits is not None for row in rows):
         panels.append(("bits per byte, second model", "second_bits"))
     panels.append(("repeated 4-grams", "repetition"))
-    figure = Figure(figsize=(3.4 * len(panels), 3.2), layout="constrained")
+    places = list(dict.fromkeys(row.place for row in rows))
+    figure = Figure(figsize=(3.4 * len(panels), 3.4), layout="constrained")
     for axes, (title, key) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, heads in enumerate(dict.fromkeys(row.heads for row in rows)):
-            typical = [row for row in rows if row.heads == heads and row.rule == "typical"]
-            style = ("-", "--", ":")[number % 3]
-            axes.plot(
-                [row.epsilon for row in typical],
-                [getattr(row, key) for row in typical],
-                marker="o",
-                color="#d9822b",
-                linestyle=style,
-                label=f"typical, {heads}",
-            )
-            for row in rows:
-                if row.heads == heads and row.rule in COLOURS:
-                    axes.axhline(getattr(row, key), color=COLOURS[row.rule], linestyle=style, label=row.rule)
+            colour = COLOURS[number % len(COLOURS)]
+            for is_typical, style, label in ((True, "-o", heads), (False, "D", None)):
+                of = [row for row in rows if row.heads == heads and (row.rule == "typical") == is_typical]
+                at = [places.index(row.place) for row in of]
+                axes.plot(at, [getattr(row, key) for row in of], style, color=colour, label=label)
         axes.set_title(title, fontsize=10)
-        axes.set_xlabel("epsilon", fontsize=9)
+        axes.set_xticks(range(len(places)), places, rotation=60, fontsize=8)
+        axes.set_xlabel("rule, or epsilon of typical", fontsize=9)
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(fontsize=8)

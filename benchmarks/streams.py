@@ -3,7 +3,7 @@
     medusa train MODEL --kind medusa --tokens 74000 --seed 1 -o any.gguf --sidecar --work-dir WORK     (writes the text)
     python benchmarks/streams.py MODEL --text WORK/*/text --data mt_bench_dev.jsonl --work FOLDER --answers
     python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind streams --layers 2 [--no-root]
-                                 [--rank 32] [--heads 4] [--seconds 150] [--results FILE]
+                                 [--rank 32] [--heads 4] [--seconds 150] [--tokens N] [--results FILE]
     python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind medusa [--results FILE]
     python benchmarks/streams.py MODEL --results FILE --table
 
@@ -41,17 +41,20 @@ from medusa_cli.training.backbone.weights import BaseTensors
 from medusa_cli.training.heads.fit import Fit, FitPlan
 from medusa_cli.training.heads.ranking import rank_texts
 from medusa_cli.training.heads.recipe import RECIPES
-from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
+from medusa_cli.training.heads.rows import BatchOrder, FileRows, TextRows, TokenEmbeddings, matching_scale
 from medusa_cli.training.heads.teacher import teacher_rows
 from medusa_cli.training.heads.torch_setup import matmul_dtype
-from medusa_cli.training.streams.fit import StreamsData, StreamsFit, StreamsPlan
+from medusa_cli.training.streams.fit import BaseRows, MakeStreams, StreamsData, StreamsFit, StreamsPlan
+from medusa_cli.training.streams.layers import Streams
 from medusa_cli.training.streams.ranking import rank_streams
-from medusa_cli.training.streams.recipe import RECIPE
+from medusa_cli.training.streams.recipe import RECIPE, StreamsRecipe
 from medusa_cli.training.text import dataset
 from medusa_cli.training.text.corpus import Corpus
 
 CPU = torch.device("cpu")
-SIZES, ANSWER, VOCABULARY, TRIAL_STEPS = (4, 8, 16), 96, 4096, 6
+SIZES, ANSWER, VOCABULARY, TRIAL_STEPS = (4, 8, 16), 64, 4096, 6
+HELD_OUT = 2500
+"""Positions of held-out text, at most."""
 Ranks = list[NDArray[np.int64]]
 
 
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--tokens", type=int, help="of the text; default: all")
     parser.add_argument("--answers", action="store_true", help="write the answers and end")
     parser.add_argument("--kind", default="streams")
     parser.add_argument("--layers", type=int, default=4)
@@ -127,7 +131,7 @@ def answer(path: Path, data: Path, kept: Path) -> list[tuple[list[int], list[int
 def read_material(path: Path, arguments: argparse.Namespace, answered: list[tuple[list[int], list[int]]]) -> Material:
     base = read_base(path)
     corpus = Corpus(arguments.text, base.n_embd)
-    split, tokens = dataset.split_texts(corpus.texts), corpus.load_tokens()
+    split, tokens = dataset.split_texts(corpus.texts, arguments.tokens), corpus.load_tokens()
     d2t = dataset.draft_vocabulary(tokens, split.train, base.n_vocab, VOCABULARY)
     output = torch.from_numpy(output_rows(base, d2t)).to(matmul_dtype(CPU))
     states = FileRows(corpus.open_states(), CPU)
@@ -143,7 +147,7 @@ def read_material(path: Path, arguments: argparse.Namespace, answered: list[tupl
         tokens=tokens,
         prompts=dict(zip(starts, corpus.load_prompts(), strict=True)),
         train=split.train,
-        build=list({span.start: span for span in (*split.build, *split.score)}.values()),
+        build=first_of(list({span.start: span for span in (*split.build, *split.score)}.values()), HELD_OUT),
         source=TextRows(states, None, teacher),
         d2t=d2t,
         t2d=dataset.token_to_draft(d2t, base.n_vocab),
@@ -152,6 +156,11 @@ def read_material(path: Path, arguments: argparse.Namespace, answered: list[tupl
         asked=asked,
         asked_prompts={span.start: np.array(pair[0], np.int32) for span, pair in zip(asked, long, strict=True)},
     )
+
+
+def first_of(spans: list[dataset.Span], positions: int) -> list[dataset.Span]:
+    ends = np.cumsum([span.length for span in spans])
+    return [span for span, end in zip(spans, ends.tolist(), strict=True) if end - span.length < positions]
 
 
 def embeddings(base: BaseModel, tokens: NDArray[np.int32], scale: float = 1.0) -> TokenEmbeddings:
@@ -171,37 +180,84 @@ def steps_in(seconds: float, run: Callable[[Callable[[], bool]], object]) -> int
     return max(1, int(seconds * (len(marks) - 2) / (marks[-1] - marks[1])))
 
 
-def of_streams(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
-    tensors = BaseTensors(material.base.path)
-    decoder = read_shape(tensors.header)
-    top = TopLayers(tensors, decoder, len(decoder.layers) - arguments.layers, CPU)
-    begin = time.process_time()
+@dataclass(frozen=True)
+class Trained:
+    """Streams with what they are judged on: held-out answers (`held`) and answers to the questions (`asked`), both
+    multiplied in float32. seconds: CPU time of training; reading: of the states below the streams."""
+
+    top: TopLayers
+    streams: Streams
+    held: StreamsData
+    asked: StreamsData
+    positions: int
+    seconds: float
+    reading: float
+
+
+def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers) -> dict[str, StreamsData]:
+    """By "train", "held" and "asked"; the states below `top` of "train" are read when they are asked for."""
     corpus = replace(material.source, embeddings=embeddings(material.base, material.tokens))
-    asked = TextRows(material.source.states, embeddings(material.base, material.answers), None)
+    answered = TextRows(material.source.states, embeddings(material.base, material.answers), None)
 
     def data(name: str, spans: list[dataset.Span]) -> StreamsData:
         of_questions = name == "asked"
         tokens = material.answers if of_questions else material.tokens
         whole = whole_texts(spans, material.asked_prompts if of_questions else material.prompts, tokens)
-        states = LayerStates(arguments.work / f"{name}-{top.first}", whole, top.first - 1, material.base.n_embd)
-        states.write(material.model, 1)
+        folder = arguments.work / f"{name}-{top.first}"
+        states = LayerStates(folder, whole, top.first - 1, material.base.n_embd, material.model, 1)
+        if name != "train":
+            states.write(material.model, 1)
         examples = dataset.examples_of(tokens, [text.span for text in whole], material.t2d, arguments.heads)
-        return StreamsData(states, asked if of_questions else corpus, examples, material.output)
+        return StreamsData(states, answered if of_questions else corpus, examples, material.output)
 
-    train, build, questions = data("train", material.train), data("held", material.build), data("asked", material.asked)
-    reading = time.process_time() - begin
-    recipe = replace(RECIPE, rank=arguments.rank, alpha=float(arguments.rank), root=arguments.root, rate=arguments.rate)
+    texts = {"train": material.train, "held": material.build, "asked": material.asked}
+    return {name: data(name, spans) for name, spans in texts.items()}
+
+
+def read_batches(data: StreamsData, plan: StreamsPlan, steps: int) -> None:
+    """The states of the texts that the first steps see."""
+    order = BatchOrder(data.examples, plan.batch, plan.seed, whole_texts=True)
+    for step in range(steps):
+        at = order.pick(step).index.numpy()
+        for text in np.unique(np.searchsorted(data.examples.starts, at, side="right") - 1).tolist():
+            data.states.read(text)
+
+
+def train_streams(
+    material: Material, arguments: argparse.Namespace, recipe: StreamsRecipe, make: MakeStreams = Streams
+) -> Trained:
+    """arguments: work, layers, heads and seconds are read. make: the streams that are trained."""
+    tensors = BaseTensors(material.base.path)
+    decoder = read_shape(tensors.header)
+    top = TopLayers(tensors, decoder, len(decoder.layers) - arguments.layers, CPU)
+    begin = time.process_time()
+    data = read_data(material, arguments, top)
+    train = data["train"]
+    if recipe.shared is not None:
+        whole = torch.from_numpy(output_rows(material.base, np.arange(material.base.n_vocab)))
+        train = replace(train, base=BaseRows(material.tokens, whole.to(material.output.dtype)))
     plan = StreamsPlan("", "teacher", arguments.heads, top.first, 0, 1 << 20, recipe.batch, "cpu", recipe)
-    trial = StreamsFit(plan, top, CPU)
+    read_batches(train, plan, TRIAL_STEPS + 1)
+    reading, trial = time.process_time() - begin, StreamsFit(plan, top, CPU, make)
     steps = steps_in(arguments.seconds, lambda should_stop: trial.run(train, should_stop=should_stop))
-    fit, begin = StreamsFit(replace(plan, steps=steps), top, CPU), time.process_time()
+    begin = time.process_time()
+    read_batches(train, plan, steps)
+    reading += time.process_time() - begin
+    fit, begin = StreamsFit(replace(plan, steps=steps), top, CPU, make), time.process_time()
     fit.run(train, on_step=lambda step, loss: told(step, steps, loss))
     spent = time.process_time() - begin
-    exact = [replace(part, output=part.output.float()) for part in (build, questions)]
-    found = [rank_streams(top, fit.streams, part) for part in exact]
+    exact = [replace(data[name], output=material.output.float()) for name in ("held", "asked")]
+    return Trained(top, fit.streams, exact[0], exact[1], steps * plan.batch, spent, reading)
+
+
+def of_streams(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
+    recipe = replace(RECIPE, rank=arguments.rank, alpha=float(arguments.rank), root=arguments.root, rate=arguments.rate)
+    trained = train_streams(material, arguments, recipe)
+    found = [rank_streams(trained.top, trained.streams, part) for part in (trained.held, trained.asked)]
     name = f"streams, {arguments.layers} layers, rank {arguments.rank}" + (", root" if arguments.root else "")
-    parameters = sum(parameter.numel() for parameter in fit.streams.parameters())
-    return as_row(name, arguments, found[0], found[1], steps * plan.batch, spent, reading, parameters)
+    parameters = sum(parameter.numel() for parameter in trained.streams.parameters())
+    costs = (trained.seconds, trained.reading, parameters)
+    return as_row(name, arguments, found[0], found[1], trained.positions, *costs)
 
 
 def of_heads(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:

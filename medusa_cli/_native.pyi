@@ -554,11 +554,12 @@ class ProductTimes:
 def time_products(model: Model, type: str, columns: int, *, repeats: int = 3, n_threads: int = 0) -> ProductTimes:
     """Every 2-D matrix of `type` times `columns` random columns, with the kernels that a forward pass uses."""
 
-def machine_limits(*, n_threads: int = 0, rounds: int = 3) -> tuple[float, float | None]:
-    """What the kernels are judged by: bytes per second read from memory, and multiplications per second in registers.
+def machine_limits(*, n_threads: int = 0, rounds: int = 3) -> tuple[float, float | None, float | None]:
+    """What the kernels are judged by: bytes per second read from memory, and multiplications per second in registers,
+    of bytes (matrices) and of floats (attention).
 
-    The best of all rounds, all threads together. The latter is of the selected kernels' instruction set; None where it
-    is not known.
+    The best of all rounds, all threads together. The latter two are of the selected kernels' instruction set; None
+    where they are not known.
     """
 
 class VerifyTimer:
@@ -660,13 +661,14 @@ class testing:
             lookahead: Lookahead | None = None,
             heads_ms: float = 0.0,
             snapshots: int | None = None,
+            ends_after: int | None = None,
         ) -> None:
             """memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.
 
             draft_model: a second model guesses, with branches and a cache of its own, in place of heads. heads_ms: each
             level of the heads takes so long, and costs are learned.
             dynamic: trees are grown, as deep as `tree`. snapshots: a recurrent model that can step back by so many
-            tokens (0: it cannot); it follows chains.
+            tokens (0: it cannot); it follows chains. ends_after: so many drafts of an answer later, there are no more.
             """
         def logits_after(self, tokens: Sequence[int]) -> list[float]: ...
         def sequence(self, id: int) -> list[int]: ...

@@ -39,8 +39,8 @@ class Row:
     """One type and width. ms: medians over the rounds; ratio: ours over ours for one column.
 
     of_bandwidth, of_peak: shares of what the same threads read from memory, and multiply in registers with the kernels'
-    instruction set (None: not known), at best in this run. of_roof: share of the lower of the two limits, each at the
-    intensity of this width (None where the peak is not known); bound: which one that is.
+    instruction set (bytes, for attention floats; None: not known), at best in this run. of_roof: share of the lower of
+    the two limits, each at the intensity of this width (None where the peak is not known); bound: which one that is.
     """
 
     type: str
@@ -135,10 +135,10 @@ def measure(
                 types = [*dict.fromkeys((*types, ATTENTION))]
         times: dict[tuple[str, int], list[tuple[float, float]]] = {(t, n): [] for t in types for n in widths}
         facts: dict[str, tuple[int, int]] = {}
-        bandwidth, peak = 0.0, 0.0
+        bandwidth, peak, float_peak = 0.0, 0.0, 0.0
         for done in range(rounds):
-            limits = ours.ask(["limits"])
-            bandwidth, peak = max(bandwidth, limits[0]), max(peak, limits[1] or 0.0)
+            limits = [limit or 0.0 for limit in ours.ask(["limits"])]
+            bandwidth, peak, float_peak = map(max, (bandwidth, peak, float_peak), limits)
             for type_, n in times:
                 answers = [worker.ask(["time", type_, n]) for worker in (ours, stock)]
                 times[type_, n].append((min(answers[0]["ms"]), min(answers[1]["ms"])))
@@ -152,8 +152,8 @@ def measure(
         ratio = statistics.median(pair[0] / single[0] for pair, single in zip(pairs, times[type_, 1], strict=True))
         nbytes, products = facts[type_]
         speeds = nbytes / ms / 1e6, products * n / ms / 1e6
-        # The peak is that of products of integers, which attention has none of.
-        of_peak = 1e9 * speeds[1] / peak if peak and type_ != ATTENTION else None
+        limit = float_peak if type_ == ATTENTION else peak
+        of_peak = 1e9 * speeds[1] / limit if limit else None
         rows.append(Row(type_, nbytes, n, ms, stock_ms, *speeds, ratio, 1e9 * speeds[0] / bandwidth, of_peak))
     return rows
 

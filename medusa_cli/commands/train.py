@@ -11,7 +11,7 @@ from medusa_cli.decoding.options import MAX_SEED, ModelArgument
 from medusa_cli.training.backbone.recipe import ALL_LAYERS, DEFAULT_LAYERS, DEFAULT_STRATEGY, Strategy, Warmup
 from medusa_cli.training.heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, Objective
 from medusa_cli.training.streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
-from medusa_cli.training.streams.recipe import DraftKind
+from medusa_cli.training.streams.recipe import STREAMS, DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.recipe_file import RecipeFile
@@ -95,6 +95,15 @@ def train(
             metavar="X",
             hidden=True,
             help="Weight of the heads' loss beside the layers' own; default: the strategy's.",
+        ),
+    ] = None,
+    joint_rounds: Annotated[
+        float | None,
+        typer.Option(
+            "--joint-rounds",
+            metavar="X",
+            hidden=True,
+            help="Rounds over the text with --joint; default: what the minutes leave, at most 4.",
         ),
     ] = None,
     adapter: Annotated[
@@ -187,12 +196,15 @@ def train(
     from medusa_cli.training.recipe_file import ALL
 
     said = file.option("draft_vocab", draft_vocab)
+    drafts = file.option("kind", kind)
+    if drafts == STREAMS and str(ctx.get_parameter_source("joint_layers")).endswith("COMMANDLINE"):
+        raise MedusaError("--joint-layers: streams change the layers they run through, say --streams-layers")
     training.run(
         TrainOptions(
             model=ref.path,
             output=output or _place(ref.path, force),
             sidecar=sidecar or output is None,
-            kind=file.option("kind", kind),
+            kind=drafts,
             joint=joint,
             joint_layers=_layers(joint_layers),
             joint_strategy=joint_strategy,
@@ -200,6 +212,7 @@ def train(
             joint_rate=joint_rate,
             joint_heads_rate=joint_heads_rate,
             joint_weight=joint_weight,
+            joint_rounds=joint_rounds,
             adapter=adapter,
             streams_layers=streams_layers,
             objective=file.option("objective", objective),

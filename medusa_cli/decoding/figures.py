@@ -23,6 +23,7 @@ STAT_KEYS = (
     "tree_nodes",
     "accept",
     "threads",
+    "drafts_ended",
 )
 
 
@@ -69,7 +70,8 @@ def stats_line(stats: dict[str, Any]) -> str:
     prompt = _rate(stats.get("prompt_tokens_per_second"), 1)
     speed = _rate(stats.get("tokens_per_second"), 1)
     step = _rate(stats.get("tokens_per_step"), 2)
-    return f"[ Prompt {prompt} t/s | Generation {speed} t/s | tokens/step {step} ]"
+    ended = f" (no more drafts: {why})" if (why := stats.get("drafts_ended")) else ""
+    return f"[ Prompt {prompt} t/s | Generation {speed} t/s | tokens/step {step} ]{ended}"
 
 
 def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ EXACT_WIDTHS, WIDTH_STEP = 8, 8
 
 @dataclass(frozen=True)
 class Transfers:
-    """logits, states: of each node. heads: rows of their output matrices, and Hydra++'s state."""
+    """logits, states: of each node. heads: rows of their output matrices, and the state that a prefix layer makes."""
 
     logits: int
     states: int
@@ -38,10 +38,12 @@ class Transfers:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """Of draft heads: kind ("medusa", "hydra", "hydra++") and rows of an output matrix."""
+    """Of draft heads: kind ("medusa", "hydra", "hydra++"), rows of an output matrix; has_prefix: a layer over all
+    states comes before them."""
 
     kind: str
     rows: int
+    has_prefix: bool
 
 
 def of_step(parents: Sequence[int], n_vocab: int, n_embd: int, heads: HeadRows | None) -> Transfers:
@@ -51,7 +53,7 @@ def of_step(parents: Sequence[int], n_vocab: int, n_embd: int, heads: HeadRows |
     if heads is None:
         return Transfers(logits, 0, 0)
     columns = sum(_columns(parents, heads.kind))
-    prefix = n_embd if heads.kind == "hydra++" else 0
+    prefix = n_embd if heads.has_prefix else 0
     return Transfers(logits, nodes * n_embd * FLOAT, (columns * heads.rows + prefix) * FLOAT)
 
 

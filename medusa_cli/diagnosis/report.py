@@ -166,7 +166,7 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
     else:
         choices = heads.tree or trees.named(trees.DEFAULT_GPU).choices
         tree = native.Tree(choices).clipped(heads.head_count, heads.output_rows, TREE_NODES)
-    rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows)
+    rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows, heads.has_prefix)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
     session = native.Session(model, heads, tree=None if heads is None else tree, n_ctx=1)
     in_graph = transfers.of_step_in_graph(tree.choices if heads else [], heads.kind if heads else None)

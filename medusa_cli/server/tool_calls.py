@@ -1,7 +1,8 @@
 """Calls of tools in what a model writes, by the format that its chat template teaches.
 
-Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`), Llama 3 (the whole answer is
-`{"name", "parameters"}`) and Mistral (`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `name[ARGS]{...}`).
+Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`; small models write a fence of
+Markdown in place of the marks, or nothing), Llama 3 (the whole answer is `{"name", "parameters"}`) and Mistral
+(`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `name[ARGS]{...}`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import Any
 HERMES_OPEN, HERMES_CLOSE = "<tool_call>", "</tool_call>"
 MISTRAL_OPEN, MISTRAL_ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 LLAMA_OPEN = "<|python_tag|>"
+BARE_OPENINGS = ('{"name":', '```json{"name":', '```{"name":')
+"""How an answer begins, spaces left out, that calls without Hermes's marks."""
 ID_LENGTH = 9
 """Mistral's templates refuse any other."""
 
 _DECODER = json.JSONDecoder()
+_FENCES = re.compile(r"^(\s|```(json)?)+")
 
 
 class Format(Enum):
@@ -64,6 +68,7 @@ class ToolReader:
         self._held = ""
         self._calling = False
         self._plain = False
+        self._at_start = True
 
     def feed(self, text: str) -> str:
         """The part of the answer so far that is certainly no call, and was not given yet."""
@@ -75,6 +80,14 @@ class ToolReader:
         return self._feed_hermes() if self._form is Format.hermes else self._feed_whole()
 
     def _feed_hermes(self) -> str:
+        if self._at_start:
+            begin = "".join(self._held.split())
+            if any(opening.startswith(begin) for opening in BARE_OPENINGS):
+                return ""
+            self._at_start = False
+            if begin.startswith(BARE_OPENINGS):
+                self._calling = True
+                return ""
         at = self._held.find(HERMES_OPEN)
         if at >= 0:
             self._calling = True
@@ -131,6 +144,8 @@ def _begun(text: str, marker: str) -> int:
 
 
 def _hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
+    if HERMES_OPEN not in text:
+        return _bare(text)
     calls, rest = [], ""
     while (at := text.find(HERMES_OPEN)) >= 0:
         rest += text[:at]
@@ -139,6 +154,15 @@ def _hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append(call)
         text = text[end:].lstrip().removeprefix(HERMES_CLOSE)
     return (rest + text).strip(), calls
+
+
+def _bare(text: str) -> tuple[str, list[dict[str, Any]]]:
+    calls = []
+    while (text := _FENCES.sub("", text)).startswith("{"):
+        call, end = _DECODER.raw_decode(text)
+        calls.append(call)
+        text = text[end:]
+    return text.strip(), calls
 
 
 def _llama(text: str) -> tuple[str, list[dict[str, Any]]]:

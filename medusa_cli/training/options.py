@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from .heads.export import check_folder
 from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES, RECIPES, TEACHER_TOP, WHOLE, Recipe
 from .recipe_file import RecipeFile, check_together
 from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
-from .streams.recipe import DRAFT_KINDS, RECIPE, STREAMS, StreamsRecipe
+from .streams.recipe import DRAFT_KINDS, RECIPE, SHARED_RECIPES, STREAMS, StreamsRecipe
 from .text.text_recipe import TextRecipe
 
 DEFAULT_MINUTES = 60.0
@@ -50,8 +50,10 @@ class TrainOptions:
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
-    model; the other joint_ fields: in place of that strategy's numbers (backbone.recipe).
-    streams_layers: how many of the top layers streams run through; streams_recipe: how they are trained.
+    model, in `joint_rounds` rounds over the text (None: as time allows, or a fixed number where none is given); the
+    other joint_ fields: in place of that strategy's numbers (backbone.recipe). With streams: those layers that they run
+    through, by streams.recipe.SHARED_RECIPES.
+    streams_layers: how many of the top layers streams run through.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
     """
@@ -80,9 +82,9 @@ class TrainOptions:
     joint_rate: float | None = None
     joint_heads_rate: float | None = None
     joint_weight: float | None = None
+    joint_rounds: float | None = None
     adapter: Path | None = None
     streams_layers: int = DEFAULT_STREAMS_LAYERS
-    streams_recipe: StreamsRecipe = RECIPE
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
@@ -96,13 +98,26 @@ class TrainOptions:
         return self.file.heads(self.kind)
 
     @property
+    def streams_recipe(self) -> StreamsRecipe:
+        """How streams are trained: alone, or with their base."""
+        if not self.joint:
+            return RECIPE
+        recipe = SHARED_RECIPES[self.joint_strategy]
+        assert recipe.shared is not None
+        weight = recipe.shared.weight if self.joint_weight is None else self.joint_weight
+        rate = recipe.rate if self.joint_rate is None else self.joint_rate
+        return replace(recipe, rate=rate, shared=replace(recipe.shared, weight=weight))
+
+    @property
     def text(self) -> TextRecipe:
         return self.file.text()
 
     @property
     def name(self) -> str:
         """Of the files in the work folder that go with these heads: other recipes leave them alone."""
-        if self.kind == STREAMS or (self.recipe == RECIPES[self.kind] and not self.whole_vocabulary):
+        if self.kind == STREAMS:
+            return f"{STREAMS}.shared" if self.joint else STREAMS
+        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
             return self.kind
         digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
         return f"{self.kind}-{digest.hexdigest()[:8]}"
@@ -120,7 +135,8 @@ class TrainOptions:
     @property
     def heads_minutes(self) -> float | None:
         """Time for text and heads alone; None where no clock decides."""
-        return None if self.minutes is None else self.minutes * (TEXT_SHARE if self.joint else 1.0)
+        share = TEXT_SHARE if self.joint and self.kind != STREAMS else 1.0
+        return None if self.minutes is None else self.minutes * share
 
     @property
     def joint_recipe(self) -> JointRecipe:
@@ -152,10 +168,12 @@ class TrainOptions:
             "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
-            "joint": {"layers": self.joint_layers or ALL_LAYERS, "strategy": self.joint_strategy}
-            if self.joint
-            else None,
+            "joint": {"layers": self._changed_layers, "strategy": self.joint_strategy} if self.joint else None,
         }
+
+    @property
+    def _changed_layers(self) -> int | str:
+        return self.streams_layers if self.kind == STREAMS else self.joint_layers or ALL_LAYERS
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
@@ -187,7 +205,7 @@ class TrainOptions:
             self._check_adapter(self.adapter)
         if self.joint_layers is not None and self.joint_layers < 1:
             raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1, or {ALL_LAYERS}")
-        for name in ("rate", "heads_rate", "weight"):
+        for name in ("rate", "heads_rate", "weight", "rounds"):
             given = getattr(self, f"joint_{name}")
             if given is not None and not 0 < given < math.inf:
                 raise MedusaError(f"--joint-{name.replace('_', '-')} {given:g}: must be positive")
@@ -209,9 +227,17 @@ class TrainOptions:
         if self.streams_layers < 1:
             raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
         if self.joint:
-            raise MedusaError("--joint trains heads with the model, not streams: choose another --kind")
+            self._check_shared()
         if self.export_hf is not None:
             raise MedusaError("--export-hf knows no layout for streams: leave it out, or choose another --kind")
+
+    def _check_shared(self) -> None:
+        if self.joint_strategy not in SHARED_RECIPES:
+            known = " or ".join(SHARED_RECIPES)
+            raise MedusaError(f"--joint-strategy {self.joint_strategy}: streams learn with {known}")
+        for option, given in (("warmup", self.joint_warmup), ("heads-rate", self.joint_heads_rate)):
+            if given is not None:
+                raise MedusaError(f"--joint-{option} is about heads, streams have none: leave it out")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:

@@ -53,7 +53,7 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
-    from .phases import collect, finish, fitting, joint, planning, prepare, streams
+    from .phases import collect, finish, fitting, joint, planning, prepare, streams, streams_run
     from .phases.room import check_room
     from .phases.setup import Setup
 
@@ -62,10 +62,11 @@ def _run_phases(
         check_room(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
-    found = joint.check_model(setup) if options.joint else None
-    if options.kind == STREAMS:
+    is_streams = options.kind == STREAMS
+    found = joint.check_model(setup) if options.joint and not is_streams else None
+    if is_streams:
         streams.check_model(setup)
-    plan_time = streams.plan_time if options.kind == STREAMS else planning.plan_time
+    plan_time = streams.plan_time if is_streams else planning.plan_time
     text = collect.collect_text(setup, corpus, source, plan_time(setup))
 
     begin = time.monotonic()
@@ -74,12 +75,8 @@ def _run_phases(
     schedule = plan_time(setup, len(vocabulary.d2t))
     rows = prepare.open_rows(setup, corpus, data, vocabulary)
     seconds = text.seconds + time.monotonic() - begin
-    if options.kind == STREAMS:
-        drafted = streams.train(setup, corpus, data, vocabulary, rows, schedule, seconds)
-        data = streams.measured(drafted, data)
-        result = finish.measure(setup, data, drafted.rank)
-        finish.write_heads(setup, streams.content(setup, vocabulary, drafted, result))
-        return result, finish.write_record(setup, text, data, vocabulary, drafted, result, None, None)
+    if is_streams:
+        return streams_run.train_streams(setup, corpus, data, vocabulary, rows, schedule, text, seconds)
 
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
     plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))

@@ -80,6 +80,7 @@ nb::dict statistics(const Generation& g) {
     out["tree_nodes"] = c.tree_nodes;
     out["accept"] = accept_name(g.accept);
     out["threads"] = thread_statistics(c);
+    out["drafts_ended"] = g.drafts_ended.empty() ? nb::object(nb::none()) : nb::object(nb::str(g.drafts_ended.c_str()));
     return out;
 }
 

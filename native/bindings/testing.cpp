@@ -43,7 +43,7 @@ struct FakeSetup {
     bool lookup, dynamic, recycling, draft_model;
     std::optional<LookaheadParams> lookahead;
     double heads_ms;
-    std::optional<int> snapshots;
+    std::optional<int> snapshots, ends_after;
 };
 
 // A session over the fake model that also shows the fake's cache.
@@ -71,7 +71,8 @@ class FakeSession : public SessionBinding {
         const auto make_levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
             const FakeGuesses guesses(static_cast<FakeTarget&>(target), setup.acceptance, setup.seed + 1);
             const int depth = setup.tree.depth();
-            if (!setup.draft_model) return std::make_unique<FakeLevels>(guesses, depth, setup.seed, setup.heads_ms);
+            if (!setup.draft_model)
+                return std::make_unique<FakeLevels>(guesses, depth, setup.seed, setup.heads_ms, setup.ends_after);
             auto model = std::make_unique<FakeDraftModel>(guesses, setup.vocab_size, Tree::max_size);
             return std::make_unique<DraftModelLevels>(std::move(model), setup.vocab_size, depth);
         };
@@ -111,13 +112,15 @@ void bind_testing(nb::module_& m) {
             "__init__",
             [](FakeSession* self, const Tree& tree, int vocab_size, int context_size, double acceptance, uint64_t seed,
                float sharpness, bool lookup, int memory, bool dynamic, bool recycling, bool draft_model,
-               const std::optional<LookaheadParams>& lookahead, double heads_ms, const std::optional<int>& snapshots) {
+               const std::optional<LookaheadParams>& lookahead, double heads_ms, const std::optional<int>& snapshots,
+               const std::optional<int>& ends_after) {
                 new (self) FakeSession({tree, vocab_size, context_size, acceptance, seed, sharpness, memory, lookup,
-                                        dynamic, recycling, draft_model, lookahead, heads_ms, snapshots});
+                                        dynamic, recycling, draft_model, lookahead, heads_ms, snapshots, ends_after});
             },
             "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
             "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
-            "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0, "snapshots"_a = nb::none())
+            "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0, "snapshots"_a = nb::none(),
+            "ends_after"_a = nb::none())
         .def(
             "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
             "tokens"_a)

@@ -33,18 +33,22 @@ std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int w
 // More than any last-level cache of a laptop, so that all of it comes from memory.
 constexpr size_t memory_bytes = size_t{1} << 28;
 
-// Bytes and multiplications per second; the latter of the selected kernels' instruction set, None when not known.
+// Bytes, multiplications of bytes and of floats per second; the latter two of the selected kernels' instruction set,
+// None when not known.
 nb::tuple machine_limits(int n_threads, int rounds) {
-    double bandwidth = 0, peak = 0;
+    double bandwidth = 0, peak = 0, float_peak = 0;
     {
         const nb::gil_scoped_release released;
         lab::Team team(resolve_threads(n_threads).most);
         const lab::Memory memory(memory_bytes);
         std::memset(memory.data, 1, memory.size);
         bandwidth = lab::bandwidth(team, memory, rounds);
-        if (const kernels::Kernels* selected = kernels::status().selected) peak = lab::peak(team, *selected, rounds);
+        if (const kernels::Kernels* selected = kernels::status().selected) {
+            peak = lab::peak(team, *selected, rounds), float_peak = lab::float_peak(team, *selected, rounds);
+        }
     }
-    return nb::make_tuple(bandwidth, peak > 0 ? nb::object(nb::float_(peak)) : nb::object(nb::none()));
+    const auto known = [](double value) { return value > 0 ? nb::object(nb::float_(value)) : nb::object(nb::none()); };
+    return nb::make_tuple(bandwidth, known(peak), known(float_peak));
 }
 
 }  // namespace

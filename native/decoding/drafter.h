@@ -20,6 +20,12 @@ struct DrafterNeeds {
     bool rows = false;           // verified(): what the model said at every node of a draft
 };
 
+// A drafter cannot follow this text any more. The answer goes on without drafts.
+class DraftsEnd : public Error {
+  public:
+    using Error::Error;
+};
+
 // A token that may follow the one before it, and how likely it does.
 struct Guess {
     Token token;
@@ -81,8 +87,8 @@ class Drafter {
     virtual void rolled_back(int position) {}
     // Only where rows are needed; before the nodes of the path are committed.
     virtual void verified(const Verified& step) {}
-    // Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes. Siblings carry distinct
-    // tokens. draft.tree stays valid until the next call.
+    // Throws DraftsEnd. Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes.
+    // Siblings carry distinct tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, Draft& out) = 0;
 };
 

@@ -185,18 +185,25 @@ const Tree& Session::shape_for(int room) {
     return fitted_;
 }
 
-void Session::draft(Run& run, bool speculative) {
+bool Session::draft(Run& run, bool speculative) {
     draft_.set_root(run.root);
     const int room = context_size() - target_->position();
-    if (!drafter_ || room <= 1) return;
+    if (!drafter_ || room <= 1) return true;
+    if (!run.out.drafts_ended.empty()) return false;
     cached_.push_back(run.root);
     const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
-    drafter_->draft({cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row},
-                    draft_);
+    try {
+        drafter_->draft(
+            {cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row}, draft_);
+    } catch (const DraftsEnd& why) {
+        run.out.drafts_ended = why.what();
+        draft_.set_root(run.root);
+    }
     cached_.pop_back();
+    return run.out.drafts_ended.empty();
 }
 
 // false: the generation has to end.
@@ -235,8 +242,8 @@ void Session::step(Run& run) {
     Counters& counters = run.out.counters;
     const Stopwatch since_begin;
     Stopwatch watch;
-    const bool speculative = policy_->speculate();
-    draft(run, speculative);
+    const bool wanted = policy_->speculate();
+    const bool speculative = draft(run, wanted) && wanted;
     const double draft_ms = watch.lap();
 
     const bool verified = verify(run);

@@ -45,7 +45,7 @@ struct Piece {
 // Counts and times of one generation. A step commits its root and the accepted nodes below it.
 struct Counters {
     int64_t steps = 0;
-    int64_t plain_steps = 0;                 // of them, those the watchdog kept from drafting
+    int64_t plain_steps = 0;                 // of them, those that the watchdog or the drafter's end kept from drafting
     int64_t committed = 0;                   // by the other steps, before any clipping at a stop
     std::vector<int64_t> accepted_at_depth;  // [d]: steps that accepted a node of depth d + 1
     int tree_nodes = 0;                      // with root, maximum over steps
@@ -73,6 +73,7 @@ struct Generation {
     int prompt_tokens = 0;
     int reused_tokens = 0;  // of the prompt, already in the cache
     AcceptKind accept = AcceptKind::greedy;
+    std::string drafts_ended;  // why the later steps had no drafts; empty: they had
     Counters counters;
 };
 
@@ -114,7 +115,8 @@ class Session {
     bool prefill(std::span<const Token> prompt, Run& run);
     bool may_step(Run& run);
     void step(Run& run);
-    void draft(Run& run, bool speculative);
+    // false: without drafts, where the drafter cannot go on.
+    bool draft(Run& run, bool speculative);
     bool verify(Run& run);
     Accepted accept(Run& run);
     Token first_root(Run& run);

@@ -111,8 +111,8 @@ void StreamLevels::begin_step(const DraftInput& input) {
     // The state belongs to the token before the root, which sees all tokens up to itself.
     const auto text = static_cast<int>(input.context.size()) - 1;
     if (const int seen = attention_.seen_by(input.row, seen_); seen != text) {
-        throw Error("the last of " + std::to_string(text) + " tokens saw " + std::to_string(seen) +
-                    " of them, which streams cannot follow: use --no-spec");
+        throw DraftsEnd("the last of " + std::to_string(text) + " tokens saw " + std::to_string(seen) +
+                        " of them, which streams cannot follow");
     }
     const int64_t cells = choose_places();
     if (!pass_ || pass_->cells != cells) {

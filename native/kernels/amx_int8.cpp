@@ -304,6 +304,6 @@ void multiply_few(const Format& format, const void* packed, int64_t columns, int
 
 const Kernels amx_int8 = {"amx-int8",
                           [](const Format& f, const float* x, int64_t n, void* c) { avx512vnni.quantize(f, x, n, c); },
-                          multiply_few, attend_avx512};
+                          multiply_few, attend_avx512, delta_net_avx512};
 
 }  // namespace medusa::kernels

@@ -131,6 +131,6 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantize, multiply, attend_avx512};
+const Kernels avx512vnni = {"avx512vnni", quantize, multiply, attend_avx512, delta_net_avx512};
 
 }  // namespace medusa::kernels

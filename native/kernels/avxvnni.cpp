@@ -44,6 +44,6 @@ inline void add_products(const Weights& weights, const Activations<n>& a, __m256
 
 }  // namespace
 
-const Kernels avxvnni = {"avxvnni", quantize, multiply, attend_avx2};
+const Kernels avxvnni = {"avxvnni", quantize, multiply, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels

@@ -16,6 +16,7 @@
 #include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
+#include "kernels/recurrent.h"
 
 namespace medusa::kernels {
 
@@ -179,7 +180,8 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
     ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
         if (op->op == GGML_OP_MUL_MAT && ours(op->src[0])) return &mul_mat;
-        return op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0]) ? &mul_mat_id : nullptr;
+        if (op->op == GGML_OP_MUL_MAT_ID && ours(op->src[0])) return &mul_mat_id;
+        return used ? recurrent_operator(*kernels, op) : nullptr;
     }
 
   private:

@@ -102,6 +102,7 @@ inline CellSums* column_sums(void* column, int64_t columns) {
 
 struct Attention;  // attention.h
 struct AttentionShare;
+struct DeltaNet;  // delta_net.h
 
 // One instruction set's kernels.
 struct Kernels {
@@ -114,14 +115,20 @@ struct Kernels {
                      const void* activations, size_t stride, int n, float* result, size_t result_stride);
     // One part's share of one phase of an attention, see attention.h. nullptr: not served.
     void (*attend)(const Attention& attention, const AttentionShare& share, int phase) = nullptr;
+    // Rows begin..end-1 of the states of a gated delta net, multiples of delta_net_rows. nullptr: not served.
+    void (*delta_net)(const DeltaNet& net, int64_t begin, int64_t end) = nullptr;
 };
 
 void attend_scalar(const Attention& attention, const AttentionShare& share, int phase);
+void delta_net_scalar(const DeltaNet& net, int64_t begin, int64_t end);
 #if defined(__x86_64__) || defined(_M_X64)
 void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
 void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
+void delta_net_avx2(const DeltaNet& net, int64_t begin, int64_t end);
+void delta_net_avx512(const DeltaNet& net, int64_t begin, int64_t end);
 #elif defined(__aarch64__) || defined(_M_ARM64)
 void attend_neon(const Attention& attention, const AttentionShare& share, int phase);
+void delta_net_neon(const DeltaNet& net, int64_t begin, int64_t end);
 #endif
 
 extern const Kernels scalar;

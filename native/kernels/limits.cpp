@@ -60,6 +60,30 @@ const Peak* peak_of(const Kernels& one) {
     return nullptr;
 }
 
+const Peak* float_peak_of(const Kernels& one) {
+#if defined(__x86_64__) || defined(_M_X64)
+    if (std::strcmp(one.name, "scalar") == 0) return nullptr;
+    return std::strncmp(one.name, "avx512", 6) == 0 || std::strncmp(one.name, "amx", 3) == 0 ? &peak_floats_avx512
+                                                                                             : &peak_floats_avx2;
+#elif defined(__aarch64__) || defined(_M_ARM64)
+    return std::strcmp(one.name, "scalar") == 0 ? nullptr : &peak_floats_neon;
+#else
+    return nullptr;
+#endif
+}
+
+// 0 without a peak.
+double best_of(Team& team, const Peak* peak, int rounds) {
+    if (!peak) return 0;
+    constexpr int64_t loop = 200000;
+    double best = 0;
+    for (int round = 0; round < rounds; ++round) {
+        const double seconds = team.run([&](int) { peak->run(loop); });
+        best = std::max(best, static_cast<double>(loop * peak->per_round * team.size()) / seconds);
+    }
+    return best;
+}
+
 }  // namespace
 
 Memory::Memory(size_t bytes) : size(bytes), data(static_cast<uint8_t*>(::operator new(bytes, alignment))) {
@@ -85,15 +109,11 @@ double bandwidth(Team& team, const Memory& memory, int rounds) {
 }
 
 double peak(Team& team, const Kernels& one, int rounds) {
-    const Peak* known = peak_of(one);
-    if (!known) return 0;
-    constexpr int64_t loop = 200000;
-    double best = 0;
-    for (int round = 0; round < rounds; ++round) {
-        const double seconds = team.run([&](int) { known->run(loop); });
-        best = std::max(best, static_cast<double>(loop * known->per_round * team.size()) / seconds);
-    }
-    return best;
+    return best_of(team, peak_of(one), rounds);
+}
+
+double float_peak(Team& team, const Kernels& one, int rounds) {
+    return best_of(team, float_peak_of(one), rounds);
 }
 
 }  // namespace medusa::lab

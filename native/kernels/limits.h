@@ -24,7 +24,10 @@ class Memory {
 // Bytes per second that the team reads from `memory`, which has been written before; the best of all rounds.
 double bandwidth(Team& team, const Memory& memory, int rounds);
 
-// Multiplications per second of all threads, in registers; the best of all rounds. 0: not known.
+// Multiplications of bytes per second of all threads, in registers; the best of all rounds. 0: not known.
 double peak(Team& team, const kernels::Kernels& one, int rounds);
+
+// The same of floats, with what attention has beside those kernels.
+double float_peak(Team& team, const kernels::Kernels& one, int rounds);
 
 }  // namespace medusa::lab

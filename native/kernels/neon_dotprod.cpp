@@ -20,6 +20,6 @@ void run(const Job& job) {
 
 }  // namespace
 
-const Kernels neon_dotprod = {"neon-dotprod", quantize, multiply, attend_neon};
+const Kernels neon_dotprod = {"neon-dotprod", quantize, multiply, attend_neon, delta_net_neon};
 
 }  // namespace medusa::kernels

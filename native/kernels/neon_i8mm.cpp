@@ -181,6 +181,6 @@ void run(const Job& job) {
 
 }  // namespace
 
-const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, attend_neon};
+const Kernels neon_i8mm = {"neon-i8mm", quantize, multiply, attend_neon, delta_net_neon};
 
 }  // namespace medusa::kernels

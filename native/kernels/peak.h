@@ -1,4 +1,5 @@
-// Integer products per second that an instruction set can do: its dot products on registers, without memory.
+// Products per second that an instruction set can do on registers, without memory: of bytes, as the matrices' kernels
+// take them, and of floats, as attention does.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 namespace medusa::lab {
 
 struct Peak {
-    const char* name;   // as in Kernels
+    const char* name;   // of bytes: as in Kernels
     int64_t per_round;  // multiplications and additions
     void (*run)(int64_t rounds);
 };
@@ -18,9 +19,12 @@ extern const Peak peak_avx512vnni;
 #if MEDUSA_HAS_AMX
 extern const Peak peak_amx_int8;
 #endif
+extern const Peak peak_floats_avx2;
+extern const Peak peak_floats_avx512;
 #elif defined(__aarch64__) || defined(_M_ARM64)
 extern const Peak peak_neon_dotprod;
 extern const Peak peak_neon_i8mm;
+extern const Peak peak_floats_neon;
 #endif
 
 }  // namespace medusa::lab

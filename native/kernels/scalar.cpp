@@ -123,6 +123,6 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
 
 }  // namespace
 
-const Kernels scalar = {"scalar", quantize, multiply, attend_scalar};
+const Kernels scalar = {"scalar", quantize, multiply, attend_scalar, delta_net_scalar};
 
 }  // namespace medusa::kernels

@@ -94,8 +94,8 @@ int run(const Options& options) {
         std::printf("this processor runs the scalar reference only: nothing to compare or time\n");
         return 0;
     }
-    const bool products = check(options), attention = check_attention(options);
-    if (!products || !attention) return 1;
+    const bool products = check(options), attention = check_attention(options), net = check_delta_net(options);
+    if (!products || !attention || !net) return 1;
     if (!options.check_only) options.cells > 0 ? time_attention(options) : time_kernels(options);
     return 0;
 }

@@ -32,6 +32,7 @@ std::vector<uint8_t> random_weights(const kernels::Format& format, int64_t rows,
 // Compares all chosen kernels with the reference and prints what differs. false: something did.
 bool check(const Options& options);
 bool check_attention(const Options& options);
+bool check_delta_net(const Options& options);
 
 // Prints a table of times for each number of threads.
 void time_kernels(const Options& options);

@@ -130,6 +130,7 @@ std::vector<Token> FakeGuesses::after(const std::vector<Token>& path) const {
 }
 
 void FakeLevels::begin(const DraftInput& input) {
+    if (ends_after_ && begun_++ >= *ends_after_) throw DraftsEnd("the guesses end here");
     before_.assign(input.context.begin(), input.context.end() - 1);
 }
 

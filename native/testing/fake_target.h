@@ -70,13 +70,14 @@ class FakeGuesses {
 };
 
 // The guesses level by level; probabilities halve from rank to rank, and differ from node to node. Each level takes so
-// many milliseconds.
+// many milliseconds. After `ends_after` drafts of a text they end.
 class FakeLevels final : public LevelSource {
   public:
-    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed, double level_ms)
-        : guesses_(guesses), depth_(depth), seed_(seed), level_ms_(level_ms) {}
+    FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed, double level_ms, std::optional<int> ends_after)
+        : guesses_(guesses), depth_(depth), seed_(seed), level_ms_(level_ms), ends_after_(ends_after) {}
     DrafterNeeds needs() const override { return {}; }
     int depth() const override { return depth_; }
+    void prompt(std::span<const Token>) override { begun_ = 0; }
     void begin(const DraftInput& input) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
@@ -85,6 +86,8 @@ class FakeLevels final : public LevelSource {
     int depth_;
     uint64_t seed_;
     double level_ms_;
+    std::optional<int> ends_after_;
+    int begun_ = 0;
     std::vector<Token> before_;  // the context without the root
 };
 

@@ -29,18 +29,20 @@ def counted(order: dict[str, Any]) -> float:
 
 
 @NEEDS_DEVICE
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
+@pytest.mark.parametrize(("kind", "prefix"), [("medusa", False), ("medusa", True), ("hydra", False), ("hydra++", True)])
 @pytest.mark.parametrize("lm_head", ["own", "draft_vocab"])
 @pytest.mark.parametrize("tree", [TREE, WIDE], ids=["16", "wide"])
-def test_the_formula_is_what_the_device_counts(tmp_path: Path, kind: Any, lm_head: Any, tree: native.Tree) -> None:
+def test_the_formula_is_what_the_device_counts(
+    tmp_path: Path, kind: Any, prefix: bool, lm_head: Any, tree: native.Tree
+) -> None:
     base = str(tiny_base(tmp_path / "base.gguf"))
-    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind, lm_head)))
+    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind, lm_head, prefix=prefix)))
     order = {"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"}
     found = counted({**order, "temperature": 1.0, "top_k": 0})
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
-    told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows))
+    told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows, prefix))
     assert found == pytest.approx(told.total, rel=0.05)
-    if kind != "hydra++":
+    if not prefix:
         greedy = transfers.of_step_in_graph(tree.choices, kind)
         assert counted(order) == greedy
         sampled = transfers.of_sampled_step_in_graph(tree.size, BASE_VOCAB, greedy)
@@ -57,11 +59,17 @@ def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "heads"), [("medusa", 4 * 2 * 100), ("hydra", 4 * 4 * 100), ("hydra++", 4 * (4 * 100 + 8))]
+    ("kind", "prefix", "heads"),
+    [
+        ("medusa", False, 4 * 2 * 100),
+        ("medusa", True, 4 * (2 * 100 + 8)),
+        ("hydra", False, 4 * 4 * 100),
+        ("hydra++", True, 4 * (4 * 100 + 8)),
+    ],
 )
-def test_what_a_tree_sends(kind: str, heads: int) -> None:
+def test_what_a_tree_sends(kind: str, prefix: bool, heads: int) -> None:
     """One column of each of Medusa's heads; of Hydra's one below each parent: the root, and three nodes."""
-    told = transfers.of_step([-1, 0, 0, 0, 1, 2, 3], 50, 8, transfers.HeadRows(kind, 100))
+    told = transfers.of_step([-1, 0, 0, 0, 1, 2, 3], 50, 8, transfers.HeadRows(kind, 100, prefix))
     assert (told.logits, told.states, told.heads) == (4 * 7 * 50, 4 * 7 * 8, heads)
     assert told.total == told.logits + told.states + told.heads
 

@@ -21,6 +21,8 @@ WRITTEN = [
     (Format.hermes, f"<tool_call>\n{CALL}\n</tool_call>", "", 1),
     (Format.hermes, f"Let me see.\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>", "Let me see.\n", 2),  # noqa: E501
     (Format.hermes, f"<tool_call>\n{CALL}", "", 1),  # the end was not written
+    (Format.hermes, f"```json\n{CALL}\n```", "", 1),  # as Qwen2.5-Coder writes it
+    (Format.hermes, f"{CALL}\n```json\n{CALL}\n```\n", "", 2),
     (Format.llama, LLAMA, "", 1),
     (Format.llama, f"<|python_tag|>{LLAMA}; {LLAMA}", "", 2),
     (Format.mistral, f"[TOOL_CALLS] [{CALL}, {CALL}]", "", 2),
@@ -31,6 +33,9 @@ TEXTS = [
     (Format.hermes, "a < b, <tool_box> and <tool_call"),
     (Format.hermes, "<tool_call> is how one calls a tool"),
     (Format.hermes, '<tool_call>{"name": "no such tool", "arguments": {}}</tool_call>'),
+    (Format.hermes, '```json\n{"name": "no such tool", "arguments": {}}\n```'),
+    (Format.hermes, '```json\n{"name": "weather", "arguments"'),
+    (Format.hermes, '```json\n["name"]\n```'),
     (Format.llama, '{"city": "Oslo"}'),
     (Format.llama, "{ braces } in a text"),
     (Format.llama, "Hello {}"),

@@ -17,7 +17,7 @@ from medusa_cli.converters.heads import single_file, write
 from medusa_cli.decoding import tree_search
 from medusa_cli.training import train
 from medusa_cli.training.backbone import fit as joint_fit
-from medusa_cli.training.backbone import merge, quality, states
+from medusa_cli.training.backbone import held_out, merge, quality, states
 from medusa_cli.training.heads import fit
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.streams import fit as streams_fit
@@ -91,10 +91,13 @@ PHASES: dict[str, Callable[[], None]] = {
 
 JOINT_PHASES: dict[str, Callable[[], None]] = {
     "states": lambda: on_call(states, "as_stored", 7),
+    "heads": lambda: on_call(fit, "learning_rate", 8),
     "together": lambda: on_call(joint_fit, "rate_factor", 8),
+    "held out": lambda: on_call(held_out.HeldOutTexts, "measure", 2),
     "checkpoint": lambda: on_call(joint_fit.JointFit, "save", 3, half_kept),
     "merge": lambda: on_call(merge, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
+    "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
 JOINT: dict[str, Any] = {"kind": "medusa", "sidecar": False, "joint": True, "joint_layers": 1}
 
@@ -106,7 +109,20 @@ STREAMS_PHASES: dict[str, Callable[[], None]] = {
     "write": lambda: on_call(write, "_encoded", 4),
 }
 STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
-RUNS = {"heads": (PHASES, {}), "joint": (JOINT_PHASES, JOINT), "streams": (STREAMS_PHASES, STREAMS)}
+SHARED_PHASES: dict[str, Callable[[], None]] = {
+    "together": lambda: on_call(streams_fit, "rate_factor", 8),
+    "checkpoint": lambda: on_call(streams_fit.StreamsFit, "save", 3, half_kept),
+    "merge": lambda: on_call(merge, "_encoded", 3),
+    "compare": lambda: on_call(quality, "compare", 1),
+    "join": lambda: on_call(single_file, "join", 1, half_joined),
+}
+SHARED: dict[str, Any] = {"kind": "streams", "streams_layers": 1, "sidecar": False, "joint": True}
+RUNS = {
+    "heads": (PHASES, {}),
+    "joint": (JOINT_PHASES, JOINT),
+    "streams": (STREAMS_PHASES, STREAMS),
+    "shared": (SHARED_PHASES, SHARED),
+}
 
 
 def main() -> None:

@@ -120,7 +120,12 @@ def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: An
     for distance in record["distance"].values():
         assert 0 < distance["kl"] < 5
         assert distance["top1"] > 0.2 or strategy == "truth"
-    assert [point["step"] for point in record["curve"]] == list(range(1, record["plan"]["steps"] + 1))
+    steps = record["plan"]["steps"]
+    assert [point["step"] for point in record["curve"]] == list(range(1, steps + 1))
+    begun, ended = record["held_out"]
+    assert (begun["step"], ended["step"]) == (0, steps)
+    assert begun["kl"] < 1e-3 < ended["kl"]
+    assert begun["perplexity"] == pytest.approx(begun["base_perplexity"], rel=1e-2)
     assert "The model was changed" in said(given)
     assert set(record["heads_alone"]) == {"4", "8", "16"}
     assert f"and {record['heads_alone']['8']:.2f} for the heads alone on the unchanged model" in said(given)
@@ -194,11 +199,15 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
 
 
 def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from medusa_cli.training.backbone import fit, merge, states
+    from medusa_cli.converters.checkpoints import safetensors_write
+    from medusa_cli.converters.heads import single_file
 
-    given = options(tmp_path, base)
+    from medusa_cli.training.backbone import adapter_file, fit, merge, states
+
+    given = options(tmp_path, base, adapter=tmp_path / "adapter.gguf")
     write_text(given)
-    for module, name in ((states, "atomic_file"), (fit, "save_checkpoint"), (merge, "atomic_file")):
+    phases = [(states, "atomic_file"), (fit, "save_checkpoint"), (adapter_file, "atomic_file"), (merge, "atomic_file")]
+    for module, name in (*phases, (single_file, "atomic_file")):
 
         def full(path: Path, *_: object) -> Any:
             raise MedusaError(f"{path}: no space left on the device, free some and run the command again")
@@ -211,6 +220,16 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
         assert not list(given.output.parent.rglob("*.part"))
     train.run(given)
     assert given.output.exists()
+    whole = given.output.read_bytes()
+    given.output.unlink()
+    given.export_hf = tmp_path / "hf"
+    with monkeypatch.context() as patched:
+        patched.setattr(safetensors_write, "atomic_file", full)
+        with pytest.raises(MedusaError, match="no space left"):
+            train.run(given)
+    train.run(given)
+    assert (tmp_path / "hf" / "model.safetensors").exists()
+    assert given.output.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -226,6 +245,7 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
         ({"joint_rate": 0.0}, "--joint-rate 0: must be positive"),
         ({"joint_heads_rate": math.inf}, "--joint-heads-rate inf: must be positive"),
         ({"joint_weight": -1.0}, "--joint-weight -1: must be positive"),
+        ({"joint_rounds": 0.0}, "--joint-rounds 0: must be positive"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str, Any], message: str) -> None:
@@ -238,8 +258,10 @@ def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str,
 
 def test_an_architecture_that_is_not_known_is_refused_before_any_work(tmp_path: Path) -> None:
     given = options(tmp_path, tiny_recurrent(tmp_path / "mamba.gguf"))
-    with pytest.raises(MedusaError, match="not of mamba"):
+    with pytest.raises(MedusaError, match="not of mamba") as caught:
         train.run(given)
+    assert "\n" not in str(caught.value)
+    assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file()]
 
 
 def test_layers_that_differ_from_the_engines_are_refused_before_any_work(

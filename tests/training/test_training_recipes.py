@@ -194,15 +194,15 @@ def test_the_prefix_layer_sees_the_context_as_if_it_were_text() -> None:
 
 def test_noise_has_the_published_scale() -> None:
     inputs = HeadInputs(torch.zeros(2, 64), torch.zeros(2, 3, 64))
-    texts = torch.tensor([100, 400])
-    found = noisy(inputs, texts, Recipe(1, 1e-3, 75.0, 0, 1, embedding_noise=15.0), seed=3)
+    sequences = torch.tensor([100, 400])
+    found = noisy(inputs, sequences, Recipe(1, 1e-3, 75.0, 0, 1, embedding_noise=5.0), seed=3, embedding_scale=3.0)
     assert found.embedded is not None
-    for row, length in enumerate(texts.tolist()):
+    for row, length in enumerate(sequences.tolist()):
         for values, alpha in ((found.states[row], 75), (found.embedded[row], 15)):
             most = alpha / math.sqrt(length * 64)
             assert 0.8 * most < float(values.abs().max()) <= most
-    assert noisy(inputs, texts, Recipe(1, 1e-3, 0, 0, 1), seed=3) is inputs
-    again = noisy(inputs, texts, Recipe(1, 1e-3, 75.0, 0, 1), seed=3)
+    assert noisy(inputs, sequences, Recipe(1, 1e-3, 0, 0, 1), seed=3) is inputs
+    again = noisy(inputs, sequences, Recipe(1, 1e-3, 75.0, 0, 1), seed=3)
     torch.testing.assert_close(again.states, found.states)
     assert again.embedded is inputs.embedded
 

@@ -98,7 +98,9 @@ def test_embeddings_are_brought_to_the_size_of_hidden_states() -> None:
 
 def test_examples_know_the_rows_of_each_text() -> None:
     tokens = np.arange(10, dtype=np.int32)
-    found = examples_of(tokens, [Span(0, 4, "a"), Span(4, 1, "b"), Span(5, 5, "c")], np.arange(10, dtype=np.int32), 2)
-    assert found.lengths == [3, 4]
+    found = examples_of(
+        tokens, [Span(0, 4, "a", 7), Span(4, 1, "b", 9), Span(5, 5, "c")], np.arange(10, dtype=np.int32), 2
+    )
+    assert (found.lengths, found.sequences) == ([3, 4], [11, 5])
     assert found.starts.tolist() == [0, 3]
     assert found.rows.tolist() == [0, 1, 2, 5, 6, 7, 8]

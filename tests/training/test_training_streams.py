@@ -60,6 +60,7 @@ def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
         streams.root.copy_(torch.from_numpy(np.array(made.root_scale)))
     for layer, adapters in zip(top.layers, made.adapters, strict=True):
         for name, stored in adapters.items():
+            assert streams.adapters is not None
             pair = zip(streams.adapters.matrices(f"blk.{layer.number}.{name}"), stored, strict=True)
             for parameter, values in pair:
                 parameter.copy_(torch.from_numpy(values.astype(np.float32)))
@@ -105,7 +106,7 @@ def test_fresh_streams_repeat_the_model_at_later_positions(tmp_path: Path) -> No
 def test_the_rate_is_measured_on_the_layers_themselves(tmp_path: Path) -> None:
     top = layers_of(random_base(tmp_path / "base.gguf", "llama"))
     plan = StreamsPlan("", "teacher", GAMMA, top.first, 0, 1 << 30, 128, "cpu", RECIPE)
-    assert measure_rate(top, plan, 200, CPU, seconds=0.1) > 0
+    assert measure_rate(top, plan, 200, 250, CPU, seconds=0.1) > 0
 
 
 def options(base: Path, folder: Path, **changes: Any) -> TrainOptions:
@@ -195,7 +196,6 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
     [
         ({"streams_layers": 0}, "--streams-layers 0: choose at least 1"),
         ({"streams_layers": 2}, "--streams-layers 2: .* allows 1 to 1"),
-        ({"joint": True, "sidecar": False}, "--joint trains heads with the model, not streams"),
         ({"export_hf": Path("hf")}, "--export-hf knows no layout for streams"),
         ({"whole_vocabulary": True}, "streams need a draft vocabulary"),
         ({"kind": "stream"}, "--kind stream: choose one of medusa, hydra, hydra.*, streams"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,16 +39,24 @@ class PromptStates:
         return self._none if place is None else torch.from_numpy(np.array(self.states.read(place)))
 
 
-class HeldPrompts:
-    """The same of another model, for few texts, in memory."""
+@dataclass(frozen=True)
+class KnownContexts:
+    """The same of few texts, in memory: states [P, h] by first row of the answer."""
 
-    def __init__(self, model: native.Model, texts: Sequence[WholeText], threads: int) -> None:
-        reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
-        self._states = {
-            text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() for text in texts if text.answer_at
-        }
-        self._none = torch.zeros(0, model.n_embd, dtype=torch.float16)
+    states: dict[int, Tensor]
 
     def before(self, row: int) -> Tensor:
         """As PromptStates.before()."""
-        return self._states.get(row, self._none)
+        return self.states[row]
+
+
+def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> KnownContexts:
+    """Of `texts`, by another model."""
+    reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
+    none = torch.zeros(0, model.n_embd, dtype=torch.float16)
+    return KnownContexts(
+        {
+            text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
+            for text in texts
+        }
+    )

@@ -12,24 +12,27 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..heads.fit import (
     CHECKPOINT_SECONDS,
     CHECKPOINT_SHARE,
     LOSS_ROWS,
     LOSS_ROWS_GPU,
+    Best,
+    CurvePoint,
     load_checkpoint,
     save_checkpoint,
 )
 from ..heads.layers import HeadInputs, Heads
-from ..heads.loss import frozen_cross_entropy, heads_loss
+from ..heads.loss import heads_loss
 from ..heads.rows import BatchOrder, Examples, TextRows
 from ..heads.torch_setup import matmul_dtype
 from .adapters import Adapters
+from .held_out import HeldOut, Through
 from .layers import TopLayers
-from .loss import kl_loss
-from .recipe import JointRecipe
+from .loss import base_loss
+from .recipe import JointRecipe, evaluations
 from .states import EnteredTexts, WholeText
 
 
@@ -101,6 +104,9 @@ class JointFit:
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.0)
         self.curve: list[JointPoint] = []
+        self.held_out: list[HeldOut] = []
+        self.best = Best()
+        self._trained = nn.ModuleList([self.adapters, heads])
 
     @property
     def finished(self) -> bool:
@@ -111,13 +117,26 @@ class JointFit:
         data: JointData,
         *,
         checkpoint: Path | None = None,
+        evaluate: Callable[[int, Through, Heads], HeldOut] | None = None,
         on_step: Callable[[JointPoint], None] = lambda point: None,
+        on_evaluation: Callable[[HeldOut], None] = lambda found: None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Trains to the plan's last step; False when should_stop() ended it first (asked before each step).
 
-        Saves to `checkpoint` about once a minute, at the end and when stopped.
+        evaluate: measures held-out text, asked for before the first step and at even distances; in the end adapters and
+        heads are those that had, after some step, the most tokens per step. Saves to `checkpoint` about once a minute,
+        at the end and when stopped.
         """
+
+        def measure() -> None:
+            if evaluate is not None:
+                self._measure(evaluate)
+                on_evaluation(self.held_out[-1])
+
+        every = -(-self.plan.steps // evaluations(self.plan.steps))
+        if self.step == 0 and not self.held_out:
+            measure()
         order = BatchOrder(data.examples, self.plan.recipe.batch, self.plan.seed, whole_texts=True)
         pause, saved = CHECKPOINT_SECONDS, time.monotonic()
         while not self.finished and not should_stop():
@@ -128,6 +147,8 @@ class JointFit:
             self._update(backbone + weight * heads)
             self.curve.append(JointPoint(self.step, float(backbone.detach()), float(heads.detach())))
             on_step(self.curve[-1])
+            if self.step % every == 0 or self.finished:
+                measure()
             if checkpoint is not None and time.monotonic() - saved > pause:
                 begin = time.monotonic()
                 self.save(checkpoint)
@@ -135,7 +156,17 @@ class JointFit:
                 pause = max(CHECKPOINT_SECONDS, (saved - begin) / CHECKPOINT_SHARE)
         if checkpoint is not None:
             self.save(checkpoint)
+        if self.finished and self.best.weights:
+            self._trained.load_state_dict(self.best.weights)
         return self.finished
+
+    def _measure(self, evaluate: Callable[[int, Through, Heads], HeldOut]) -> None:
+        self.adapters.eval()
+        found = evaluate(self.step, self._forward, self.heads)
+        self.adapters.train()
+        self.held_out.append(found)
+        if self.step > 0:
+            self.best.add(CurvePoint(self.step, self.curve[-1].heads, found.tokens_per_step), self._trained)
 
     def timed_step(self, data: JointData) -> float:
         """One more step; the seconds it took."""
@@ -184,10 +215,8 @@ class JointFit:
         return normed.float()
 
     def _backbone_loss(self, states: Tensor, rows: Tensor, data: JointData) -> Tensor:
-        if self.plan.recipe.distils:
-            return kl_loss(states, data.source.states.gather(rows).float(), data.output)
-        tokens = torch.from_numpy(data.tokens[rows.numpy()]).long().to(self.device)
-        return frozen_cross_entropy(states, tokens, data.output, LOSS_ROWS)
+        teacher = data.source.states.gather(rows) if self.plan.recipe.distils else None
+        return base_loss(states, teacher, torch.from_numpy(data.tokens[rows.numpy()]), data.output)
 
     def _update(self, loss: Tensor) -> None:
         factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.rising)
@@ -202,9 +231,9 @@ class JointFit:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights and two moments of each."""
+        """Weights, the best ones and two moments of each."""
         parts = (*self.adapters.parameters(), *self.heads.parameters())
-        return sum(3 * parameter.nbytes for parameter in parts)
+        return sum(4 * parameter.nbytes for parameter in parts)
 
     def save(self, path: Path) -> None:
         """Atomic, with the optimizer's state. MedusaError when it cannot."""
@@ -215,6 +244,10 @@ class JointFit:
             "heads": self.heads.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "curve": [asdict(point) for point in self.curve],
+            "held_out": [asdict(found) for found in self.held_out],
+            "best": self.best.weights,
+            "evaluations": [asdict(point) for point in self.best.curve],
+            "at": self.best.at,
         }
         save_checkpoint(path, state)
 
@@ -228,4 +261,7 @@ class JointFit:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step = int(state["step"])
         self.curve = [JointPoint(**point) for point in state["curve"]]
+        self.held_out = [HeldOut(**found) for found in state["held_out"]]
+        best = {name: value.to(self.device) for name, value in state["best"].items()}
+        self.best = Best([CurvePoint(**point) for point in state["evaluations"]], best, int(state["at"]))
         return True

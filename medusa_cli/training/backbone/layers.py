@@ -121,7 +121,7 @@ class TopLayers(nn.Module):
 
     def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
         super().__init__()
-        self.shape, self.first = shape, first
+        self.tensors, self.shape, self.first = tensors, shape, first
         self.layers = [Layer(tensors, shape, number) for number in range(first, len(shape.layers))]
         for layer in self.layers:
             layer.to_device(device)

@@ -27,16 +27,21 @@ NAME_ENDING = " (Medusa-2)"
 
 
 def merge(
-    tensors: BaseTensors, adapters: Adapters, name: str, path: Path, on_bytes: Callable[[int, int], None]
+    tensors: BaseTensors,
+    adapters: Adapters,
+    name: str,
+    path: Path,
+    on_bytes: Callable[[int, int], None],
+    ending: str = NAME_ENDING,
 ) -> None:
     """Writes the base in `tensors` with `adapters` merged to `path`, whole or not at all.
 
-    Called `name` with an ending, so that nobody takes it for the base.
+    Called `name` with `ending`, so that nobody takes it for the base.
     """
     header = tensors.header
     adapted = {f"{name}.weight": name for name in adapters.names()}
     infos = placed([_info(tensor, tensor.name in adapted) for tensor in header.tensors], 0, header.alignment)
-    renamed = encode_kv(NAME_KEY, STRING, name + NAME_ENDING)
+    renamed = encode_kv(NAME_KEY, STRING, name + ending)
     kv = [renamed if entry.key == NAME_KEY else entry for entry in header.kv]
     if all(entry.key != NAME_KEY for entry in kv):
         kv.append(renamed)

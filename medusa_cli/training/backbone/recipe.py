@@ -76,3 +76,12 @@ EPOCHS = 2
 """With a fixed number of tokens."""
 MOST_EPOCHS = 4.0
 LEAST_STEPS = 4
+EVALUATIONS = 8
+"""How often a run measures held-out text, at most, at even distances."""
+EVALUATED_STEPS = 25
+"""At least so many steps lie between two of them."""
+
+
+def evaluations(steps: int) -> int:
+    """How many a run of so many steps has."""
+    return max(1, min(EVALUATIONS, steps // EVALUATED_STEPS))

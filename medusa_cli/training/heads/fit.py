@@ -133,7 +133,8 @@ class Fit:
         rows = torch.from_numpy(examples.rows)
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
         every = -(-self.plan.steps // EVALUATIONS)
-        texts = torch.from_numpy(np.repeat(examples.lengths, examples.lengths))
+        sequences = torch.from_numpy(np.repeat(examples.sequences or examples.lengths, examples.lengths))
+        scale = source.embeddings.scale if source.embeddings is not None else 1.0
         fresh = self._fresh(source.states.gather(rows[: self.plan.batch]), output)
         if self.step == 0:
             self.heads.load_state_dict(fresh.state_dict())
@@ -143,7 +144,8 @@ class Fit:
             picked = order.pick(self.step)
             at = rows[picked.index]
             inputs = source.inputs(at, self.plan.heads, picked.lengths)
-            inputs = noisy(inputs, texts[picked.index], self.plan.recipe, self.plan.seed * 1_000_003 + self.step)
+            seed = self.plan.seed * 1_000_003 + self.step
+            inputs = noisy(inputs, sequences[picked.index], self.plan.recipe, seed, scale)
             wanted = target[picked.index].long().to(self.device)
             z = self.heads(inputs, output.dtype)
             taught = source.taught(at, self.plan.heads)

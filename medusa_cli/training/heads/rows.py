@@ -71,10 +71,11 @@ def matching_scale(embeddings: NDArray[np.float32], states: Tensor) -> float:
 
 
 class TokenEmbeddings:
-    """Embeddings of the corpus tokens: matrix [E, h] float16 on the device, place [rows of the corpus] into it."""
+    """Embeddings of the corpus tokens: matrix [E, h] float16 on the device, place [rows of the corpus] into it; scale:
+    what the model's own were multiplied with."""
 
-    def __init__(self, matrix: Tensor, place: NDArray[np.integer]) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Tensor, place: NDArray[np.integer], scale: float = 1.0) -> None:
+        self.matrix, self.scale = matrix, scale
         self.place = torch.from_numpy(place.astype(np.int32))
 
     def drafted(self, rows: Tensor, count: int) -> Tensor:

@@ -31,6 +31,7 @@ from .fitting import FittedHeads
 from .joint import JointResult
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
+from .shared import SharedResult
 from .streams import FittedStreams
 
 SIZES = (4, 8, 16)
@@ -127,7 +128,7 @@ def write_record(
     vocabulary: DraftVocabulary,
     fitted: FittedHeads | FittedStreams,
     result: TrainResult,
-    joint: JointResult | None,
+    joint: JointResult | SharedResult | None,
     alone: dict[int, float] | None,
 ) -> list[Path]:
     """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for.

@@ -18,11 +18,12 @@ from medusa_cli.prompts.seeds.passages import PASSAGES
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..backbone import adapter_file, checkpoint, merge, parity, quality
-from ..backbone.contexts import HeldPrompts
+from ..backbone import checkpoint, merge, parity, quality
+from ..backbone.contexts import prompts_read
 from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
+from ..backbone.held_out import HeldOut, HeldOutTexts
 from ..backbone.layers import TopLayers
-from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RESULT_SHARE
+from ..backbone.recipe import EPOCHS, LEAST_STEPS, MOST_EPOCHS, RESULT_SHARE, evaluations
 from ..backbone.shape import read_shape
 from ..backbone.states import Embeddings, EnteredTexts, LayerStates, WholeText, whole_texts
 from ..backbone.weights import BaseTensors
@@ -30,13 +31,13 @@ from ..heads.layers import Heads
 from ..heads.rows import PickedRows, TextRows, steps_per_epoch
 from ..heads.torch_setup import matmul_dtype
 from ..heads.weights import round_weights
-from ..leftovers import NEW_MODEL
 from ..memory import recall, remember
-from ..report.distance import distances
-from ..report.messages import GIB, say
+from ..report.messages import EVALUATION_NODES, GIB, say
 from ..text.corpus import Corpus
 from ..text.dataset import Span, examples_of
+from .changed import compare_models, tell, write_new
 from .fitting import FittedHeads
+from .planning import EVALUATION_COST, EVALUATION_SHARE, watched_texts
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
 
@@ -72,6 +73,7 @@ class JointResult:
     own: quality.Distance
     foreign: quality.Distance
     curve: list[JointPoint]
+    held_out: list[HeldOut]
 
     def as_json(self) -> dict[str, Any]:
         """For the record."""
@@ -80,6 +82,7 @@ class JointResult:
             "parity": asdict(self.parity),
             "distance": {"own": asdict(self.own), "foreign": asdict(self.foreign)},
             "curve": [asdict(point) for point in self.curve],
+            "held_out": [asdict(found) for found in self.held_out],
         }
 
 
@@ -127,12 +130,13 @@ def train_jointly(
     texts = whole_texts_of(corpus, data)
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
     backbone = open_backbone(setup)
-    states = entered_texts(setup, backbone, model, texts["train"])
+    states = entered_texts(setup, backbone, model, [*texts["train"], *texts["held"]])
     kept = [text.span for text in texts["train"]]
     examples = examples_of(data.tokens, kept, vocabulary.t2d, setup.options.heads)
     joint = JointData(states, rows.source, examples, data.tokens, backbone.fast_output, vocabulary.fast_output)
     plan = _plan(setup, backbone, joint, fitted, seconds + time.monotonic() - begin)
-    fit = _fit(setup, backbone, joint, fitted.heads, plan)
+    watched = _watched(joint, data, vocabulary, plan, texts)
+    fit = _fit(setup, backbone, joint, fitted.heads, plan, watched)
     return _result(setup, backbone, model, texts["held"], data, rows, fit, found)
 
 
@@ -187,15 +191,16 @@ def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads
         recipe,
     )
     path = setup.folder / f"{options.kind}.joint.plan.json"
-    asked = {**asdict(plan), "budget": options.minutes}
+    asked = {**asdict(plan), "budget": options.minutes, "rounds": options.joint_rounds}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
     epoch = steps_per_epoch(data.examples, recipe.batch, whole_texts=True)
-    steps = EPOCHS * epoch
-    if options.minutes is not None:
+    steps = round((options.joint_rounds or EPOCHS) * epoch)
+    if options.minutes is not None and options.joint_rounds is None:
         left = (options.minutes * 60 - seconds) * (1 - RESULT_SHARE)
         step_seconds = _time_step(replace(plan, steps=1000), backbone, data, fitted.heads, setup.device)
+        step_seconds *= 1 + EVALUATION_COST * EVALUATION_SHARE
         steps = int(min(max(left / step_seconds, LEAST_STEPS), MOST_EPOCHS * epoch))
     plan = replace(plan, steps=max(1, steps))
     remember(path, {**asked, "steps": plan.steps})
@@ -209,7 +214,30 @@ def _time_step(plan: JointPlan, backbone: Backbone, data: JointData, heads: Head
     return [fit.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
 
 
-def _fit(setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: JointPlan) -> JointFit:
+def _watched(
+    joint: JointData, data: DataSet, vocabulary: DraftVocabulary, plan: JointPlan, texts: dict[str, list[WholeText]]
+) -> HeldOutTexts:
+    """The texts on which training judges itself: as many as it can afford to."""
+    held = [text.span for text in texts["held"]]
+    build = _of(data.split.build, {span.start for span in held}) or held
+    spans = watched_texts(build, plan.steps * plan.recipe.batch, evaluations(plan.steps))
+    starts, first = {span.start for span in spans}, len(texts["train"])
+    numbers = [first + at for at, text in enumerate(texts["held"]) if text.span.start in starts]
+    return HeldOutTexts(
+        joint.states,
+        numbers,
+        joint.source,
+        data.tokens,
+        vocabulary.t2d,
+        joint.output,
+        joint.draft_output,
+        EVALUATION_NODES,
+    )
+
+
+def _fit(
+    setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: JointPlan, watched: HeldOutTexts
+) -> JointFit:
     """Trains, or continues from the checkpoint of the same plan."""
     console, checkpoint = setup.options.console, setup.folder / f"{plan.kind}.joint.pt"
     fit = JointFit(plan, backbone.layers, heads, setup.device)
@@ -219,6 +247,8 @@ def _fit(setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: 
         fit.run(
             data,
             checkpoint=checkpoint,
+            evaluate=watched.measure,
+            on_evaluation=lambda found: say(console, _held_out_line(found, plan.steps)),
             on_step=lambda point: bar.update(
                 point.step, plan.steps, f"loss {point.backbone:.4f}, heads {point.heads:.3f}"
             ),
@@ -228,6 +258,14 @@ def _fit(setup: Setup, backbone: Backbone, data: JointData, heads: Heads, plan: 
     round_weights(fit.heads)
     fit.adapters.eval()
     return fit
+
+
+def _held_out_line(found: HeldOut, steps: int) -> str:
+    farther = found.perplexity / found.base_perplexity - 1
+    return (
+        f"Held out, step {found.step} of {steps}: {found.tokens_per_step:.3f} tokens per step with {EVALUATION_NODES} "
+        f"nodes, KL {found.kl:.4f}, perplexity {farther:+.1%}"
+    )
 
 
 def _result(
@@ -241,40 +279,27 @@ def _result(
     found: parity.Parity,
 ) -> JointResult:
     """The new base's file, and everything that is measured with it by the engine itself."""
-    options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
-    if options.adapter is not None:
-        adapter_file.write(fit.adapters, backbone.layers.shape.architecture, setup.base.name, options.adapter)
-    with phase(options.console, "Merging", "bytes") as bar:
-        merge.merge(backbone.tensors, fit.adapters, setup.base.name, path, bar.update)
-    setup.interrupt.check()
+    options = setup.options
+    path = write_new(setup, backbone.tensors, fit.adapters, backbone.layers.shape.architecture, merge.NAME_ENDING)
     new = native.Model(str(path), n_gpu_layers=options.n_gpu_layers)
-    total = sum(text.span.length for text in held)
-    with phase(options.console, "Comparing models", "tokens") as bar:
-
-        def on_rows(done: int) -> None:
-            bar.update(done, total)
-            setup.interrupt.check()
-
-        at, values = quality.answer_states(new, held, options.threads, on_rows)
-        values = values.to(setup.device)
-        old = rows.source.states.gather(torch.from_numpy(at))
-        said = torch.from_numpy(data.tokens[at]).long().to(setup.device)
-        own = quality.Distance.of(quality.compare(old, values, backbone.output, said))
-        foreign = quality.foreign_distance(model, new, PASSAGES, backbone.output, options.threads)
+    changed = compare_models(setup, model, new, held, rows.source.states, data.tokens, backbone.output)
     known = {text.span.start for text in held}
-    contexts = HeldPrompts(new, held, options.threads) if fit.heads.shape.sees_prompts else None
+    contexts = prompts_read(new, held, options.threads) if fit.heads.shape.sees_prompts else None
     return JointResult(
         base=read_base(path),
         data=replace(
             data, split=replace(data.split, build=_of(data.split.build, known), score=_of(data.split.score, known))
         ),
-        rows=replace(rows, source=TextRows(PickedRows(at, values), rows.source.embeddings, contexts=contexts)),
+        rows=replace(
+            rows, source=TextRows(PickedRows(changed.rows, changed.values), rows.source.embeddings, contexts=contexts)
+        ),
         heads=fit.heads,
         plan=fit.plan,
         parity=found,
-        own=own,
-        foreign=foreign,
+        own=changed.own,
+        foreign=changed.foreign,
         curve=fit.curve,
+        held_out=fit.held_out,
     )
 
 
@@ -284,6 +309,4 @@ def _of(spans: list[Span], known: set[int]) -> list[Span]:
 
 def finish(setup: Setup, result: JointResult) -> None:
     """After the output was written: tells what changed, and removes the new model's file from the work folder."""
-    setup.options.console.print(distances({"own text": result.own, "other text": result.foreign}))
-    say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
-    result.base.path.unlink()
+    tell(setup, result.own, result.foreign, result.base.path)

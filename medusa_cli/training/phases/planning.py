@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 
 from ..heads.fit import FitPlan, default_batch, measure_rate
 from ..heads.layers import HeadShape
-from ..heads.recipe import EVALUATIONS
 from ..heads.schedule import Schedule
 from ..memory import recall, remember
 from ..text.dataset import Examples, Span
@@ -56,9 +55,10 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
     return plan
 
 
-def watched_texts(held_out: list[Span], plan: FitPlan) -> list[Span]:
-    """The first of `held_out`, on which training judges itself: as many as it can afford to, at least one."""
-    most = min(MOST_EVALUATED, EVALUATION_SHARE * plan.steps * plan.batch / EVALUATIONS)
+def watched_texts(held_out: list[Span], positions: int, evaluations: int) -> list[Span]:
+    """The first of `held_out`, on which training on `positions` judges itself: as many as it can afford to, at least
+    one."""
+    most = min(MOST_EVALUATED, EVALUATION_SHARE * positions / evaluations)
     texts: list[Span] = []
     for span in held_out:
         if not texts or sum(text.length for text in texts) < most:

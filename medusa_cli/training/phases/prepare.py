@@ -151,7 +151,7 @@ def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> t
     first = torch.arange(min(SCALE_ROWS, len(place)))
     scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
-    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place), scale
+    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place, scale), scale
 
 
 def _teacher(

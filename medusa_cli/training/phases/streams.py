@@ -7,10 +7,12 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.converters.heads.schema import STREAM_MATRICES
@@ -20,28 +22,31 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
 from ..backbone import parity
+from ..backbone.adapters import Adapters
 from ..backbone.layers import TopLayers
 from ..backbone.shape import DecoderShape, read_shape
 from ..backbone.states import LayerStates, WholeText
 from ..backbone.weights import BaseTensors
 from ..heads.fit import CurvePoint
 from ..heads.ranking import tokens_per_step
+from ..heads.rows import steps_per_epoch
 from ..heads.schedule import Schedule
 from ..memory import recall, remember
-from ..report.curve import Curve, Point
-from ..report.live import TrainingView, live
-from ..report.messages import EVALUATION_NODES, GIB, TrainResult, say, say_best
-from ..streams.fit import SomeTexts, StreamsData, StreamsFit, StreamsPlan
+from ..heads.torch_setup import matmul_dtype
+from ..report.curve import Point
+from ..report.messages import EVALUATION_NODES, GIB, TrainResult, say
+from ..streams.fit import BaseRows, SomeTexts, StreamsData, StreamsFit, StreamsPlan
 from ..streams.layers import Streams
 from ..streams.ranking import rank_streams
 from ..streams.rate import measure_rate
-from ..streams.recipe import EVALUATION_SHARE, EVALUATIONS, MOST_EVALUATED, STREAMS
+from ..streams.recipe import EVALUATION_SHARE, EVALUATIONS, MOST_EVALUATED, SHARED_RESULT_SHARE
 from ..text.corpus import Corpus
 from ..text.dataset import Span, examples_of
 from .joint import whole_texts_of
 from .planning import ASSUMED_VOCABULARY, EVALUATION_COST
 from .prepare import DataSet, DraftVocabulary, PreparedRows
 from .setup import Setup
+from .watched import run_watched
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,10 @@ def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
         vocabulary = min(options.draft_vocab or ASSUMED_VOCABULARY, setup.base.n_vocab)
-    top = _open_layers(setup)
-    rate = measure_rate(top, _unplanned(setup, top, ""), vocabulary, setup.device)
-    return Schedule(options.tokens, options.minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    top = open_layers(setup)
+    rate = measure_rate(top, _unplanned(setup, top, ""), vocabulary, setup.base.n_vocab, setup.device)
+    seconds = options.minutes * 60 * (1 - SHARED_RESULT_SHARE if options.joint else 1)
+    return Schedule(options.tokens, seconds, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
 def train(
@@ -103,14 +109,18 @@ def train(
     begin = time.monotonic()
     texts = whole_texts_of(corpus, data)
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-    top = _open_layers(setup)
+    top = open_layers(setup)
     _compare(setup, model, top, texts["train"])
+    base = None
+    if setup.options.joint:
+        base = BaseRows(data.tokens, whole_output(setup).to(matmul_dtype(setup.device)))
     read = {
         name: StreamsData(
             _read_states(setup, model, top.first - 1, name, texts[name]),
             rows.source,
             examples_of(data.tokens, [text.span for text in texts[name]], vocabulary.t2d, setup.options.heads),
             vocabulary.fast_output,
+            base,
         )
         for name in ("train", "held")
     }
@@ -128,11 +138,14 @@ def measured(held: FittedStreams, data: DataSet) -> DataSet:
 def content(setup: Setup, vocabulary: DraftVocabulary, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
     """What the file will hold."""
     streams, top = fitted.streams, fitted.top
-    root = streams.stored_root_scale()
+    adapters, root = streams.adapters, streams.stored_root_scale()
 
-    def matrices(layer: int, name: str) -> Adapter:
-        a, b = (values.detach().cpu().numpy() for values in streams.adapters.matrices(f"blk.{layer}.{name}"))
+    def matrices(of: Adapters, layer: int, name: str) -> Adapter:
+        a, b = (values.detach().cpu().numpy() for values in of.matrices(f"blk.{layer}.{name}"))
         return a, b
+
+    def all_matrices(of: Adapters) -> list[dict[str, Adapter]]:
+        return [{name: matrices(of, layer.number, name) for name in STREAM_MATRICES} for layer in top.layers]
 
     return StreamHeads(
         embedding=streams.stored_embedding().detach().cpu().numpy(),
@@ -142,17 +155,24 @@ def content(setup: Setup, vocabulary: DraftVocabulary, fitted: FittedStreams, re
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
         root_scale=root.detach().cpu().numpy() if root is not None else None,
-        adapters=[{name: matrices(layer.number, name) for name in STREAM_MATRICES} for layer in top.layers],
-        alpha=streams.adapters.alpha,
+        adapters=all_matrices(adapters) if adapters is not None else [],
+        alpha=adapters.alpha if adapters is not None else 0.0,
+        mode="lossless" if adapters is not None else "shared",
         accuracy=result.accuracy,
         tree=result.tree,
     )
 
 
-def _open_layers(setup: Setup) -> TopLayers:
+def open_layers(setup: Setup) -> TopLayers:
+    """Of the base in `setup`, those that streams run through."""
     tensors = BaseTensors(setup.base.path)
     shape = read_shape(tensors.header)
     return TopLayers(tensors, shape, len(shape.layers) - setup.options.streams_layers, setup.device)
+
+
+def whole_output(setup: Setup) -> Tensor:
+    """[V, h] on the device."""
+    return torch.from_numpy(output_rows(setup.base, np.arange(setup.base.n_vocab))).to(setup.device)
 
 
 def _compare(setup: Setup, model: native.Model, top: TopLayers, texts: list[WholeText]) -> None:
@@ -160,7 +180,7 @@ def _compare(setup: Setup, model: native.Model, top: TopLayers, texts: list[Whol
     marker, key = setup.folder / "parity.json", {"content": setup.base.content, "first": top.first}
     if recall(marker) == key:
         return
-    output = torch.from_numpy(output_rows(setup.base, np.arange(setup.base.n_vocab))).to(setup.device)
+    output = whole_output(setup)
     with phase(setup.options.console, "Comparing layers", "tokens"):
         shown, allowed = [text.fed.tolist() for text in texts], parity.tolerance(BaseTensors(setup.base.path))
         found = parity.check(model, top, output, shown, setup.options.threads, allowed)
@@ -212,13 +232,16 @@ def _plan(setup: Setup, top: TopLayers, data: StreamsData, schedule: Schedule, s
     digest = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes()).hexdigest()
     plan = _unplanned(setup, top, digest)
     path, asked = (
-        setup.folder / f"{STREAMS}.plan.json",
-        {**asdict(plan), "tokens": options.tokens, "minutes": options.minutes},
+        setup.folder / f"{options.name}.plan.json",
+        {**asdict(plan), "tokens": options.tokens, "minutes": options.minutes, "rounds": options.joint_rounds},
     )
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
-    plan = replace(plan, steps=schedule.steps(len(examples.rows), min(plan.batch, len(examples.rows)), seconds))
+    steps = schedule.steps(len(examples.rows), min(plan.batch, len(examples.rows)), seconds)
+    if options.joint_rounds is not None:
+        steps = max(1, round(options.joint_rounds * steps_per_epoch(examples, plan.batch, whole_texts=True)))
+    plan = replace(plan, steps=steps)
     remember(path, {**asked, "steps": plan.steps})
     return plan
 
@@ -227,33 +250,17 @@ def _fit(
     setup: Setup, top: TopLayers, data: StreamsData, held: StreamsData, build: list[Span], plan: StreamsPlan
 ) -> FittedStreams:
     """Trains, or continues from the checkpoint of the same plan."""
-    console, checkpoint = setup.options.console, setup.folder / f"{STREAMS}.pt"
     fit = StreamsFit(plan, top, setup.device)
-    if not fit.restore(checkpoint):
-        say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     watched = _only(held, _first(build, EVALUATION_SHARE * plan.steps * plan.batch / EVALUATIONS))
-    curve = Curve(setup.folder / f"{STREAMS}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
-    curve.start(fit.step)
 
     def held_out(streams: Streams) -> float:
         return tokens_per_step(rank_streams(top, streams, watched), EVALUATION_NODES)
 
-    with live(TrainingView(console, curve, fit.step, plan.steps, plan.batch)) as view:
-        fit.run(
-            data,
-            evaluate=held_out,
-            checkpoint=checkpoint,
-            on_step=view.update,
-            on_evaluation=lambda point: view.evaluated(point.step, point.loss, point.tokens_per_step),
-            should_stop=lambda: setup.interrupt.requested,
-        )
-    setup.interrupt.check()
-    best = fit.best.curve[fit.best.at]
-    say_best(console, best, fit.step, plan.steps)
+    best, points = run_watched(setup, fit, plan, partial(fit.run, data, evaluate=held_out))
     with torch.no_grad():
-        for parameter in fit.streams.adapters.parameters():
+        for parameter in fit.streams.factors():
             parameter.copy_(parameter.half())
-    return FittedStreams(top, fit.streams, held, plan, fit.step, best, curve.points)
+    return FittedStreams(top, fit.streams, held, plan, fit.step, best, points)
 
 
 def _first(spans: list[Span], positions: float) -> list[Span]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..backbone.fit import rate_factor
 from ..backbone.layers import TopLayers
+from ..backbone.loss import base_loss
 from ..backbone.states import WholeText
 from ..heads.fit import (
     CHECKPOINT_SECONDS,
@@ -29,11 +30,15 @@ from ..heads.fit import (
 )
 from ..heads.loss import heads_loss
 from ..heads.rows import BatchOrder, Examples, Picked, TextRows
-from .layers import Piece, Streams, read_context
+from .layers import Piece, Streams
 from .recipe import EVALUATIONS, StreamsRecipe
 
 SCALE_ROWS = 2048
 """States that the sizes of learned vectors are taken from."""
+
+
+MakeStreams = Callable[[TopLayers, int, StreamsRecipe], Streams]
+"""For these layers, so many streams."""
 
 
 class States(Protocol):
@@ -76,17 +81,28 @@ class StreamsPlan:
 
 
 @dataclass(frozen=True)
+class BaseRows:
+    """What the base learns from in shared mode. tokens [N]: of the corpus; output [V, h]: as StreamsData.output, of all
+    tokens."""
+
+    tokens: NDArray[np.int32]
+    output: Tensor
+
+
+@dataclass(frozen=True)
 class StreamsData:
     """states: of the texts of `examples`, in their order; source: the corpus's rows, with token embeddings as stored
-    where streams see the root; output [D, h]: on the device, in the dtype to multiply in."""
+    where streams see the root; output [D, h]: on the device, in the dtype to multiply in; base: in shared mode."""
 
     states: States
     source: TextRows
     examples: Examples
     output: Tensor
+    base: BaseRows | None = None
 
-    def streams(self, top: TopLayers, streams: Streams, picked: Picked) -> Tensor:
-        """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster."""
+    def streams(self, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
+        """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster, and in shared
+        mode [B, h] of the base at these rows; both after the final norm."""
         assert picked.lengths is not None
         index, lengths, device = picked.index, picked.lengths, self.output.device
         first = index[torch.tensor([0, *lengths[:-1]]).cumsum(0)].numpy()
@@ -101,9 +117,9 @@ class StreamsData:
         dtype = self.output.dtype
         faster = torch.autocast(device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
         with faster:
-            context = read_context(top, torch.from_numpy(entered).to(device).float(), pieces)
+            context = streams.read(top, torch.from_numpy(entered).to(device).float(), pieces)
             z: Tensor = streams(top, context, roots)
-        return z.float()
+        return z.float(), None if context.said is None else context.said.float()
 
     def wanted(self, picked: Picked) -> Tensor:
         """[B, streams] rows of `output`."""
@@ -113,15 +129,15 @@ class StreamsData:
 class StreamsFit:
     """One run. Advance with run(); the state is whole between steps."""
 
-    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device) -> None:
+    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: MakeStreams = Streams) -> None:
         self.plan, self.top, self.device, self.step = plan, top, device, 0
         self.best = Best()
         recipe = plan.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
-            self.streams = Streams(top, plan.streams, recipe).to(device)
+            self.streams = make(top, plan.streams, recipe).to(device)
         groups = [
-            {"params": list(self.streams.adapters.parameters()), "peak": recipe.rate},
+            {"params": self.streams.factors(), "peak": recipe.rate},
             {"params": self.streams.vectors(), "peak": recipe.rate * recipe.vectors_rate},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.0)
@@ -173,9 +189,16 @@ class StreamsFit:
 
     def _learn(self, data: StreamsData, picked: Picked) -> float:
         block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
-        z = data.streams(self.top, self.streams, picked)
-        taught = data.source.taught(torch.from_numpy(data.examples.rows)[picked.index], self.plan.streams)
+        z, said = data.streams(self.top, self.streams, picked)
+        rows = torch.from_numpy(data.examples.rows)[picked.index]
+        taught = data.source.taught(rows, self.plan.streams)
         loss = heads_loss(z, data.wanted(picked), data.output, block, taught)
+        if (task := self.plan.recipe.shared) is not None:
+            assert said is not None
+            assert data.base is not None
+            teacher = data.source.states.gather(rows) if task.distils else None
+            tokens = torch.from_numpy(data.base.tokens[rows.numpy()])
+            loss = task.weight * loss + base_loss(said, teacher, tokens, data.base.output)
         factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.warmup)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor

@@ -1,7 +1,9 @@
 """Streams through the top layers (converters/heads/stream_heads.py has the formulas and the positions).
 
-The main stream runs without a gradient and leaves each layer's keys and values; the streams then run at chosen rows of
-it, their attention in two parts under one softmax: over the rows up to their own, and over the streams before them.
+The main stream runs first and leaves each layer's keys and values; the streams then run at chosen rows of it, their
+attention in two parts under one softmax: over the rows up to their own, and over the streams before them. In shared
+mode the main stream runs with the streams' adapters, and with a gradient; it never attends to streams (eq. 1 of the
+paper would have it), so that what it says depends on the merged weights alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backbone.adapters import Adapters
-from ..backbone.layers import Layer, Project, TopLayers, rms_norm
+from ..backbone.layers import Layer, Project, TopLayers, plain, rms_norm
 from .recipe import StreamsRecipe
 
 
@@ -30,13 +32,15 @@ class Piece:
 class Context:
     """What streams read of the main stream. states [B, h]: at the rows they start from, before the lowest layer.
 
-    keys, values: of each layer, of all rows of all texts; pieces: of the texts, in order. B: sum of their rows.
+    keys, values: of each layer, of all rows of all texts; pieces: of the texts, in order. B: sum of their rows. said
+    [B, h]: what the main stream comes to at these rows, after the final norm; None where nobody asked.
     """
 
     states: Tensor
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
     pieces: Sequence[Piece]
+    said: Tensor | None = None
 
     @property
     def positions(self) -> Tensor:
@@ -44,22 +48,27 @@ class Context:
         return torch.cat([torch.arange(p.first, p.first + p.rows, device=self.states.device) for p in self.pieces])
 
 
-@torch.no_grad()
-def read_context(top: TopLayers, entered: Tensor, pieces: Sequence[Piece]) -> Context:
-    """Runs the main stream. entered [R, h]: what the lowest layer reads, rows of whole texts."""
+def read_context(
+    top: TopLayers, entered: Tensor, pieces: Sequence[Piece], project: Project = plain, to_the_end: bool = False
+) -> Context:
+    """Runs the main stream. entered [R, h]: what the lowest layer reads, of whole texts. to_the_end: for `said`."""
     lengths = [piece.length for piece in pieces]
+
+    def picked(rows: Tensor) -> Tensor:
+        texts = zip(rows.split(lengths), pieces, strict=True)
+        return torch.cat([text[piece.first : piece.first + piece.rows] for text, piece in texts])
+
     rotations, x = top.rotations(lengths, entered.device), entered
     keys, values = [], []
     for layer in top.layers:
-        q, k, v = layer.attention_parts(x, rotations[layer.of.rope])
+        q, k, v = layer.attention_parts(x, rotations[layer.of.rope], project)
         keys.append(k)
         values.append(v)
-        if layer is not top.layers[-1]:
+        if to_the_end or layer is not top.layers[-1]:
             texts = zip(*(part.split(lengths) for part in (q, k, v)), strict=True)
-            x = layer.leave(x, torch.cat([layer.attend(*text) for text in texts]))
-    picked = zip(entered.split(lengths), pieces, strict=True)
-    states = torch.cat([text[piece.first : piece.first + piece.rows] for text, piece in picked])
-    return Context(states, keys, values, pieces)
+            x = layer.leave(x, torch.cat([layer.attend(*text) for text in texts]), project)
+    said = rms_norm(picked(x), top.output_norm, top.shape.eps) if to_the_end else None
+    return Context(picked(entered), keys, values, pieces, said)
 
 
 class Streams(nn.Module):
@@ -75,7 +84,8 @@ class Streams(nn.Module):
         self.count, self.shape = count, top.shape
         self.embedding = nn.Parameter(torch.zeros(count, hidden))
         self.root = nn.Parameter(torch.zeros(hidden)) if recipe.root else None
-        self.adapters = Adapters(top, recipe.rank, recipe.alpha, dropout=0.0)
+        self.adapters = Adapters(top, recipe.rank, recipe.alpha, dropout=0.0) if recipe.rank else None
+        self.shared = recipe.shared is not None
         self.register_buffer("state_scale", torch.ones(()))
         self.register_buffer("root_scale", torch.ones(()))
         self.state_scale: Tensor
@@ -93,9 +103,24 @@ class Streams(nn.Module):
         """What is added to states: stream embeddings, factors on the root's embedding."""
         return [self.embedding] if self.root is None else [self.embedding, self.root]
 
-    def forward(self, top: TopLayers, context: Context, roots: Tensor | None, project: Project | None = None) -> Tensor:
+    def factors(self) -> list[nn.Parameter]:
+        """Of the adapters."""
+        return [] if self.adapters is None else list(self.adapters.parameters())
+
+    @property
+    def project(self) -> Project:
+        return plain if self.adapters is None else self.adapters.project
+
+    def read(self, top: TopLayers, entered: Tensor, pieces: Sequence[Piece]) -> Context:
+        """read_context() of the base that these streams belong to; in shared mode they change it."""
+        if self.shared:
+            return read_context(top, entered, pieces, self.project, to_the_end=True)
+        with torch.no_grad():
+            return read_context(top, entered, pieces)
+
+    def forward(self, top: TopLayers, context: Context, roots: Tensor | None) -> Tensor:
         """[count, B, h] after the final norm. roots [B, h]: token embeddings of the roots, as stored."""
-        project = self.adapters.project if project is None else project
+        project = self.project
         count, x = self.count, self._entering(context.states.float(), roots)
         later = torch.arange(1, count + 1, device=x.device)
         rotations = top.rotations_at((context.positions[:, None] + later).flatten())

@@ -31,7 +31,7 @@ def rank_streams(
     parts: list[NDArray[np.int64]] = []
     texts: list[NDArray[np.int64]] = []
     for picked in text_batches(data.examples, RANKED_ROWS):
-        z = data.streams(top, streams, picked)
+        z, _ = data.streams(top, streams, picked)
         parts.append(target_ranks(z, data.wanted(picked), data.output, RANKS).cpu().numpy())
         on_rows(sum(map(len, parts)))
     table, at = np.concatenate(parts), 0

@@ -14,7 +14,7 @@ from ..heads.recipe import TEACHER_TOP
 from ..heads.rows import Examples, FileRows, TextRows, TokenEmbeddings
 from ..heads.torch_setup import matmul_dtype
 from ..text.dataset import Span
-from .fit import StreamsData, StreamsFit, StreamsPlan
+from .fit import BaseRows, StreamsData, StreamsFit, StreamsPlan
 
 PROMPT, ANSWER = 64, 128
 """Tokens of each made-up text."""
@@ -33,9 +33,14 @@ class _MadeUp:
 
 
 def measure_rate(
-    top: TopLayers, plan: StreamsPlan, vocabulary: int, device: torch.device, seconds: float = 1.5
+    top: TopLayers,
+    plan: StreamsPlan,
+    vocabulary: int,
+    whole_vocabulary: int,
+    device: torch.device,
+    seconds: float = 1.5,
 ) -> float:
-    """Answer positions per second."""
+    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are."""
     count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
     states = _MadeUp(count, hidden)
     rng = np.random.default_rng(0)
@@ -48,10 +53,15 @@ def measure_rate(
         ids = np.tile(np.arange(width, dtype=np.int32), (total, 1))
         teacher = FileRows([ids], device), FileRows([np.full((total, width), 1 / width, np.float16)], device)
     embeddings = TokenEmbeddings(torch.ones(1, hidden, dtype=torch.float16, device=device), np.zeros(total, np.int32))
-    source = TextRows(FileRows([np.zeros((total, 1), np.float16)], device), embeddings, teacher)
+    source = TextRows(FileRows([np.zeros((total, hidden), np.float16)], device), embeddings, teacher)
     output = torch.from_numpy(rng.standard_normal((vocabulary, hidden), np.float32) * 0.02)
     examples = Examples(rows, target, [ANSWER] * count)
-    data = StreamsData(states, source, examples, output.to(device, matmul_dtype(device)))
+    output = output.to(device, matmul_dtype(device))
+    base = None
+    if plan.recipe.shared is not None:
+        everything = torch.zeros(whole_vocabulary, hidden, device=device, dtype=output.dtype)
+        base = BaseRows(np.zeros(total, np.int32), everything)
+    data = StreamsData(states, source, examples, output, base)
     fit = StreamsFit(plan, top, device)
     fit.run(data, should_stop=lambda: fit.step >= 2)
     first, begin = fit.step, time.monotonic()

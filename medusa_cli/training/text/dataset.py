@@ -25,11 +25,12 @@ MISSING = -1
 
 @dataclass(frozen=True)
 class Span:
-    """Rows [start, start + length) of the corpus: one text."""
+    """Rows [start, start + length) of the corpus: one text. prompt: tokens before it, as far as they are known."""
 
     start: int
     length: int
     group: str
+    prompt: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to train on. rows [N] and target [N, K] as dataset.targets() gives them; lengths: rows of each text."""
+    """Rows to train on. rows [N] and target [N, K] as dataset.targets() gives them; lengths: rows of each text.
+
+    sequences: tokens of each text, its prompt included; without them the rows count.
+    """
 
     rows: NDArray[np.int64]
     target: NDArray[np.int32]
     lengths: Sequence[int]
+    sequences: Sequence[int] = ()
     starts: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +71,7 @@ def split_texts(texts: Sequence[Text], limit: int | None = None) -> Split:
     """
     ends = list(accumulate(text.length for text in texts))
     spans = [
-        Span(end - text.length, text.length, text.group)
+        Span(end - text.length, text.length, text.group, text.prompt)
         for text, end in zip(texts, ends, strict=True)
         if limit is None or end - text.length < limit
     ]
@@ -118,9 +123,10 @@ def targets(
 
 
 def examples_of(tokens: NDArray[np.integer], spans: Sequence[Span], t2d: NDArray[np.integer], heads: int) -> Examples:
-    """targets() with the number of rows of each text."""
+    """targets() with what is known of each text."""
     rows, table = targets(tokens, spans, t2d, heads)
-    return Examples(rows, table, [span.length - 1 for span in spans if span.length > 1])
+    kept = [span for span in spans if span.length > 1]
+    return Examples(rows, table, [span.length - 1 for span in kept], [span.prompt + span.length for span in kept])
 
 
 def token_places(tokens: NDArray[np.integer], n_vocab: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

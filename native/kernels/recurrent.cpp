@@ -1,0 +1,110 @@
+#include "kernels/recurrent.h"
+
+#include <cstring>
+
+#include "kernels/delta_net.h"
+#include "kernels/format.h"
+#include "kernels/ggml_internals.h"
+
+#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
+namespace medusa::kernels {
+namespace {
+
+// Shorter rows are not worth a second thread.
+constexpr int64_t long_row = 16384;
+
+struct Range {
+    int64_t begin, end;
+};
+Range share_of(int64_t count, const ggml_compute_params& params) {
+    return {count * params.ith / params.nth, count * (params.ith + 1) / params.nth};
+}
+
+bool numbers_side_by_side(const ggml_tensor* tensor) {
+    return tensor->type == GGML_TYPE_F32 && tensor->nb[0] == sizeof(float);
+}
+
+// One sequence, as all of medusa's decoding has.
+bool takes_delta_net(const Kernels& kernels, const ggml_tensor* op) {
+    const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *g = op->src[3], *beta = op->src[4];
+    return kernels.delta_net && delta_net_fits(v->ne[0]) && q->ne[0] == v->ne[0] && k->ne[0] == v->ne[0] &&
+           v->ne[3] == 1 && q->ne[3] == 1 && k->ne[3] == 1 && numbers_side_by_side(q) && numbers_side_by_side(k) &&
+           numbers_side_by_side(v) && ggml_is_contiguous(g) && ggml_is_contiguous(beta) &&
+           ggml_is_contiguous(op->src[5]);
+}
+
+// libllama reads the state of its one sequence as one long row, which ggml leaves to one thread.
+bool takes_rows(const ggml_tensor* op) {
+    const ggml_tensor *from = op->src[0], *rows = op->src[1];
+    return numbers_side_by_side(from) && numbers_side_by_side(op) && rows->type == GGML_TYPE_I32 &&
+           from->ne[0] >= long_row && from->ne[2] == 1 && from->ne[3] == 1 && rows->ne[1] == 1 && rows->ne[2] == 1;
+}
+
+DeltaNet net_of(const ggml_tensor* op) {
+    const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *g = op->src[3];
+    DeltaNet net{};
+    net.q = static_cast<const char*>(q->data), net.q_head = q->nb[1], net.q_token = q->nb[2];
+    net.k = static_cast<const char*>(k->data), net.k_head = k->nb[1], net.k_token = k->nb[2];
+    net.v = static_cast<const char*>(v->data), net.v_head = v->nb[1], net.v_token = v->nb[2];
+    net.decay = static_cast<const float*>(g->data), net.decay_by_key = g->ne[0] > 1;
+    net.beta = static_cast<const float*>(op->src[4]->data);
+    net.before = static_cast<const float*>(op->src[5]->data);
+    net.size = v->ne[0], net.heads = v->ne[1], net.tokens = v->ne[2];
+    net.query_heads = q->ne[1], net.key_heads = k->ne[1], net.slots = op->op_params[0];
+    net.out = static_cast<float*>(op->data), net.after = net.out + net.size * net.heads * net.tokens;
+    return net;
+}
+
+class DeltaNetOperator final : public ggml::cpu::tensor_traits {
+  public:
+    explicit DeltaNetOperator(const Kernels& kernels) : kernels_(kernels) {}
+
+    bool work_size(int, const ggml_tensor*, size_t& size) override {
+        size = 0;
+        return true;
+    }
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        const DeltaNet net = net_of(op);
+        const Range share = share_of(net.rows() / delta_net_rows, *params);
+        kernels_.delta_net(net, share.begin * delta_net_rows, share.end * delta_net_rows);
+        return true;
+    }
+
+  private:
+    const Kernels& kernels_;
+};
+
+class LongRows final : public ggml::cpu::tensor_traits {
+  public:
+    bool work_size(int, const ggml_tensor*, size_t& size) override {
+        size = 0;
+        return true;
+    }
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        const ggml_tensor *from = op->src[0], *rows = op->src[1];
+        const Range share = share_of(from->ne[0], *params);
+        for (int64_t i = 0; i < rows->ne[0]; ++i) {
+            int32_t row;
+            std::memcpy(&row, static_cast<const char*>(rows->data) + static_cast<size_t>(i) * rows->nb[0], sizeof(row));
+            GGML_ASSERT(row >= 0 && row < from->ne[1]);
+            const auto begin = static_cast<size_t>(share.begin) * sizeof(float);
+            std::memcpy(static_cast<char*>(op->data) + static_cast<size_t>(i) * op->nb[1] + begin,
+                        static_cast<const char*>(from->data) + static_cast<size_t>(row) * from->nb[1] + begin,
+                        static_cast<size_t>(share.end - share.begin) * sizeof(float));
+        }
+        return true;
+    }
+};
+
+}  // namespace
+
+ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op) {
+    static DeltaNetOperator delta_net(kernels);
+    static LongRows long_rows;
+    if (op->op == GGML_OP_GATED_DELTA_NET && takes_delta_net(kernels, op)) return &delta_net;
+    if (op->op == GGML_OP_GET_ROWS && takes_rows(op)) return &long_rows;
+    return nullptr;
+}
+
+}  // namespace medusa::kernels
+#endif
