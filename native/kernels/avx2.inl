@@ -9,7 +9,9 @@ constexpr int parts = 2;  // registers of a word
 constexpr int lanes = 8;  // rows of a part
 constexpr int tile_columns = 4;
 // With this many columns, weights are unpacked once for all tiles, a block of cells at a time; measured.
-constexpr int unpack_from = 9;
+int unpack_from(const Format& format) {
+    return format.codes == Codes::u5 || format.codes == Codes::u6 ? 5 : 9;
+}
 constexpr int64_t step_cells = 32;
 // Columns, and cells times columns, whose activations stay in the second cache for all rows.
 constexpr int most_columns = 256;
@@ -50,15 +52,9 @@ inline __m256i load(const uint8_t* at) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
 }
 
-// `lines` lines of weights, far ahead and near.
-inline void prefetch_lines(const uint8_t* at, const uint8_t* last, int lines) {
-    const uint8_t* end = last - 64 * (lines - 1);
-    const uint8_t *later = std::min(at + far_ahead, end), *soon = std::min(at + near_ahead, end);
-#pragma GCC unroll 8
-    for (int i = 0; i < lines; ++i) {
-        _mm_prefetch(reinterpret_cast<const char*>(later + 64 * i), _MM_HINT_T2);
-        _mm_prefetch(reinterpret_cast<const char*>(soon + 64 * i), _MM_HINT_T0);
-    }
+inline void prefetch_line(const uint8_t* later, const uint8_t* soon) {
+    _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T2);
+    _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
 }
 
 // Word j of 8 rows; `cell` points at their first byte.
@@ -180,10 +176,12 @@ class Packed {
                 scale_ += head_bytes<scales>;
             }
         }
-        if (ahead_) {
-            prefetch_lines(code_, last_, static_cast<int>(sizes.code_bytes() / 64));
-            prefetch_lines(scale_, last_, 1);
-        }
+        if (!ahead_) return;
+        // Here, not in a function of its own: GCC drops calls of functions that do nothing but prefetch.
+        const uint8_t* end = last_ - (sizes.code_bytes() - 64);
+        const uint8_t *later = std::min(code_ + far_ahead, end), *soon = std::min(code_ + near_ahead, end);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch_line(later + line, soon + line);
+        prefetch_line(std::min(scale_ + far_ahead, last_), std::min(scale_ + near_ahead, last_));
     }
     void end_cell() {
         code_ += sizes.code_bytes();
@@ -335,7 +333,7 @@ class Columns {
           first_(first),
           n_(n),
           tiles_((n + tile_columns - 1) / tile_columns),
-          unpacks_(n >= unpack_from),
+          unpacks_(n >= unpack_from(job.format)),
           cells_(job.columns / cell_columns),
           block_(unpacks_ ? std::max(most_cells / n / step_cells, int64_t{1}) * step_cells : cells_),
           step_(tiles_ > 1 ? step_cells : cells_) {

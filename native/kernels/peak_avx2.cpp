@@ -15,10 +15,15 @@ constexpr int products = 8;
 inline Register filled(char byte) {
     return _mm256_set1_epi8(byte);
 }
-// Each product takes what came before as its weights: a compiler moves constant products out of the loop.
+inline void keep(Register& value);
+// Eight independent products. Kept weights, as a compiler moves constant products out of the loop.
 inline Register dot(Register sum, Register a, Register b) {
     Register narrow = _mm256_maddubs_epi16(sum, b);
-    for (int i = 1; i < products; ++i) narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(narrow, b));
+    for (int i = 1; i < products; ++i) {
+        Register weights = a;
+        keep(weights);
+        narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(weights, b));
+    }
     return _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, a));
 }
 
