@@ -47,11 +47,12 @@ class JointRecipe:
 
 
 RECIPES: dict[Strategy, JointRecipe] = {
-    "distill": JointRecipe(distils=True, heads_weight=0.01, rate=1e-4),
+    "distill": JointRecipe(distils=True, heads_weight=0.01, rate=1e-4, heads_rate=1.5),
     "truth": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4),
     "direct": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4, warmup="none", heads_rate=1.0),
 }
-"""distill: self-distillation, the default. truth: for text that is worth learning. direct: the same without any of the
+"""distill: self-distillation, the default; in runs of few steps, heads that have settled lose at the paper's four times
+the rate (docs/measurements/joint.md). truth: for text that is worth learning. direct: the same without any of the
 paper's precautions, its "direct fine-tuning", to compare with."""
 
 
