@@ -1,7 +1,7 @@
 """What each part of the streams is worth: one part changed at a time, all else equal (Speculative Streaming 4, fig. 7).
 
     python benchmarks/stream_ablation.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER --results FILE
-                                         [--tokens 60000] [--seconds 100] [--one] [--only NAME ...]
+                                         [--tokens 60000] [--seconds 50] [--one] [--only NAME ...]
     python benchmarks/stream_ablation.py MODEL --results FILE --table
 
 --text, --data, --work, --seconds: as of streams.py. Trains the rows that FILE lacks, in order, and adds them to it;
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=60000)
-    parser.add_argument("--seconds", type=float, default=100)
+    parser.add_argument("--seconds", type=float, default=50)
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
     parser.add_argument("--table", action="store_true")

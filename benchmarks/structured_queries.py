@@ -1,6 +1,6 @@
 """A task with exact answers, made up here: questions about a table become queries (Speculative Streaming, table 1).
 
-    python benchmarks/structured_queries.py MODEL ... [--count 200] [--shots 6] [--seed 0] [--nodes 8] [--threads 1]
+    python benchmarks/structured_queries.py MODEL ... [--count 200] [--shots 8] [--seed 0] [--nodes 8] [--threads 1]
                                             [--json FILE] [--show N]
 
 Questions are drawn from templates over made-up tables, a seed for each set; every prompt shows `--shots` solved ones
@@ -59,43 +59,45 @@ class Query:
         return f"{shown} {self.answer}\n\n" if answered else shown
 
 
-def make(rng: random.Random) -> Query:
+KINDS = 8
+"""Of questions; the solved ones show each of them where there are so many."""
+
+
+def make(rng: random.Random, kind: int) -> Query:
     name = rng.choice(list(TABLES))
     texts, numbers = TABLES[name]
     text, other, number = rng.choice(texts), rng.choice(texts), rng.choice(numbers)
     word, limit = rng.choice(WORDS), rng.randrange(2, 900)
     where = f'WHERE {text} = "{word}"'
-    question, answer = rng.choice(
+    question, answer = (
+        (f"What is the {number} of the {name} whose {text} is {word}?", f"SELECT {number} FROM {name} {where}"),
+        (f"How many {name} have the {text} {word}?", f"SELECT COUNT(*) FROM {name} {where}"),
+        (f"What is the highest {number} of all {name}?", f"SELECT MAX({number}) FROM {name}"),
+        (f"What is the lowest {number} of all {name}?", f"SELECT MIN({number}) FROM {name}"),
         (
-            (f"What is the {number} of the {name} whose {text} is {word}?", f"SELECT {number} FROM {name} {where}"),
-            (f"How many {name} have the {text} {word}?", f"SELECT COUNT(*) FROM {name} {where}"),
-            (f"What is the highest {number} of all {name}?", f"SELECT MAX({number}) FROM {name}"),
-            (f"What is the lowest {number} of all {name}?", f"SELECT MIN({number}) FROM {name}"),
-            (
-                f"What is the mean {number} of the {name} with {text} {word}?",
-                f"SELECT AVG({number}) FROM {name} {where}",
-            ),
-            (
-                f"Which {other} have {name} whose {number} is over {limit}?",
-                f"SELECT {other} FROM {name} WHERE {number} > {limit}",
-            ),
-            (
-                f"Which {other} have {name} whose {number} is under {limit}?",
-                f"SELECT {other} FROM {name} WHERE {number} < {limit}",
-            ),
-            (f"List the {other} of all {name} by {number}.", f"SELECT {other} FROM {name} ORDER BY {number}"),
-        )
-    )
+            f"What is the mean {number} of the {name} with {text} {word}?",
+            f"SELECT AVG({number}) FROM {name} {where}",
+        ),
+        (
+            f"Which {other} have {name} whose {number} is over {limit}?",
+            f"SELECT {other} FROM {name} WHERE {number} > {limit}",
+        ),
+        (
+            f"Which {other} have {name} whose {number} is under {limit}?",
+            f"SELECT {other} FROM {name} WHERE {number} < {limit}",
+        ),
+        (f"List the {other} of all {name} by {number}.", f"SELECT {other} FROM {name} ORDER BY {number}"),
+    )[kind]
     return Query(name, texts + numbers, question, answer)
 
 
 def prompts(count: int, shots: int, seed: int) -> list[tuple[str, str]]:
     """(prompt, right answer with the space before it); questions are distinct, also from the solved ones."""
     rng, out = random.Random(seed), list[tuple[str, str]]()
-    solved = [make(random.Random(f"{seed} shot {at}")) for at in range(shots)]
+    solved = [make(random.Random(f"{seed} shot {at}"), at % KINDS) for at in range(shots)]
     seen = {query.question for query in solved}
     while len(out) < count:
-        query = make(rng)
+        query = make(rng, rng.randrange(KINDS))
         if query.question not in seen:
             seen.add(query.question)
             shown = "".join(one.text(answered=True) for one in solved)
@@ -152,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--shots", type=int, default=6)
+    parser.add_argument("--shots", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)

@@ -184,10 +184,14 @@ def test_the_base_learns_what_the_strategy_says(whole: Path, tmp_path: Path, mon
         if made.shared is not None
     }
     monkeypatch.setattr("medusa_cli.training.options.SHARED_RECIPES", light)
-    found = {}
+    found, steps = {}, json.loads((whole / "out.train.json").read_text())["training"]["planned_steps"]
     for strategy in ("distill", "truth"):
-        train.run(with_its_text(whole, tmp_path / strategy, joint_strategy=strategy))
-        found[strategy] = json.loads((tmp_path / strategy / "out.train.json").read_text())["joint"]["distance"]["own"]
+        train.run(with_its_text(whole, tmp_path / strategy, joint_strategy=strategy, joint_rounds=3.0))
+        record = json.loads((tmp_path / strategy / "out.train.json").read_text())
+        assert record["training"]["planned_steps"] == pytest.approx(
+            0.75 * steps, rel=0.2
+        )  # whole texts make batches uneven
+        found[strategy] = record["joint"]["distance"]["own"]
     assert found["truth"]["perplexity"] < 0.99 * found["truth"]["base_perplexity"]
     assert found["distill"]["kl"] < 0.5 * found["truth"]["kl"]
 
