@@ -615,7 +615,7 @@ class testing:
 
     @staticmethod
     def take_device_counters() -> dict[str, int]:
-        """Since the last call: graphs, to_device, to_device_bytes, to_host, to_host_bytes."""
+        """Since the last call: graphs, to_device, to_device_bytes, to_host, to_host_bytes, waits, logits (rows)."""
 
     @staticmethod
     def take_device_operators() -> list[str]:

@@ -15,10 +15,13 @@ FOUND = 3
 """Numbers that acceptance in the graph brings: rows without NaN, the node, the token after it."""
 RANKED = 41
 """Likeliest tokens of a row that the graph names where tokens are sampled: token and logit of each."""
+LIKELIEST = 9
+"""Numbers of a node from which recycled tokens are learned at temperature 0: its likeliest tokens, and their lead."""
 GROWN_RANKS, GROWN_WIDTH = 8, 8
 """Of dynamic trees: tokens below a node, and nodes of a level that heads are asked below."""
-MOST_GROWN = 1000
-"""Numbers that dynamic trees' candidates come to at most: heads are asked below fewer nodes where it takes that."""
+MOST_GROWN, MOST_NODES = 1000, 48
+"""Numbers that dynamic trees' candidates, and what is learned of so many nodes, come to at most: heads are asked below
+fewer nodes where it takes that."""
 EXACT_WIDTHS, WIDTH_STEP = 8, 8
 """Hydra's graphs are as wide as a level's nodes, above 8 rounded up to a multiple of 8 (native/heads)."""
 
@@ -57,11 +60,14 @@ def of_step(parents: Sequence[int], n_vocab: int, n_embd: int, heads: HeadRows |
     return Transfers(logits, nodes * n_embd * FLOAT, (columns * heads.rows + prefix) * FLOAT)
 
 
-def of_step_in_graph(choices: Sequence[Sequence[int]], kind: str | None) -> int:
+def of_step_in_graph(choices: Sequence[Sequence[int]], kind: str | None, recycled: int = 0) -> int:
     """Of a step whose tree the model's own graph accepts and heads of `kind` fill: what was found, and the candidates.
 
-    Medusa's heads have one column each and all as many ranks, Hydra's a column below each parent.
+    Medusa's heads have one column each and all as many ranks, Hydra's a column below each parent. recycled: nodes that
+    recycled tokens are learned from.
     """
+    if kind is None:
+        return FLOAT * (FOUND + LIKELIEST * recycled)
     depths = range(1, max((len(choice) for choice in choices), default=0) + 1)
     levels = [[choice for choice in choices if len(choice) == depth] for depth in depths]
     ranks = [max(choice[-1] for choice in level) + 1 for level in levels]
@@ -71,21 +77,23 @@ def of_step_in_graph(choices: Sequence[Sequence[int]], kind: str | None) -> int:
     return FLOAT * (FOUND + sum(n * k for n, k in zip(columns, ranks, strict=True)))
 
 
-def of_grown_step_in_graph(depth: int, ranks: int, kind: str) -> int:
+def of_grown_step_in_graph(depth: int, ranks: int, kind: str, recycled: int = 0) -> int:
     """The same of dynamic trees: candidates with their probabilities and, of heads that read the path, the nodes that
-    they were asked below. depth: heads. ranks: rows of their output matrix.
+    they were asked below. depth: heads. ranks: rows of their output matrix. recycled: as above, 0 without them.
     """
     ranks = min(GROWN_RANKS, ranks)
+    most = MOST_GROWN - (LIKELIEST * MOST_NODES if recycled else 0)
+    found = FOUND + LIKELIEST * recycled
     if kind == "medusa":
-        return FLOAT * (FOUND + 2 * depth * ranks)
+        return FLOAT * (found + 2 * depth * ranks)
     for width in range(GROWN_WIDTH, 0, -1):
         columns = [1]
         while len(columns) < depth:
             columns.append(min(width, columns[-1] * ranks))
         brought = 2 * ranks * sum(columns) + sum(columns[1:])
-        if brought <= MOST_GROWN:
+        if brought <= most:
             break
-    return FLOAT * (FOUND + brought)
+    return FLOAT * (found + brought)
 
 
 def of_sampled_step_in_graph(nodes: int, n_vocab: int, drafts: int) -> int:

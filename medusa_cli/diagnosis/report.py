@@ -168,8 +168,11 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
         tree = native.Tree(choices).clipped(heads.head_count, heads.output_rows, TREE_NODES)
     rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows, heads.has_prefix)
     found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
-    session = native.Session(model, heads, tree=None if heads is None else tree, n_ctx=1)
-    in_graph = transfers.of_step_in_graph(tree.choices if heads else [], heads.kind if heads else None)
+    recycles = heads is None and native.draft_memory(model) != "none"
+    session = native.Session(model, heads, tree=None if heads is None else tree, recycling=recycles, n_ctx=1)
+    in_graph = transfers.of_step_in_graph(
+        tree.choices if heads else [], heads.kind if heads else None, 0 if heads else tree.size
+    )
     return {
         "nodes": tree.size,
         **dataclasses.asdict(found),
@@ -177,7 +180,7 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
         "host_reason": session.host_reason(),
         "in_graph": in_graph,
         "grown": heads and transfers.of_grown_step_in_graph(heads.head_count, heads.output_rows, heads.kind),
-        "sampled": transfers.of_sampled_step_in_graph(tree.size if heads else 1, model.n_vocab, in_graph),
+        "sampled": transfers.of_sampled_step_in_graph(tree.size, model.n_vocab, in_graph if heads else 0),
     }
 
 

@@ -27,6 +27,8 @@ void bind_testing_device(nb::module_& m) {
         out["to_device_bytes"] = counters.to_device_bytes;
         out["to_host"] = counters.to_host;
         out["to_host_bytes"] = counters.to_host_bytes;
+        out["waits"] = counters.waits;
+        out["logits"] = counters.logits;
         return out;
     });
 }

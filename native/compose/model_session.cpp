@@ -118,15 +118,19 @@ StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const Mo
     StepFacts facts;
     facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
     facts.branches = !plan.chains_only;
-    facts.reads_rows = plan.recycling;
-    facts.drafts_outside = params.draft_model || plan.lookahead;
+    facts.draft_model = params.draft_model != nullptr;
+    facts.lookahead = plan.lookahead.has_value();
     return facts;
 }
 
-in_graph::DraftShape draft_shape(const DraftingPlan& plan) {
+// Drafts and what is learned of as many nodes as a step may have come to the host in less than 4 KB.
+in_graph::DraftShape draft_shape(const DraftingPlan& plan, int vocab_size) {
     if (!plan.dynamic) return plan.tree;
+    constexpr int most_numbers = 1000, most_nodes = 48;
     const DynamicTreeParams params;
-    return in_graph::GrownShape{plan.tree.depth(), std::min(params.ranks, plan.ranks), params.width};
+    const auto of_row = static_cast<int>(in_graph::LikeliestRows::numbers(vocab_size));
+    const int most = most_numbers - (plan.recycling ? most_nodes * of_row : 0);
+    return in_graph::GrownShape{plan.tree.depth(), std::min(params.ranks, plan.ranks), params.width, most};
 }
 
 // For sessions that may accept in the model's graph; null for others. Completes the facts.
@@ -136,13 +140,13 @@ std::shared_ptr<in_graph::StepTail> make_tail(const std::shared_ptr<Heads>& head
     std::unique_ptr<in_graph::Drafts> drafts;
     if (plan.has_levels()) {
         try {
-            drafts = in_graph::make_drafts(heads, draft_shape(plan), context_size);
+            drafts = in_graph::make_drafts(heads, draft_shape(plan, heads->model().vocab_size()), context_size);
         } catch (const OutOfMemory& failure) {
             facts.lacks = failure.what();
         }
         if (!drafts) return nullptr;
     }
-    return std::make_shared<in_graph::StepTail>(std::move(drafts), heads);
+    return std::make_shared<in_graph::StepTail>(std::move(drafts), heads, plan.recycling);
 }
 
 }  // namespace
@@ -166,7 +170,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     if (heads && plan.has_levels()) facts.heads_need = in_graph::heads_need(*heads);
     const auto tail = make_tail(heads, plan, context.context_size, facts);
     context.tail = tail;
-    context.pads = plan.dynamic || plan.lookup;
+    context.pads = plan.dynamic || plan.lookup || plan.recycling;
     context.states_alone = needs.all_states;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
     const AttentionTap* attention = nullptr;
@@ -179,7 +183,8 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
         if (params.draft_model) return draft_levels(plan, params, context, target);
         const auto threads = [&target] { return target.thread_use().threads; };
-        auto on_host = make_levels(heads, plan.tree.depth(), threads, attention);
+        auto cache = tail && tail->prefix() ? tail->prefix()->cache() : nullptr;
+        auto on_host = make_levels(heads, plan.tree.depth(), threads, attention, std::move(cache));
         if (!tail) return on_host;
         return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };

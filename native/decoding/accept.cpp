@@ -31,7 +31,7 @@ Accepted accept_rejection(const AcceptContext& context) {
     std::vector<Candidate> distribution;
     while (true) {
         const int node = accepted.path.back();
-        context.chain.apply(context.target.logits(node), distribution);
+        distribution_of(context.target, node, context.chain, context.params, context.sampling, distribution);
         const int child = accept_child(context.draft, node, distribution, passes);
         const Token token = child < 0 ? draw(distribution, random.next()) : context.draft.tokens[child];
         context.chain.accept(token);

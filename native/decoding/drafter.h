@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "decoding/in_graph.h"
 #include "decoding/proposal.h"
 #include "decoding/tree.h"
 
@@ -41,6 +42,7 @@ struct DraftInput {
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
     int row = 0;                     // of the newest decode, that `hidden` belongs to
     std::span<const Guess> chain{};  // what else may follow the root, one after the other: for drafters that join it
+    bool rests = false;              // nor will the next step want drafts, as far as is known: none need be made ahead
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
@@ -66,6 +68,7 @@ struct Verified {
     const std::vector<int>& path;                              // accepted nodes, from the root down
     Token next;                                                // the token after the last of them
     std::function<std::span<const float>(int node)> logits{};  // of the token after a node
+    std::function<Likeliest(int node)> likeliest{};            // of that token; none where only the logits tell
 };
 
 // Gives the children that draft.tree has below `node` tokens of those that the drafter finds likeliest there, as

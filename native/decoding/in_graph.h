@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/common.h"
 #include "decoding/tree.h"
@@ -30,14 +31,20 @@ struct RankedToken {
 // Of each row, at most.
 inline constexpr int most_ranked = 40;
 
+// What a drafter learns from a row: its likeliest tokens, likeliest first, the lowest first among equals.
+struct Likeliest {
+    std::vector<Token> tokens;
+    float lead = 0;  // of the first over the second, in logits
+};
+
 // A session, as far as the way of its steps depends on it.
 struct StepFacts {
-    bool on_device = false;       // the output matrix lies on a device
-    bool branches = true;         // not a recurrent model, which follows chains
-    bool reads_rows = false;      // a drafter learns from rows of logits: recycled tokens
-    bool drafts_outside = false;  // a draft model, or lookahead
-    std::string heads_need;       // what the heads read that the graph does not have; empty: nothing
-    std::string lacks;            // what the graph of the model, or its device, does not have; empty: nothing
+    bool on_device = false;  // the output matrix lies on a device
+    bool branches = true;    // not a recurrent model, which follows chains
+    bool draft_model = false;
+    bool lookahead = false;
+    std::string heads_need;  // what the heads read that the graph does not have; empty: nothing
+    std::string lacks;       // what the graph of the model, or its device, does not have; empty: nothing
 };
 
 // An answer, as far as it depends on it.
@@ -45,7 +52,6 @@ struct AnswerFacts {
     bool greedy = true;       // the most likely token, always
     bool bare_logits = true;  // no penalties, no biases
     bool few_ranks = true;    // no more than the `most_ranked` likeliest tokens count
-    bool drawn = false;       // drafts are drawn
 };
 
 // Why steps take place on the host; empty: in the model's graph.

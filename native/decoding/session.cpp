@@ -55,7 +55,6 @@ AnswerFacts answer_facts(const SamplingParams& sampling, const AcceptParams& acc
     const bool whole = accept.kind == AcceptKind::nucleus || (accept.kind == AcceptKind::typical && accept.model_alone);
     const bool few = sampling.temperature <= 0.0f || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
     facts.few_ranks = few && !whole;
-    facts.drawn = accept.kind == AcceptKind::rejection;
     return facts;
 }
 
@@ -195,9 +194,11 @@ bool Session::draft(Run& run, bool speculative) {
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
+    const DraftInput input{cached_,         hidden,       room,
+                           shape_for(room), !speculative, draws ? &drawing : nullptr,
+                           run.hidden_row,  {},           !speculative};
     try {
-        drafter_->draft(
-            {cached_, hidden, room, shape_for(room), !speculative, draws ? &drawing : nullptr, run.hidden_row}, draft_);
+        drafter_->draft(input, draft_);
     } catch (const DraftsEnd& why) {
         run.out.drafts_ended = why.what();
         draft_.set_root(run.root);
@@ -223,8 +224,9 @@ Accepted Session::accept(Run& run) {
 // The tokens that the step emits: the accepted drafts and the next root.
 std::vector<Token> Session::commit(const Accepted& accepted) {
     if (drafter_ && drafter_->needs().rows) {
-        drafter_->verified(
-            {cached_, draft_, accepted.path, accepted.next_root, [this](int node) { return target_->logits(node); }});
+        drafter_->verified({cached_, draft_, accepted.path, accepted.next_root,
+                            [this](int node) { return target_->logits(node); },
+                            [this](int node) { return target_->likeliest(node); }});
     }
     target_->commit(*draft_.tree, accepted.path);
     std::vector<Token> emitted;

@@ -69,6 +69,8 @@ class Target {
     // Of ranked steps: the likeliest tokens of a row, likeliest first, the lowest first among equals. Empty: look at
     // the row.
     virtual std::span<const RankedToken> ranked(int row) { return {}; }
+    // What the newest graph said of a row to drafters. No tokens: look at the row.
+    virtual Likeliest likeliest(int row) { return {}; }
 };
 
 // Token ids to text.

@@ -79,7 +79,7 @@ bool DynamicTree::choose_frontier(const LevelSource& source, int depth, Token ro
     frontier_.clear();
     if (depth == 1) {
         frontier_.push_back(root_index);
-        return true;
+        return source.reaches({&root, 1});
     }
     const double node_worth = cost.rate() * cost.node_ms();
     double gain = 0;

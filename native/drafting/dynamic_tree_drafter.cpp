@@ -31,18 +31,19 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
         return;
     }
     source_->begin(input);
-    const double gain = tree_.grow(*source_, input, calibrations_, *cost_, out, source_->is_free());
-    if (!source_->is_free()) note_gain(gain);
+    const bool free = source_->is_free(), asked = source_->reaches(input.context.last(1));
+    const double gain = tree_.grow(*source_, input, calibrations_, *cost_, out, free);
+    if (asked) free ? note_gain(gain - free_worth, longest_free_pause) : note_gain(gain, longest_pause);
 }
 
-void DynamicTreeDrafter::note_gain(double tokens) {
+void DynamicTreeDrafter::note_gain(double tokens, int longest) {
     gain_ += gain_weight * (tokens - gain_);
     if (gain_ > 0) {
         fruitless_ = 0;
         next_pause_ = first_pause;
     } else if (++fruitless_ >= patience) {
         pause_ = next_pause_;
-        next_pause_ = std::min(2 * next_pause_, longest_pause);
+        next_pause_ = std::min(2 * next_pause_, longest);
     }
 }
 

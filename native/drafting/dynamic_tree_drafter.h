@@ -36,7 +36,7 @@ class DynamicTreeDrafter final : public Drafter {
     const HeadCalibration::Table& calibration() const { return calibrations_[0].table(); }
 
   private:
-    void note_gain(double tokens);
+    void note_gain(double tokens, int longest);
 
     std::unique_ptr<LevelSource> source_;
     Calibrations calibrations_;
@@ -48,7 +48,9 @@ class DynamicTreeDrafter final : public Drafter {
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
 
     static constexpr double gain_weight = 0.1;
-    static constexpr int patience = 4, first_pause = 4, longest_pause = 64;
+    // Plain steps that drafts take which no clock sees: made ahead, within a pass of the model.
+    static constexpr double free_worth = 0.05;
+    static constexpr int patience = 4, first_pause = 4, longest_pause = 64, longest_free_pause = 16;
 };
 
 }  // namespace medusa

@@ -7,14 +7,16 @@ namespace medusa {
 void HeadsDrafter::draft(const DraftInput& input, Draft& out) {
     out.set_root(input.context.back());
     const Tree& shape = input.shape;
+    if (input.rests) source_->rest();
     if (input.plain || shape.size() == 1) return;
+    source_->begin(input);
+    if (!source_->reaches(input.context.last(1))) return;
     out.tree = &shape;
     out.tokens.resize(shape.size());
     out.q.resize(shape.size());
     out.drawn.resize(shape.size(), false);
     if (input.drawing) out.proposals.resize(shape.size());
     row_of_.assign(shape.size(), -1);
-    source_->begin(input);
     // Nodes of a tree are sorted by depth.
     for (int first = 1, last; first < shape.size(); first = last) {
         for (last = first + 1; last < shape.size() && shape.depth_of(last) == shape.depth_of(first);) ++last;

@@ -30,6 +30,8 @@ class LevelSource {
     virtual bool is_free() const { return false; }
     // begin() of a step that asks only for what takes no time worth saving. False: there is no such part.
     virtual bool begin_free(const DraftInput& input) { return false; }
+    // A step that asks for nothing. What drafts ahead leaves it, and reaches nothing in the next step.
+    virtual void rest() {}
     // Levels it can fill.
     virtual int depth() const = 0;
     // A generation starts after `prompt`.

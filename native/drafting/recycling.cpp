@@ -36,15 +36,22 @@ size_t RecyclingTable::slot(Token before, Token token) {
     return (key * 0x9E3779B97F4A7C15ull) >> 48;
 }
 
-void RecyclingTable::store(Token before, Token token, std::span<const float> logits) {
-    top_indices(logits, width, likeliest_);
-    if (likeliest_.empty()) return;
+void RecyclingTable::store(Token before, Token token, const Likeliest& likeliest) {
+    const std::vector<Token>& tokens = likeliest.tokens;
+    if (tokens.empty()) return;
     Entry entry;
     entry.tokens.fill(-1);
-    std::copy(likeliest_.begin(), likeliest_.end(), entry.tokens.begin());
-    entry.lead = likeliest_.size() > 1 ? lead_class(logits[likeliest_[0]] - logits[likeliest_[1]]) : leads - 1;
+    std::copy_n(tokens.begin(), std::min<size_t>(tokens.size(), width), entry.tokens.begin());
+    entry.lead = tokens.size() > 1 ? lead_class(likeliest.lead) : leads - 1;
     put(-1, token, entry);
     if (before >= 0) put(before, token, entry);
+}
+
+void RecyclingTable::store(Token before, Token token, std::span<const float> logits) {
+    top_indices(logits, width, largest_);
+    Likeliest likeliest{{largest_.begin(), largest_.end()}};
+    if (largest_.size() > 1) likeliest.lead = logits[largest_[0]] - logits[largest_[1]];
+    store(before, token, likeliest);
 }
 
 void RecyclingTable::put(Token before, Token token, const Entry& entry) {
@@ -177,7 +184,14 @@ void RecyclingLevels::verified(const Verified& step) {
         const int node = step.path[i];
         learn(before(node), tokens[node], i + 1 < step.path.size() ? tokens[step.path[i + 1]] : step.next);
     }
-    for (int node = 0; node < tree.size(); ++node) table_.store(before(node), tokens[node], step.logits(node));
+    for (int node = 0; node < tree.size(); ++node) {
+        const Likeliest likeliest = step.likeliest(node);
+        if (likeliest.tokens.empty()) {
+            table_.store(before(node), tokens[node], step.logits(node));
+        } else {
+            table_.store(before(node), tokens[node], likeliest);
+        }
+    }
 }
 
 }  // namespace medusa

@@ -26,7 +26,8 @@ class RecyclingTable {
     explicit RecyclingTable(int vocab_size);
     int vocab_size() const { return static_cast<int>(singles_.size()); }
 
-    // logits: after `before` and then `token`.
+    // What is likeliest after `before` and then `token`; of more than `width` tokens the first.
+    void store(Token before, Token token, const Likeliest& likeliest);
     void store(Token before, Token token, std::span<const float> logits);
     // nullptr: not known.
     const Entry* after(Token token) const;
@@ -57,7 +58,7 @@ class RecyclingTable {
 
     std::vector<Entry> singles_;  // by token
     std::vector<Pair> pairs_;     // by hash
-    std::vector<int> likeliest_;
+    std::vector<int> largest_;
 };
 
 // How often the token at a rank of an entry came: moving averages that start from a prior.
@@ -90,6 +91,10 @@ class RecyclingLevels final : public LevelSource {
 
     DrafterNeeds needs() const override { return {.rows = true}; }
     bool is_free() const override { return true; }
+    bool begin_free(const DraftInput& input) override {
+        begin(input);
+        return true;
+    }
     int depth() const override { return deepest; }
     void begin(const DraftInput& input) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;

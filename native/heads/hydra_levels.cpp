@@ -19,8 +19,9 @@ size_t hydra_tensors(const Heads& heads) {
     return 16 + 4 * static_cast<size_t>(heads.block_count());
 }
 
-HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
-    : HeadsLevels(std::move(heads), depth, std::move(threads)),
+HydraLevels::HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                         std::shared_ptr<PrefixCache> cache)
+    : HeadsLevels(std::move(heads), depth, std::move(threads), std::move(cache)),
       embeddings_(heads_->model(), heads_->metadata().embedding_scale) {}
 
 // Trees of changing shape ask for many widths: beyond the smallest, graphs are shared by a few of them.

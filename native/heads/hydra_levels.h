@@ -21,7 +21,7 @@ size_t hydra_tensors(const Heads& heads);
 // Graphs are kept by depth and number of nodes.
 class HydraLevels final : public HeadsLevels {
   public:
-    HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
+    HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache);
 
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;
 

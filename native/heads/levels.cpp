@@ -29,9 +29,15 @@ DrafterNeeds needs_of(const Heads& heads) {
     return needs;
 }
 
-HeadsLevels::HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
+HeadsLevels::HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                         std::shared_ptr<PrefixCache> cache)
     : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {
-    if (heads_->metadata().has_prefix) prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get());
+    if (!heads_->metadata().has_prefix) return;
+    prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get(), std::move(cache));
+}
+
+void HeadsLevels::settle() {
+    if (prefix_) prefix_->settle();
 }
 
 void HeadsLevels::committed(int position, std::span<const float> state) {
@@ -68,14 +74,14 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
 }
 
 std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
-                                         const AttentionTap* attention) {
+                                         const AttentionTap* attention, std::shared_ptr<PrefixCache> cache) {
     if (heads->streams()) {
         if (!attention) throw Error("streams read what their base attends to: ask them within a session");
         return std::make_unique<StreamLevels>(std::move(heads), depth, std::move(threads), *attention);
     }
     if (heads->metadata().reads_path())
-        return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads));
-    return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads));
+        return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads), std::move(cache));
+    return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads), std::move(cache));
 }
 
 }  // namespace medusa

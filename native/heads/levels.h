@@ -28,6 +28,8 @@ class HeadsLevels : public LevelSource {
     void rolled_back(int position) final;
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
+    // Nothing is left to be done of what was committed: a prefix layer's cache is complete.
+    void settle();
 
     // Of head depth - 1, [n][output_rows] below each of the paths [n][depth] of the begun step, or one row that holds
     // below all of them. Valid until the next call.
@@ -35,7 +37,8 @@ class HeadsLevels : public LevelSource {
 
   protected:
     // The first `depth` heads.
-    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
+    HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                std::shared_ptr<PrefixCache> cache = nullptr);
 
     // What the heads read in a step [h]: the newest token's state, or what the prefix layer makes of it.
     std::span<const float> state_of(const DraftInput& input);
@@ -54,8 +57,10 @@ class HeadsLevels : public LevelSource {
 // The `ranks` most probable rows of a head, most probable first.
 void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
 
-// What the kind of the heads calls for. attention: of the context that states come from, which streams need.
+// What the kind of the heads calls for. attention: of the context that states come from, which streams need. cache: of
+// a prefix layer, which others fill, too; null: one of its own.
 std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
-                                         const AttentionTap* attention = nullptr);
+                                         const AttentionTap* attention = nullptr,
+                                         std::shared_ptr<PrefixCache> cache = nullptr);
 
 }  // namespace medusa

@@ -46,8 +46,9 @@ size_t medusa_tensors(const Heads& heads, int depth) {
     return 16 + static_cast<size_t>(depth) * (8 + 4 * static_cast<size_t>(heads.block_count()));
 }
 
-MedusaLevels::MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
-    : HeadsLevels(std::move(heads), depth, std::move(threads)),
+MedusaLevels::MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
+                           std::shared_ptr<PrefixCache> cache)
+    : HeadsLevels(std::move(heads), depth, std::move(threads), std::move(cache)),
       graph_(backend_.get(), medusa_tensors(*heads_, depth)),
       input_(graph_.new_input(heads_->model().embedding_size(), 1)) {
     graph_.finish(ggml_soft_max(graph_.context(), medusa_logits(graph_.context(), *heads_, input_, depth)));

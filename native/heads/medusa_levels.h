@@ -19,7 +19,7 @@ size_t medusa_tensors(const Heads& heads, int depth);
 // heads where they share it.
 class MedusaLevels final : public HeadsLevels {
   public:
-    MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads);
+    MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache);
 
     // The same candidates below every node: one row.
     std::span<const float> probabilities(int depth, std::span<const Token> paths) override;

@@ -39,7 +39,20 @@ class PrefixGraph {
         return normed(x, weights_.output_norm);
     }
 
+    PrefixCells cells() const { return cells(normed(in_.states, weights_.attention_norm)); }
+
   private:
+    // states: after the norm.
+    PrefixCells cells(ggml_tensor* states) const {
+        const int64_t kv_heads = params_.head_count_kv, width = head_size_ * kv_heads, n = states->ne[1];
+        ggml_tensor* key_value = linear(c, weights_.key_value, states);  // [2 * width, n]
+        ggml_tensor* key = ggml_view_2d(c, key_value, width, n, key_value->nb[1], 0);
+        ggml_tensor* value =
+            ggml_view_2d(c, key_value, width, n, key_value->nb[1], static_cast<size_t>(width) * sizeof(float));
+        key = ggml_reshape_2d(c, turned(key, kv_heads, in_.positions), width, n);
+        return {ggml_set_rows(c, in_.keys, key, in_.cells), ggml_set_rows(c, in_.values, value, in_.cells)};
+    }
+
     ggml_tensor* last_of(ggml_tensor* t) const {
         if (in_.last_row) return ggml_get_rows(c, t, in_.last_row);
         return ggml_view_2d(c, t, t->ne[0], 1, t->nb[1], static_cast<size_t>(t->ne[1] - 1) * t->nb[1]);
@@ -59,21 +72,15 @@ class PrefixGraph {
 
     // Keys and values of all states go into their cells; the newest state attends to all of them. [heads * size, 1]
     ggml_tensor* attention(ggml_tensor* states) const {
-        const int64_t kv_heads = params_.head_count_kv, width = head_size_ * kv_heads, n = states->ne[1];
-        ggml_tensor* key_value = linear(c, weights_.key_value, states);  // [2 * width, n]
-        ggml_tensor* key = ggml_view_2d(c, key_value, width, n, key_value->nb[1], 0);
-        ggml_tensor* value =
-            ggml_view_2d(c, key_value, width, n, key_value->nb[1], static_cast<size_t>(width) * sizeof(float));
-        key = ggml_reshape_2d(c, turned(key, kv_heads, in_.positions), width, n);
+        const PrefixCells written = cells(states);
         // Views of what was written: the order of operations follows from them.
-        const auto cells_of = [&](ggml_tensor* cache, ggml_tensor* rows) {
-            ggml_tensor* written = ggml_set_rows(c, cache, rows, in_.cells);
-            return ggml_view_3d(c, written, head_size_, in_.mask->ne[0], kv_heads, written->nb[1],
+        const auto seen = [&](ggml_tensor* cache) {
+            return ggml_view_3d(c, cache, head_size_, in_.mask->ne[0], params_.head_count_kv, cache->nb[1],
                                 ggml_row_size(GGML_TYPE_F16, head_size_), 0);
         };
         ggml_tensor* query = linear(c, weights_.query, last_of(states));
         query = ggml_permute(c, turned(query, params_.head_count, in_.last_position), 0, 2, 1, 3);  // [size, 1, heads]
-        ggml_tensor* out = attend(query, cells_of(in_.keys, key), cells_of(in_.values, value));
+        ggml_tensor* out = attend(query, seen(written.keys), seen(written.values));
         return ggml_reshape_2d(c, out, head_size_ * params_.head_count, 1);
     }
 
@@ -103,54 +110,101 @@ ggml_tensor* prefix_output(ggml_context* c, const Heads& heads, const PrefixInpu
     return PrefixGraph(c, heads, in).output();
 }
 
-int64_t prefix_cell_width(const Heads& heads) {
-    const PrefixParams& params = heads.metadata().prefix;
-    return heads.prefix().query.weight->ne[1] / params.head_count * params.head_count_kv;
+PrefixCells prefix_cells(ggml_context* c, const Heads& heads, const PrefixInputs& in) {
+    return PrefixGraph(c, heads, in).cells();
 }
 
-PrefixLayer::PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend)
+PrefixCache::PrefixCache(const Heads& heads, int64_t tokens) : heads_(heads) {
+    allocate(tokens);
+}
+
+void PrefixCache::allocate(int64_t cells) {
+    const PrefixParams& params = heads_.metadata().prefix;
+    const int64_t width = heads_.prefix().query.weight->ne[1] / params.head_count * params.head_count_kv;
+    const int64_t rounded = (cells + cell_step - 1) / cell_step * cell_step;
+    ggml_context_ptr context(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, rounded);
+    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, rounded);
+    ggml_backend_buffer_ptr buffer(
+        ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_dev_buffer_type(heads_.device())));
+    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer: lower --ctx-size");
+    // Masked cells count nothing, unless they happen to hold NaN.
+    ggml_backend_buffer_clear(buffer.get(), 0);
+    std::vector<char> held(static_cast<size_t>(count) * ggml_row_size(GGML_TYPE_F16, width));
+    for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
+        if (held.empty()) break;
+        ggml_backend_tensor_get(from, held.data(), 0, held.size());
+        ggml_backend_tensor_set(to, held.data(), 0, held.size());
+    }
+    buffer_ = std::move(buffer);
+    context_ = std::move(context);
+    keys_ = keys, values_ = values;
+}
+
+void PrefixCache::grow(int64_t tokens) {
+    if (tokens > capacity()) allocate(std::max(tokens, 2 * capacity()));
+}
+
+void PrefixCache::expect(int position) {
+    roll_back(position);
+    if (position == start + count) return;
+    start = position;
+    count = 0;
+}
+
+void PrefixCache::roll_back(int position) {
+    count = std::clamp<int64_t>(position - start, 0, count);
+}
+
+PrefixLayer::PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend, std::shared_ptr<PrefixCache> cache)
     : heads_(std::move(heads)),
       backend_(backend),
       h_(heads_->model().embedding_size()),
-      width_(prefix_cell_width(*heads_)) {}
+      cache_(cache ? std::move(cache) : std::make_shared<PrefixCache>(*heads_, cell_step)) {}
 
 void PrefixLayer::append(int position, std::span<const float> state) {
     roll_back(position);
-    const auto known = count_ + static_cast<int64_t>(pending_.size()) / h_;
-    if (position != start_ + known) {
+    const auto known = static_cast<int64_t>(pending_.size()) / h_;
+    if (position != cache_->start + cache_->count + known) {
         pending_.clear();
-        count_ = 0;
-        start_ = position;
+        cache_->expect(position);
     }
     pending_.insert(pending_.end(), state.begin(), state.end());
     is_computed_ = false;
 }
 
 void PrefixLayer::roll_back(int position) {
-    const int64_t kept = std::max<int64_t>(position - start_, 0);
-    const auto known = count_ + static_cast<int64_t>(pending_.size()) / h_;
+    const int64_t kept = std::max<int64_t>(position - cache_->start, 0), count = cache_->count;
+    const auto known = count + static_cast<int64_t>(pending_.size()) / h_;
     if (kept >= known) return;
-    pending_.resize(static_cast<size_t>(std::max<int64_t>(kept - count_, 0) * h_));
-    count_ = std::min(count_, kept);
+    pending_.resize(static_cast<size_t>(std::max<int64_t>(kept - count, 0) * h_));
+    cache_->roll_back(position);
     is_computed_ = false;
 }
 
-std::span<const float> PrefixLayer::newest() {
+void PrefixLayer::settle() {
     while (!pending_.empty()) run(rows_of_next_chunk(pending_.size() / static_cast<size_t>(h_)));
+}
+
+std::span<const float> PrefixLayer::newest() {
+    settle();
     if (!is_computed_) throw Error("the prefix layer has no state of the last token: this is an error of medusa");
     return output_;
 }
 
 // The next `rows` pending states.
 void PrefixLayer::run(size_t rows) {
-    const auto n = static_cast<int64_t>(rows), end = count_ + n;
-    reserve(end);
+    const auto n = static_cast<int64_t>(rows), count = cache_->count, end = count + n;
+    if (end > cache_->capacity()) {
+        cache_->grow(end);
+        chunks_.clear();
+    }
     const int64_t cells = (end + cell_step - 1) / cell_step * cell_step;
     Chunk& chunk = chunk_for(n, cells);
     std::vector<int32_t> positions(rows);
     std::vector<int64_t> indices(rows);
     for (size_t i = 0; i < rows; ++i) {
-        indices[i] = count_ + static_cast<int64_t>(i);
+        indices[i] = count + static_cast<int64_t>(i);
         positions[i] = static_cast<int32_t>(indices[i]);
     }
     std::vector<ggml_fp16_t> mask(static_cast<size_t>(cells), ggml_fp32_to_fp16(-INFINITY));
@@ -163,31 +217,8 @@ void PrefixLayer::run(size_t rows) {
     const auto out = chunk.graph.compute();
     output_.assign(out.begin(), out.end());
     pending_.erase(pending_.begin(), pending_.begin() + n * h_);
-    count_ = end;
+    cache_->count = end;
     is_computed_ = pending_.empty();
-}
-
-// A larger cache keeps what the smaller one holds.
-void PrefixLayer::reserve(int64_t cells) {
-    if (cells <= capacity_) return;
-    const int64_t wanted = std::max((cells + cell_step - 1) / cell_step * cell_step, 2 * capacity_);
-    ggml_context_ptr context(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width_, wanted);
-    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width_, wanted);
-    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend_));
-    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer: lower --ctx-size");
-    // Masked cells count nothing, unless they happen to hold NaN.
-    ggml_backend_buffer_clear(buffer.get(), 0);
-    std::vector<char> held(static_cast<size_t>(count_) * ggml_row_size(GGML_TYPE_F16, width_));
-    for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
-        if (held.empty()) break;
-        ggml_backend_tensor_get(from, held.data(), 0, held.size());
-        ggml_backend_tensor_set(to, held.data(), 0, held.size());
-    }
-    chunks_.clear();
-    cache_buffer_ = std::move(buffer);
-    cache_context_ = std::move(context);
-    keys_ = keys, values_ = values, capacity_ = wanted;
 }
 
 PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
@@ -209,9 +240,9 @@ std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cel
     chunk->last_position = input(GGML_TYPE_I32, 1);
     chunk->cells = input(GGML_TYPE_I64, rows);
     chunk->mask = input(GGML_TYPE_F16, cells);
-    chunk->graph.finish(prefix_output(
-        c, *heads_,
-        {chunk->states, nullptr, chunk->positions, chunk->last_position, chunk->cells, chunk->mask, keys_, values_}));
+    chunk->graph.finish(prefix_output(c, *heads_,
+                                      {chunk->states, nullptr, chunk->positions, chunk->last_position, chunk->cells,
+                                       chunk->mask, cache_->keys(), cache_->values()}));
     return chunk;
 }
 

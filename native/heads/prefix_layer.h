@@ -21,20 +21,56 @@ struct PrefixInputs {
 };
 // The layer's output at the newest token, [h].
 ggml_tensor* prefix_output(ggml_context* c, const Heads& heads, const PrefixInputs& in);
-// Keys, or values, of a cell.
-int64_t prefix_cell_width(const Heads& heads);
+// Keys and values alone go into their cells: the caches once that is done.
+struct PrefixCells {
+    ggml_tensor *keys, *values;
+};
+PrefixCells prefix_cells(ggml_context* c, const Heads& heads, const PrefixInputs& in);
+
+// What the layer remembers, on the heads' device. Cell i is that of the token of position start + i.
+class PrefixCache {
+  public:
+    // Room for so many tokens, at least. Throws OutOfMemory.
+    PrefixCache(const Heads& heads, int64_t tokens);
+
+    // A token of this position comes next: where it does not follow the last one, all starts anew with it.
+    void expect(int position);
+    // Tokens from `position` on are gone.
+    void roll_back(int position);
+    // Makes room; what is there is kept.
+    void grow(int64_t tokens);
+
+    int64_t capacity() const { return keys_->ne[1]; }
+    ggml_tensor* keys() const { return keys_; }      // F16 [head size * key heads, capacity]
+    ggml_tensor* values() const { return values_; }  // the same
+
+    int start = 0;
+    int64_t count = 0;  // cells of committed tokens
+
+  private:
+    void allocate(int64_t cells);
+
+    const Heads& heads_;
+    ggml_context_ptr context_;
+    ggml_backend_buffer_ptr buffer_;
+    ggml_tensor *keys_ = nullptr, *values_ = nullptr;
+};
 inline constexpr size_t prefix_graph_tensors = 64;  // that it makes, at most, with its inputs
 
 // One decoder layer of the llama kind and a norm. Its output at the newest token takes the place of the hidden state.
-// Keys and values lie in cells, cell i for the token of position start + i; positions count from the first of them.
+// Positions count from the first cell.
 class PrefixLayer {
   public:
-    PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend);
+    // cache: one that others fill, too; null: one of its own.
+    PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend,
+                std::shared_ptr<PrefixCache> cache = nullptr);
 
     // The state [h] of the token of `position`. A token that does not follow the last one starts the layer anew.
     void append(int position, std::span<const float> state);
     // Tokens from `position` on are gone.
     void roll_back(int position);
+    // Computes the cells of all tokens.
+    void settle();
     // The layer's output at the newest token, [h]; valid until the next call. There must be one.
     std::span<const float> newest();
 
@@ -45,24 +81,16 @@ class PrefixLayer {
     };
 
     void run(size_t rows);
-    void reserve(int64_t cells);
     Chunk& chunk_for(int64_t rows, int64_t cells);
     std::unique_ptr<Chunk> build(int64_t rows, int64_t cells);
 
     std::shared_ptr<const Heads> heads_;
     ggml_backend_t backend_;
-    int64_t h_, width_;  // of a state; of a cell
-
-    int start_ = 0;               // position of the first cell
-    int64_t count_ = 0;           // cells in use
-    std::vector<float> pending_;  // states whose cells are not computed yet, behind those
+    int64_t h_;  // of a state
+    std::shared_ptr<PrefixCache> cache_;
+    std::vector<float> pending_;  // states whose cells are not computed yet, behind those of the cache
     std::vector<float> output_;
     bool is_computed_ = false;  // output_ belongs to the newest token
-
-    int64_t capacity_ = 0;
-    ggml_context_ptr cache_context_;
-    ggml_backend_buffer_ptr cache_buffer_;
-    ggml_tensor *keys_ = nullptr, *values_ = nullptr;  // F16 [head size * key heads, capacity]
     std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Chunk>> chunks_;
 };
 

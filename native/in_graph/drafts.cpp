@@ -14,22 +14,6 @@ int depth_of(const DraftShape& shape) {
 
 }  // namespace
 
-void Drafts::begin(const Tree& tree, int position) {
-    if (prefix_) prefix_->begin(tree, position);
-}
-
-void Drafts::set_inputs() {
-    if (prefix_) prefix_->set_inputs();
-}
-
-void Drafts::end(int accepted) {
-    if (prefix_) prefix_->end(accepted);
-}
-
-void Drafts::rolled_back(int position) {
-    if (prefix_) prefix_->rolled_back(position);
-}
-
 ggml_tensor* Drafts::state(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) {
     return prefix_ ? prefix_->build(c, states, accepted) : ggml_get_rows(c, states, accepted.index);
 }
@@ -38,7 +22,6 @@ std::string heads_need(const Heads& heads) {
     const HeadsMetadata& metadata = heads.metadata();
     if (metadata.kind == HeadsKind::streams) return "streams read what the base's layers attend to";
     if (needs_of(heads).layer) return "the heads read the states of a lower layer";
-    if (needs_of(heads).all_states) return "the heads read the states of the whole prompt";
     return "";
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "decoding/tree.h"
-#include "heads/prefix_layer.h"
 #include "heads/weights.h"
 #include "in_graph/acceptance.h"
 #include "in_graph/prefix.h"
@@ -26,6 +25,7 @@ struct LevelShape {
 // nodes of a level.
 struct GrownShape {
     int depth, ranks, width;
+    int most;  // numbers that come to the host
 };
 
 // A tree, of which the first nodes will be asked for, or grown ones.
@@ -43,22 +43,20 @@ class Drafts {
     // matrices, level by level, [columns][ranks]; grown: then the probability of each of them, then, where heads read
     // the path, of each level from the second on the places of its columns among the rows of the level above.
     virtual ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) = 0;
-    // That build() makes.
+    // Logits of the level `depth` alone, [rows, columns]: of heads that read `state` [h, 1] and the paths to nodes,
+    // I32 [depth * columns] tokens from the root on; one column of those that read no path.
+    virtual ggml_tensor* level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor* paths) = 0;
+    // That build() makes, and level_logits() with what chooses from them.
     virtual size_t most_tensors() const = 0;
+    // What the heads read, [h, 1]: the accepted node's state, or the layer's output there.
+    ggml_tensor* state(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted);
 
-    // Of each decode, in turn: a tree at `position`; once the graph is there; so many nodes were accepted (0: not
-    // known which).
-    void begin(const Tree& tree, int position);
-    void set_inputs();
-    void end(int accepted);
-    // Tokens from `position` on are gone.
-    void rolled_back(int position);
+    // Of heads behind a prefix layer, else null.
+    Prefix* prefix() const { return prefix_.get(); }
 
   protected:
     // prefix: of heads behind such a layer, else null.
     explicit Drafts(std::unique_ptr<Prefix> prefix) : prefix_(std::move(prefix)) {}
-    // What the heads read, [h, 1]: the accepted node's state, or the layer's output there.
-    ggml_tensor* state(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted);
 
     std::vector<LevelShape> levels_;
     bool grown_ = false;

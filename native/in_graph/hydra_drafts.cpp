@@ -7,12 +7,6 @@
 #include "in_graph/rows.h"
 
 namespace medusa::in_graph {
-namespace {
-
-constexpr int most_brought = 1000;  // numbers to the host: with acceptance below 4 KB
-
-}  // namespace
-
 HydraDrafts::HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix)
     : Drafts(std::move(prefix)), heads_(std::move(heads)), embeddings_(*heads_) {
     std::visit([this](const auto& wanted) { plan(wanted); }, shape);
@@ -49,7 +43,7 @@ void HydraDrafts::plan(const GrownShape& shape) {
             levels_.push_back({std::min(width, levels_.back().size()), shape.ranks});
             brought += 2 * levels_.back().size() + levels_.back().columns;
         }
-    } while (brought > most_brought && --width > 0);
+    } while (brought > shape.most && --width > 0);
 }
 
 void HydraDrafts::upload() {
@@ -122,6 +116,13 @@ ggml_tensor* HydraDrafts::build_grown(ggml_context* c, ggml_tensor* paths) {
         all = all ? ggml_concat(c, all, candidates, 0) : candidates;
     }
     return ggml_concat(c, all, beam.brought(c), 0);
+}
+
+ggml_tensor* HydraDrafts::level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor* paths) {
+    const int64_t h = state->ne[0], columns = paths->ne[0] / depth;
+    ggml_tensor* tokens = ggml_reshape_2d(c, embeddings_.rows(c, paths), h * depth, columns);
+    ggml_tensor* states = ggml_repeat_4d(c, state, h, columns, 1, 1);
+    return hydra_logits(c, *heads_, depth - 1, ggml_concat(c, states, tokens, 0));
 }
 
 size_t HydraDrafts::most_tensors() const {

@@ -14,6 +14,7 @@ class HydraDrafts final : public Drafts {
     HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, std::unique_ptr<Prefix> prefix);
 
     ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override;
+    ggml_tensor* level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor* paths) override;
     size_t most_tensors() const override;
 
   private:

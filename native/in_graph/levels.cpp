@@ -7,18 +7,25 @@ namespace medusa::in_graph {
 void InGraphLevels::rolled_back(int position) {
     tail_->rolled_back(position);
     on_host_->rolled_back(position);
+    if (tail_->attached()) on_host_->settle();
 }
 
 void InGraphLevels::begin(const DraftInput& input) {
+    draws_ = input.drawing != nullptr;
     if (!tail_->attached()) return on_host_->begin(input);
+    if (draws_) return tail_->begin_drawing(input.row);
     tail_->draft(input.row, input.context.back());
-    if (tail_->drafts().grown()) read_columns(input.context.back());
+    if (tail_->drafts().grown() && !tail_->drafted().empty()) read_columns(input.context.back());
 }
 
 bool InGraphLevels::begin_free(const DraftInput& input) {
     if (!tail_->attached()) return on_host_->begin_free(input);
-    begin(input);
-    return true;
+    rest();
+    return false;
+}
+
+void InGraphLevels::rest() {
+    tail_->attached() ? tail_->rest() : on_host_->rest();
 }
 
 // What came of the beam: each column goes on from one of the candidates of the level above.
@@ -54,6 +61,8 @@ size_t InGraphLevels::column_of(int depth, std::span<const Token> path) const {
 
 bool InGraphLevels::reaches(std::span<const Token> path) const {
     if (!tail_->attached()) return on_host_->reaches(path);
+    if (draws_) return true;
+    if (tail_->drafted().empty()) return false;
     if (!tail_->drafts().grown() || !heads_->metadata().reads_path()) return true;
     const auto depth = static_cast<int>(path.size());
     return column_of(depth, path) < columns_[static_cast<size_t>(depth - 1)].size();
@@ -61,6 +70,7 @@ bool InGraphLevels::reaches(std::span<const Token> path) const {
 
 void InGraphLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     if (!tail_->attached()) return on_host_->level(depth, paths, ranks, out);
+    if (draws_) return tail_->draw_level(depth, paths, ranks, out);
     const Drafts& drafts = tail_->drafts();
     const std::vector<LevelShape>& levels = drafts.levels();
     const auto drafted = tail_->drafted();

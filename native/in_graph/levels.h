@@ -12,13 +12,14 @@ namespace medusa::in_graph {
 class InGraphLevels final : public LevelSource {
   public:
     InGraphLevels(std::shared_ptr<const Heads> heads, std::shared_ptr<StepTail> tail,
-                  std::unique_ptr<LevelSource> on_host)
+                  std::unique_ptr<HeadsLevels> on_host)
         : heads_(std::move(heads)), tail_(std::move(tail)), on_host_(std::move(on_host)) {}
 
     DrafterNeeds needs() const override { return tail_->attached() ? DrafterNeeds() : on_host_->needs(); }
     // In the graph they are there before they are asked for.
-    bool is_free() const override { return tail_->attached(); }
+    bool is_free() const override { return tail_->attached() && !draws_; }
     bool begin_free(const DraftInput& input) override;
+    void rest() override;
     int depth() const override { return on_host_->depth(); }
     void committed(int position, std::span<const float> state) override { on_host_->committed(position, state); }
     void rolled_back(int position) override;
@@ -33,7 +34,8 @@ class InGraphLevels final : public LevelSource {
 
     std::shared_ptr<const Heads> heads_;
     std::shared_ptr<StepTail> tail_;
-    std::unique_ptr<LevelSource> on_host_;
+    std::unique_ptr<HeadsLevels> on_host_;
+    bool draws_ = false;  // the host, from what the levels say, in this step
     // Of grown trees, by depth: the paths of the columns that heads were asked for, from the root on.
     std::vector<std::vector<std::vector<Token>>> columns_;
 };

@@ -27,6 +27,11 @@ ggml_tensor* MedusaDrafts::build(ggml_context* c, ggml_tensor* states, const Gre
     return ggml_concat(c, flat(rows), flat(found), 0);
 }
 
+ggml_tensor* MedusaDrafts::level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor*) {
+    ggml_tensor* all = medusa_logits(c, *heads_, state, depth);
+    return ggml_cont(c, ggml_view_2d(c, all, all->ne[0], 1, all->nb[1], static_cast<size_t>(depth - 1) * all->nb[1]));
+}
+
 size_t MedusaDrafts::most_tensors() const {
     return medusa_tensors(*heads_, static_cast<int>(levels_.size())) + largest_tensors + 24 + state_tensors;
 }

@@ -1,44 +1,59 @@
-// Hydra++'s prefix layer in the model's own graph: it reads the answer, with a cache of its own on the device.
+// Hydra++'s prefix layer in the model's own graph, with a cache on the device that the host's layer shares.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "decoding/tree.h"
-#include "ggml-cpp.h"
-#include "heads/weights.h"
+#include "heads/prefix_layer.h"
 #include "in_graph/acceptance.h"
 
 namespace medusa::in_graph {
 
-// Cell i is that of the token of position start + i. All nodes that a step may accept write into the cells behind those
-// of committed tokens; what was refused is written over by the next step.
+// What a graph does with drafts. One of a kind never takes the place of one of another.
+enum class GraphKind {
+    drafts,   // it drafts behind the accepted node
+    follows,  // it drafts nothing, and keeps what later drafts need of the accepted path
+    prompt    // its tokens are part of the prompt
+};
+
+// All nodes that a step may accept write into the cells behind those of committed tokens; what was refused is written
+// over by the next step.
 class Prefix {
   public:
     // For trees of at most `depth`, and as many tokens as the context has. Throws OutOfMemory.
     Prefix(std::shared_ptr<const Heads> heads, int depth, int context_size);
 
+    const std::shared_ptr<PrefixCache>& cache() const { return cache_; }
+    // Whether the layer reads the prompt, too.
+    bool reads_prompt() const { return !heads_->metadata().prefix.from_answer; }
+
     // The layer's output at the accepted node, [h, 1], of states [h, n].
     ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted);
-    // A tree is decoded at `position`. A token that does not follow the last one starts the layer anew.
+    // Only the cells of the accepted path, or those of all states: some numbers of them.
+    ggml_tensor* follow(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted);
+    ggml_tensor* read(ggml_context* c, ggml_tensor* states);
+
+    // A tree, or so many tokens of the prompt, will be decoded at `position`.
     void begin(const Tree& tree, int position);
-    void set_inputs();
-    // So many nodes were accepted; 0: it is not known which.
+    void begin_prompt(int position);
+    // Of the newest graph of that kind.
+    void set_inputs(GraphKind kind);
+    // So many nodes, or tokens, were accepted; 0: it is not known which.
     void end(int accepted);
-    // Tokens from `position` on are gone.
-    void rolled_back(int position);
+    void rolled_back(int position) { cache_->roll_back(position); }
 
   private:
+    PrefixInputs inputs(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted, GraphKind kind);
+
     std::shared_ptr<const Heads> heads_;
-    int64_t rows_, capacity_;  // nodes of the longest path; cells
-    ggml_context_ptr context_;
-    ggml_backend_buffer_ptr buffer_;
-    ggml_tensor *keys_ = nullptr, *values_ = nullptr;  // F16 [cell width, capacity]
-    // Of each node, what follows if it is the one: its path, from the root down, padded with itself; how far down it
-    // is; the cell of the root; its own cell.
-    ggml_tensor* input_ = nullptr;  // F32 [rows_ + 3, n]
+    int64_t rows_;  // nodes of the longest path
+    std::shared_ptr<PrefixCache> cache_;
+    // By kind. Of each node, what follows if it is the one: its path, from the root down, padded with itself; how far
+    // down it is; the cell of the root; its own cell. F32 [rows_ + 3, n]. Of a prompt the cell of its first token.
+    std::array<ggml_tensor*, 3> input_{};
     std::vector<float> numbers_;
-    int start_ = 0, count_ = 0;  // position of the first cell; cells of committed tokens
 };
 
 }  // namespace medusa::in_graph

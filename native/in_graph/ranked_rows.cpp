@@ -12,6 +12,10 @@ int64_t count_of(int64_t vocabulary) {
 
 }  // namespace
 
+int64_t RankedRows::numbers(int64_t vocabulary) {
+    return 2 * count_of(vocabulary) + 1;
+}
+
 ggml_tensor* RankedRows::build(ggml_context* c, ggml_tensor* logits) {
     const int64_t n = logits->ne[1], count = count_of(logits->ne[0]);
     const auto flat = [&](ggml_tensor* numbers) { return ggml_reshape_1d(c, numbers, ggml_nelements(numbers)); };

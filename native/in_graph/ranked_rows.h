@@ -12,6 +12,8 @@ namespace medusa::in_graph {
 
 class RankedRows {
   public:
+    // That a row brings.
+    static int64_t numbers(int64_t vocabulary);
     // F32 numbers of logits [vocabulary, n]: the logits, the tokens, whether the row is all numbers.
     static ggml_tensor* build(ggml_context* c, ggml_tensor* logits);
     // Those numbers, of n rows.

@@ -4,7 +4,7 @@
 
 namespace medusa::in_graph {
 
-SecondGraph::SecondGraph(const Heads& heads) : backend_(start_backend(heads)) {
+SecondGraph::SecondGraph(const Heads& heads) : heads_(heads), backend_(start_backend(heads)) {
     context_.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     states_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, heads.model().embedding_size(), Tree::max_size);
     buffer_.reset(
@@ -17,24 +17,45 @@ ggml_tensor* SecondGraph::keep(ggml_context* c, ggml_tensor* states) {
     return ggml_cpy(c, states, ggml_view_2d(c, states_, states->ne[0], states->ne[1], states_->nb[1], 0));
 }
 
-void SecondGraph::build(Drafts& drafts) {
-    graph_ = std::make_unique<HeadsGraph>(backend_.get(), drafts.most_tensors() + 16);
-    ggml_context* c = graph_->context();
-    input_ = graph_->new_input(1, 2);
-    GreedyAcceptance accepted{};
-    const auto part = [&](size_t at) { return ggml_view_1d(c, input_, 1, at * sizeof(float)); };
-    accepted.node = part(0);
-    accepted.index = as_index(c, accepted.node, Tree::max_size);
-    accepted.next = part(1);
-    graph_->finish(drafts.build(c, states_, accepted));
+SecondGraph::Graph SecondGraph::begin(size_t most_tensors) {
+    Graph out{std::make_unique<HeadsGraph>(backend_.get(), most_tensors + 16), nullptr, {}};
+    ggml_context* c = out.graph->context();
+    out.input = out.graph->new_input(1, 2);
+    const auto part = [&](size_t at) { return ggml_view_1d(c, out.input, 1, at * sizeof(float)); };
+    out.accepted.node = part(0);
+    out.accepted.index = as_index(c, out.accepted.node, Tree::max_size);
+    out.accepted.next = part(1);
+    return out;
+}
+
+std::span<const float> SecondGraph::compute(Graph& graph, int node, Token next) {
+    const float values[] = {static_cast<float>(node), static_cast<float>(next)};
+    HeadsGraph::set(graph.input, values);
+    return graph.graph->compute();
 }
 
 std::span<const float> SecondGraph::draft(Drafts& drafts, int node, Token next) {
-    if (!graph_) build(drafts);
-    const float values[] = {static_cast<float>(node), static_cast<float>(next)};
-    HeadsGraph::set(input_, values);
-    drafts.set_inputs();
-    return graph_->compute();
+    if (!drafts_.graph) {
+        drafts_ = begin(drafts.most_tensors());
+        drafts_.graph->finish(drafts.build(drafts_.graph->context(), states_, drafts_.accepted));
+    }
+    if (drafts.prefix()) drafts.prefix()->set_inputs(GraphKind::drafts);
+    return compute(drafts_, node, next);
+}
+
+void SecondGraph::follow(Prefix& prefix, int node) {
+    if (!follows_.graph) {
+        follows_ = begin(prefix_graph_tensors);
+        follows_.graph->finish(prefix.follow(follows_.graph->context(), states_, follows_.accepted));
+    }
+    prefix.set_inputs(GraphKind::follows);
+    compute(follows_, node, 0);
+}
+
+DrawnLevels& SecondGraph::drawn(Drafts& drafts, int node) {
+    if (!drawn_) drawn_ = std::make_unique<DrawnLevels>(heads_, backend_.get(), states_);
+    drawn_->begin(drafts, node);
+    return *drawn_;
 }
 
 }  // namespace medusa::in_graph

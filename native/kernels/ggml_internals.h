@@ -11,6 +11,10 @@
 #include "ggml.h"
 #include "llama.h"
 
+// Of a context that predicts further tokens by layers of its own (MTP): which of them. Any other context only compares
+// the number: a graph that was made under another one is not used again.
+LLAMA_API void llama_set_nextn_layer_offset(llama_context* context, int32_t offset);
+
 #if defined(__linux__) || defined(__APPLE__)
 #define MEDUSA_HAS_TENSOR_MAP 1
 // Name and tensor of every loaded weight. Exported as a C++ symbol on Linux and macOS only.

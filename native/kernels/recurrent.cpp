@@ -1,5 +1,6 @@
 #include "kernels/recurrent.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/delta_net.h"
@@ -38,6 +39,13 @@ bool takes_rows(const ggml_tensor* op) {
     const ggml_tensor *from = op->src[0], *rows = op->src[1];
     return numbers_side_by_side(from) && numbers_side_by_side(op) && rows->type == GGML_TYPE_I32 &&
            from->ne[0] >= long_row && from->ne[2] == 1 && from->ne[3] == 1 && rows->ne[1] == 1 && rows->ne[2] == 1;
+}
+
+// Snapshots of the state, one long row each: ggml leaves them to one thread, too.
+bool takes_copy(const ggml_tensor* op) {
+    const ggml_tensor* from = op->src[0];
+    return numbers_side_by_side(from) && numbers_side_by_side(op) && ggml_are_same_shape(from, op) &&
+           from->ne[0] >= long_row;
 }
 
 DeltaNet net_of(const ggml_tensor* op) {
@@ -96,13 +104,41 @@ class LongRows final : public ggml::cpu::tensor_traits {
     }
 };
 
+class LongCopy final : public ggml::cpu::tensor_traits {
+  public:
+    bool work_size(int, const ggml_tensor*, size_t& size) override {
+        size = 0;
+        return true;
+    }
+    bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
+        const ggml_tensor* from = op->src[0];
+        const Range share = share_of(op->ne[0], *params);
+        const auto row = [](const ggml_tensor* tensor, int64_t i1, int64_t i2, int64_t i3) {
+            return reinterpret_cast<float*>(static_cast<char*>(tensor->data) + static_cast<size_t>(i1) * tensor->nb[1] +
+                                            static_cast<size_t>(i2) * tensor->nb[2] +
+                                            static_cast<size_t>(i3) * tensor->nb[3]);
+        };
+        for (int64_t i3 = 0; i3 < op->ne[3]; ++i3) {
+            for (int64_t i2 = 0; i2 < op->ne[2]; ++i2) {
+                for (int64_t i1 = 0; i1 < op->ne[1]; ++i1) {
+                    const float* at = row(from, i1, i2, i3);
+                    std::copy(at + share.begin, at + share.end, row(op, i1, i2, i3) + share.begin);
+                }
+            }
+        }
+        return true;
+    }
+};
+
 }  // namespace
 
 ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op) {
     static DeltaNetOperator delta_net(kernels);
     static LongRows long_rows;
+    static LongCopy long_copy;
     if (op->op == GGML_OP_GATED_DELTA_NET && takes_delta_net(kernels, op)) return &delta_net;
     if (op->op == GGML_OP_GET_ROWS && takes_rows(op)) return &long_rows;
+    if (op->op == GGML_OP_CPY && takes_copy(op)) return &long_copy;
     return nullptr;
 }
 

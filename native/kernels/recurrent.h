@@ -1,4 +1,5 @@
-// Operators of recurrent layers on our kernels, wherever their operands lie: the gated delta net, and reading a state.
+// Operators of recurrent layers on our kernels, wherever their operands lie: the gated delta net, and reading and
+// keeping states.
 #pragma once
 
 #include "ggml.h"

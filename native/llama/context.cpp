@@ -7,6 +7,7 @@
 #include "kernels/buffer_type.h"
 #include "kernels/flash_attention.h"
 #include "kernels/format.h"
+#include "kernels/ggml_internals.h"
 #include "llama.h"
 #include "llama/backend.h"
 
@@ -208,6 +209,7 @@ void LlamaContext::set_hidden(bool on) {
 int LlamaContext::try_decode(std::span<const BatchRow> rows) {
     const int threads = threads_.begin(static_cast<int>(rows.size()));
     llama_set_n_threads(context_, threads, threads);
+    if (tail_ && tail_->tail().attached()) llama_set_nextn_layer_offset(context_, tail_->tail().kind());
     const int attention_left = kernels::attention_use().left;
     const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
     // llama.cpp's own attention may share out a row's cells among the threads.

@@ -121,8 +121,8 @@ void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logit
         return;
     }
     // Of one row, which the end of a prompt has, there must be room as well.
-    const int64_t rows = way_ == StepWay::greedy ? 1 : logits->ne[1];
-    if (ggml_nelements(found) > rows * logits->ne[0]) {
+    const int64_t beyond = tail_->brings() ? (logits->ne[1] - 1) * tail_->numbers_of_row(logits->ne[0]) : 0;
+    if (ggml_nelements(found) - beyond > logits->ne[0]) {
         lacks_ = "the vocabulary is smaller than what is found";
         return;
     }
@@ -133,7 +133,7 @@ void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logit
         lacks_ = std::string(ggml_backend_dev_name(device_)) + " lacks " + ggml_op_desc(node);
         return;
     }
-    found_ = found;
+    if (tail_->brings()) found_ = found;
 }
 
 }  // namespace medusa

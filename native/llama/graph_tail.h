@@ -26,17 +26,28 @@ class GraphTail {
     virtual void take_way(StepWay way) = 0;
     // Before a decode whose outputs are the nodes of `tree`, its root at `position`. Token -1: never accepted.
     virtual void begin(const Tree& tree, std::span<const Token> tokens, int position) = 0;
-    // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns the numbers that are to come to
-    // the host: F32, contiguous, no more than a vocabulary has tokens, or, of ranked steps, n of them. They take what
-    // else is to be computed with them: whatever `graph` has been expanded by. nullptr: it needs states, and there are
-    // none.
+    // Whether it is to see the states of the prompt: then such decodes, too, whose outputs are `count` of its tokens.
+    virtual bool reads_prompt() const { return false; }
+    virtual void begin_prompt(int count, int position) {}
+    // Of the next decode's graph. One of another kind is not used again for it, whatever its shape.
+    virtual int kind() const = 0;
+    // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns F32 numbers, contiguous, no more
+    // than a vocabulary has tokens for one output. They take what else is to be computed with them: whatever `graph`
+    // has been expanded by. nullptr: it needs states, and there are none.
     virtual ggml_tensor* build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits, ggml_tensor* states) = 0;
+    // Whether those numbers are to come to the host, and how many of them each further output brings.
+    virtual bool brings() const { return true; }
+    virtual int64_t numbers_of_row(int64_t vocabulary) const = 0;
     // Before a graph is computed that build() was part of, maybe an earlier one over as many outputs.
     virtual void set_inputs() = 0;
     // Those numbers. None: nothing was accepted, which needs the rows of logits.
     virtual std::optional<GreedyStep> end(std::span<const float> found) = 0;
-    // As Target::ranked(), of the newest decode.
+    virtual void end_prompt() {}
+    // A node of the newest decode that the host has accepted.
+    virtual void accepted(int node) {}
+    // As Target has them, of the newest decode.
     virtual std::span<const RankedToken> ranked(int row) = 0;
+    virtual Likeliest likeliest(int row) = 0;
     // That build() makes, views and leaves included.
     virtual size_t most_tensors() const = 0;
 

@@ -65,6 +65,11 @@ std::span<const RankedToken> LlamaTarget::ranked(int row) {
     return tail_->ranked(row);
 }
 
+Likeliest LlamaTarget::likeliest(int row) {
+    if (way_ == StepWay::host) return {};
+    return tail_->likeliest(row);
+}
+
 int LlamaTarget::truncate(int count) {
     if (!memory_->truncate(count)) forget();
     return memory_->position();
@@ -121,32 +126,46 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
     return DecodeStatus::ok;
 }
 
-DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) {
-    context_->begin_answer();
-    // All but the last token without outputs: hidden states would make each of them pay for the output matrix.
-    auto rest = tokens.first(tokens.size() - 1);
-    DecodeStatus status = DecodeStatus::ok;
+// For a tail that keeps what it needs of the states.
+DecodeStatus LlamaTarget::append_for_tail(std::span<const Token> tokens, const StopPoll& stop) {
+    while (!tokens.empty()) {
+        if (stop && stop()) return DecodeStatus::cancelled;
+        const auto chunk = tokens.first(std::min(tokens.size(), static_cast<size_t>(most_outputs_)));
+        tail_->begin_prompt(static_cast<int>(chunk.size()), position());
+        if (const DecodeStatus status = append(chunk, true, stop); status != DecodeStatus::ok) return status;
+        tail_->end_prompt();
+        tokens = tokens.subspan(chunk.size());
+    }
+    return DecodeStatus::ok;
+}
+
+DecodeStatus LlamaTarget::append_rest(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state) {
     if (on_state) {
         if (hidden_) context_->set_hidden(true);
-        status = append_with_states(rest, stop, on_state);
-        rest = {};
+        return append_with_states(rest, stop, on_state);
     }
+    // Without outputs: hidden states would make each token pay for the output matrix.
     if (hidden_ && !rest.empty()) context_->set_hidden(false);
-    while (!rest.empty() && status == DecodeStatus::ok) {
-        if (stop && stop()) {
-            status = DecodeStatus::cancelled;
-            break;
-        }
+    if (way_ != StepWay::host && tail_->reads_prompt()) return append_for_tail(rest, stop);
+    while (!rest.empty()) {
+        if (stop && stop()) return DecodeStatus::cancelled;
         const auto chunk = rest.first(std::min<size_t>(rest.size(), context_->batch_size()));
-        status = append(chunk, false, stop);
+        if (const DecodeStatus status = append(chunk, false, stop); status != DecodeStatus::ok) return status;
         rest = rest.subspan(chunk.size());
     }
+    return DecodeStatus::ok;
+}
+
+DecodeStatus LlamaTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state) {
+    context_->begin_answer();
+    DecodeStatus status = append_rest(tokens.first(tokens.size() - 1), stop, on_state);
     if (hidden_) context_->set_hidden(way_ == StepWay::host);
     if (status == DecodeStatus::ok) {
         if (way_ != StepWay::host) tail_->begin(Tree(), tokens.last(1), position());
         status = append(tokens.last(1), true, stop);
     }
     finish_decode(status);
+    if (status == DecodeStatus::ok && way_ != StepWay::host) tail_->accepted(0);
     if (status == DecodeStatus::ok && on_state) on_state(position() - 1, hidden(0));
     return status;
 }
@@ -193,6 +212,7 @@ void LlamaTarget::finish_decode(DecodeStatus status) {
 }
 
 void LlamaTarget::commit(const Tree& tree, const std::vector<int>& path) {
+    if (way_ != StepWay::host) tail_->accepted(path.back());
     memory_->commit(padded_ ? *padded_ : tree, path);
 }
 

@@ -34,6 +34,7 @@ class LlamaTarget final : public Target {
     bool pads() const override { return pads_ && way_ != StepWay::host; }
     std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
     std::span<const RankedToken> ranked(int row) override;
+    Likeliest likeliest(int row) override;
     int reused_graphs() const { return context_->reused_graphs(); }
     // What the tail of the params needs and is not there; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
@@ -54,6 +55,9 @@ class LlamaTarget final : public Target {
     // `tree` as it is decoded.
     const Tree& decoded(const Tree& tree);
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
+    DecodeStatus append_for_tail(std::span<const Token> tokens, const StopPoll& stop);
+    // Of a prompt, all but the last token.
+    DecodeStatus append_rest(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
     void finish_decode(DecodeStatus status);
 

@@ -34,7 +34,7 @@ std::mutex behaviour_mutex;
 DeviceBehaviour behaviour;
 std::atomic<int64_t> allocations_left{0}, graphs_left{0}, used_bytes{0};
 std::atomic<bool> is_lost{false};
-std::atomic<size_t> graphs{0}, to_device_bytes{0}, to_device{0}, to_host_bytes{0}, to_host{0};
+std::atomic<size_t> graphs{0}, to_device_bytes{0}, to_device{0}, to_host_bytes{0}, to_host{0}, waits{0}, logits{0};
 
 std::mutex operators_mutex;
 std::set<std::string> operators;  // that graphs had
@@ -133,6 +133,7 @@ class Stream {
 struct Backend {
     ggml_backend_t cpu = ggml_backend_cpu_init();
     Stream stream;
+    bool is_waited_for = true;  // all that the stream was given
 
     ~Backend() {
         stream.wait();
@@ -156,6 +157,9 @@ class Launch {
             ggml_tensor* node = copy(ggml_graph_node(source, i));
             count_operator(node);
             for (auto& from : node->src) from = copy(from);
+            if (std::string_view(node->name) == "result_output" && (node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
+                logits += static_cast<size_t>(node->ne[1]);
+            }
             ggml_graph_add_node(graph_, node);
             // What a layer puts out, [h, tokens]; the last one's only of the tokens that are asked for.
             if (std::string_view(node->name).starts_with("l_out")) tokens_ = std::max(tokens_, node->ne[1]);
@@ -269,9 +273,12 @@ void free_backend(ggml_backend_t backend) {
 void get_tensor_async(ggml_backend_t backend, const ggml_tensor* t, void* data, size_t offset, size_t size) {
     const char* from = real(t) + offset;
     count_to_host(size);
+    of(backend).is_waited_for = false;
     of(backend).stream.push([=] { std::memcpy(data, from, size); });
 }
 void synchronize(ggml_backend_t backend) {
+    if (!of(backend).is_waited_for) ++waits;
+    of(backend).is_waited_for = true;
     of(backend).stream.wait();
 }
 ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
@@ -281,6 +288,7 @@ ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
     if (is_lost) throw std::runtime_error("the pretended device is lost");
     if (failed) return GGML_STATUS_FAILED;
     const auto launch = std::make_shared<const Launch>(graph);
+    of(backend).is_waited_for = false;
     of(backend).stream.push([launch, cpu = of(backend).cpu, now = current()] {
         const auto begun = std::chrono::steady_clock::now();
         if (now.delay_us > 0 && (now.delays_heads || launch->tokens() > 0)) {
@@ -388,8 +396,8 @@ void set_behaviour(const DeviceBehaviour& wanted) {
 }
 
 DeviceCounters take_counters() {
-    return {graphs.exchange(0), to_device_bytes.exchange(0), to_device.exchange(0), to_host_bytes.exchange(0),
-            to_host.exchange(0)};
+    return {graphs.exchange(0),  to_device_bytes.exchange(0), to_device.exchange(0), to_host_bytes.exchange(0),
+            to_host.exchange(0), waits.exchange(0),           logits.exchange(0)};
 }
 
 std::vector<std::string> take_operators() {

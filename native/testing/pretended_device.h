@@ -26,6 +26,8 @@ struct DeviceBehaviour {
 
 struct DeviceCounters {
     size_t graphs = 0, to_device_bytes = 0, to_device = 0, to_host_bytes = 0, to_host = 0;
+    size_t waits = 0;   // of the host, for work that it had given to a stream
+    size_t logits = 0;  // rows of them that the model's graphs computed
 };
 
 // Adds the device to the process. To be called before the first model is loaded; again, it does nothing.

@@ -36,7 +36,7 @@ EVERYWHERE = {
         "FLASH_ATTN_EXT", "PERMUTE", "SWIGLU", "SOFT_MAX",
     )),
     *(f"MUL_MAT {type_}" for type_ in ("f32", "f16")),
-    "ARANGE", "CPY f32 f16", "CPY f32 f32", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32",
+    "ARANGE", "CPY f16 f32", "CPY f32 f16", "CPY f32 f32", "CPY f32 i32", "CPY i32 f32", "GET_ROWS i32",
     *(f"{name} {type_}" for name in ("PERMUTE", "RESHAPE", "VIEW") for type_ in ("i32", "f16")),
 }  # fmt: skip
 
@@ -154,11 +154,17 @@ def test_where_it_cannot_be_the_host_does_it(base: str, heads: str, changed: dic
 
 
 @NEEDS_DEVICE
-def test_heads_that_read_the_prompt_draft_on_the_host(base: str, tmp_path: Path) -> None:
-    heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads("hydra++")))
-    order: dict[str, Any] = {"model": base, "heads": heads, "tree": UNEVEN, "prompt": "abc"}
+@pytest.mark.parametrize(
+    ("drafter", "reason"),
+    [
+        ("draft_model", "a draft model drafts, and it is a model of its own"),
+        ("lookahead", "lookahead decoding learns from the rows of all its branches"),
+    ],
+)
+def test_drafters_that_the_graph_does_not_have(base: str, drafter: str, reason: str) -> None:
+    order: dict[str, Any] = {"model": base, "drafter": drafter, "prompt": "abc"}
     device = run(**order)
-    assert device["host_reason"] == "the heads read the states of the whole prompt"
+    assert device["host_reason"] == reason
     assert device["tokens"] == run(**order, device=False)["tokens"]
 
 

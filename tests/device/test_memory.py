@@ -55,12 +55,14 @@ def test_the_most_that_fits_is_chosen_and_said_in_one_line(base: str) -> None:
     assert 0 < layers[2] < MOST
 
 
-@pytest.mark.parametrize("allocation", [1, 2, 3, 4])
+@pytest.mark.parametrize("allocation", range(1, 7))
 def test_where_the_estimate_was_too_much_fewer_layers_load(base: str, heads: str, allocation: int) -> None:
-    """Weights, heads, cache, what is computed in: whichever of these is too much."""
+    """Weights, heads, what drafts within the model's graph keep (twice), cache, what is computed in: whichever of these
+    is too much. Without room for such drafts the host drafts, and all layers stay.
+    """
     code, out, err = generate({"failing_allocation": allocation}, base, "--heads", heads)
     assert (code, out) == (0, generate({}, base, "-ngl", "0")[1])
-    assert chosen(err) < MOST
+    assert (chosen(err) < MOST) == (allocation not in (3, 4))
 
 
 @pytest.mark.parametrize("memory", [1 << 16, 600_000, 1_200_000])

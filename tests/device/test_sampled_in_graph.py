@@ -99,7 +99,6 @@ def test_real_heads_sample_the_host_s_text(demo_model_path: Path, tree: Any) -> 
     [
         ({"top_k": 0}, "more than the 40 likeliest tokens count"),
         ({"top_k": 41}, "more than the 40 likeliest tokens count"),
-        ({"accept": "rejection"}, "drafts are drawn"),
         ({"accept": "nucleus"}, "more than the 40 likeliest tokens count"),
     ],
 )

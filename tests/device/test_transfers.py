@@ -42,12 +42,11 @@ def test_the_formula_is_what_the_device_counts(
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
     told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows, prefix))
     assert found == pytest.approx(told.total, rel=0.05)
-    if not prefix:
-        greedy = transfers.of_step_in_graph(tree.choices, kind)
-        assert counted(order) == greedy
-        sampled = transfers.of_sampled_step_in_graph(tree.size, BASE_VOCAB, greedy)
-        assert counted({**order, "temperature": 1.0}) == pytest.approx(sampled, rel=0.2)
-        assert sampled <= 16384 * max(tree.size, 16) / 16
+    greedy = transfers.of_step_in_graph(tree.choices, kind)
+    assert counted(order) == greedy
+    sampled = transfers.of_sampled_step_in_graph(tree.size, BASE_VOCAB, greedy)
+    assert counted({**order, "temperature": 1.0}) == pytest.approx(sampled, rel=0.2)
+    assert sampled <= 16384 * max(tree.size, 16) / 16
 
 
 @NEEDS_DEVICE

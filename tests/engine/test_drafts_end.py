@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from random_bases import random_base
+from random_heads import random_streams
+from stream_numpy import Base
 from test_streams import TEXT, Case
 
 from medusa_cli import native
 from medusa_cli.decoding import figures
 from medusa_cli.native import testing
-from random_bases import random_base
-from random_heads import random_streams
-from stream_numpy import Base
 
 PROMPT = [3, 1, 2, 5]
 SMALL = native.Tree([[0], [1], [0, 0], [0, 0, 0]])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,15 +30,22 @@ def run(**order: Any) -> dict[str, Any]:
     temperature: 0 by default. top_k, accept: of the sampler, the rule by name. prompt: text. devices:
     names, None for llama.cpp's choice. isa: kernels other than llama.cpp's, for what runs on the CPU. In place of an
     answer, weigh_cpu: plain decoding on the CPU against the device, as `medusa tune` does; conversation: several
-    answers of different kinds.
+    answers of different kinds. script: which steps draft, over and over. splits: those of each graph that libllama
+    makes are counted, "splits" of the result. drafter: "lookahead", "draft_model" (the model itself).
     """
     command = [sys.executable, __file__, json.dumps(order)]
     environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off"), "GGML_BACKEND_PATH": ""}
+    if order.get("splits"):
+        environment |= {"GGML_SCHED_DEBUG": "1", "MEDUSA_DEBUG": "1"}
     done = subprocess.run(
         command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if order.get("splits"):
+        numbers = [int(number) for number in re.findall(r"^## SPLIT #(\d+)", done.stderr, re.MULTILINE)]
+        starts = [at for at, number in enumerate(numbers) if number == 0]
+        result["splits"] = [end - start for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True)]
     return result
 
 
@@ -64,13 +72,14 @@ def weigh_cpu(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def conversation(session: native.Session, prompt: list[int]) -> dict[str, Any]:
-    """{"answers": (tokens, stop reason) of each, "reasons": why steps were on the host}: the last one fills the
-    context.
+    """{"answers": (tokens, stop reason) of each, "shapes": how many nodes its steps had and accepted, "reasons": why
+    they were on the host}: the last one fills the context.
     """
     from medusa_cli import native
 
     sampled, penalized = native.Sampling(temperature=1.0, seed=3), native.Sampling(repeat_penalty=1.3)
     answers: list[Any] = []
+    shapes: list[Any] = []
     reasons = []
     for number, sampling in enumerate([None, sampled, None, penalized, None, None]):
         steps = 0
@@ -85,8 +94,22 @@ def conversation(session: native.Session, prompt: list[int]) -> dict[str, Any]:
         reasons.append(session.host_reason(sampling=sampling))
         answer = session.generate(prompt, max_tokens=limit, sampling=sampling, ignore_eos=True, on_step=on_step)
         answers.append((list(answer.tokens), answer.stop_reason))
+        shapes.append([(len(tree), len(path)) for tree, path in zip(answer.parents, answer.paths, strict=True)])
         prompt = [*prompt, *answer.tokens[:20]]
-    return {"answers": answers, "reasons": reasons}
+    return {"answers": answers, "shapes": shapes, "reasons": reasons}
+
+
+def drafter(order: dict[str, Any], model: native.Model) -> dict[str, Any]:
+    """Arguments of a session that drafts otherwise."""
+    from medusa_cli import native
+
+    if order.get("drafter") == "lookahead":
+        return {"lookahead": native.Lookahead(4, 3, 4)}
+    if order.get("tree") == "dynamic":
+        return {"dynamic": native.DynamicTree(**order.get("start", {}))}
+    if order.get("drafter") == "draft_model":
+        return {"draft_model": model, "draft_max": 3, "dynamic": native.DynamicTree()}
+    return {}
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +130,9 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
             model,
             heads,
             tree=native.Tree(tree) if isinstance(tree, list) else None,
-            dynamic=native.DynamicTree(**order.get("start", {})) if tree == "dynamic" else None,
             lookup=order.get("lookup", False),
+            recycling=order.get("recycling", False),
+            **drafter(order, model),
             n_ctx=order.get("n_ctx", 512),
             n_threads=1,
         )
@@ -119,6 +143,8 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
     if "later" in order:
         testing.set_device(**order["later"])
     testing.take_device_counters()
+    if "script" in order:
+        testing.script(session, order["script"])
     if order.get("conversation"):
         return conversation(session, model.tokenize(order["prompt"], add_special=False))
     failure = None
@@ -131,6 +157,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
             sampling=sampling,
             accept=accept,
             ignore_eos=True,
+            watchdog="script" in order,
         )
     except native.NativeError as error:
         failure = str(error)
@@ -143,6 +170,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "backend": model.backend,
         "device": model.device,
         "tokens": list(last.tokens),
+        "prompt_tokens": last.prompt_tokens,
         "stats": last.stats,
         "nodes": [len(parents) for parents in last.parents],
         "counters": testing.take_device_counters(),

@@ -17,6 +17,7 @@ from medusa_cli.training import train
 from medusa_cli.training.backbone import recipe
 from medusa_cli.training.backbone.fit import JointFit
 from medusa_cli.training.backbone.held_out import HeldOut, HeldOutTexts
+from medusa_cli.training.heads.layers import Heads
 from medusa_cli.training.options import TrainOptions
 
 
@@ -37,7 +38,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[dict[
     seen: list[dict[str, torch.Tensor]] = []
     real = HeldOutTexts.measure
 
-    def measure(self: HeldOutTexts, step: int, through: Any, heads: torch.nn.Module) -> HeldOut:
+    def measure(self: HeldOutTexts, step: int, through: Any, heads: Heads) -> HeldOut:
         seen.append({name: value.clone() for name, value in heads.state_dict().items()})
         return replace(real(self, step, through, heads), tokens_per_step=values[len(seen) - 1])
 
@@ -85,7 +86,8 @@ def test_a_run_ends_with_its_best_weights(
 
 def test_continued_with_what_was_measured(given: TrainOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C behind the best evaluation: it is neither measured again nor forgotten."""
-    runs, stops = ended(monkeypatch), []
+    runs = ended(monkeypatch)
+    stops: list[int] = []
     seen = scripted(monkeypatch, [1, 5, 2, 3, 4])
     update = JointFit._update
 

@@ -31,8 +31,8 @@ from ..heads.fit import CurvePoint
 from ..heads.ranking import tokens_per_step
 from ..heads.rows import steps_per_epoch
 from ..heads.schedule import Schedule
-from ..memory import recall, remember
 from ..heads.torch_setup import matmul_dtype
+from ..memory import recall, remember
 from ..report.curve import Point
 from ..report.messages import EVALUATION_NODES, GIB, TrainResult, say
 from ..streams.fit import BaseRows, SomeTexts, StreamsData, StreamsFit, StreamsPlan
