@@ -24,6 +24,7 @@ struct DeltaNet {
     float* out;           // [token][head][size]
     // [slot][head][size][size]: slot 0 gets the state after the last token, slot s that of s tokens earlier.
     float* after;
+    int64_t after_slot;  // numbers from one slot to the next
     bool decay_by_key;
     int64_t size, tokens, heads, query_heads, key_heads, slots;
 

@@ -31,10 +31,10 @@ template <typename Lanes>
 void advance(const DeltaNet& net, const Decays<Lanes>& decays, int64_t head, int64_t value, int64_t first,
              int64_t last) {
     constexpr int rows = delta_net_rows;
-    const int64_t size = net.size, matrix = (head * size + value) * size, slot_size = net.heads * size * size;
+    const int64_t size = net.size, matrix = (head * size + value) * size;
     const auto slot_after = [&](int64_t token) {
         const int64_t slot = net.tokens - 1 - token;
-        return net.after + (slot < net.slots ? slot : 0) * slot_size + matrix;
+        return net.after + (slot < net.slots ? slot : 0) * net.after_slot + matrix;
     };
     const float scale = 1.0f / std::sqrt(static_cast<float>(size));
     for (int64_t t = first; t < last; ++t) {

@@ -1,6 +1,7 @@
 #include "kernels/recurrent.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "kernels/delta_net.h"
@@ -41,11 +42,52 @@ bool takes_rows(const ggml_tensor* op) {
            from->ne[0] >= long_row && from->ne[2] == 1 && from->ne[3] == 1 && rows->ne[1] == 1 && rows->ne[2] == 1;
 }
 
-// Snapshots of the state, one long row each: ggml leaves them to one thread, too.
+// Snapshots of the state, long rows, which ggml leaves to one thread, too; or one state as a whole.
 bool takes_copy(const ggml_tensor* op) {
     const ggml_tensor* from = op->src[0];
-    return numbers_side_by_side(from) && numbers_side_by_side(op) && ggml_are_same_shape(from, op) &&
-           from->ne[0] >= long_row;
+    if (!numbers_side_by_side(from) || !numbers_side_by_side(op)) return false;
+    if (ggml_is_contiguous(from) && ggml_is_contiguous(op)) return ggml_nelements(op) >= long_row;
+    return ggml_are_same_shape(from, op) && op->ne[0] >= long_row;
+}
+
+// The copy of a net's states into the cache, which follows the net in the graph: the net writes them there at once, and
+// nothing is left to copy. `done`: it has, in this run of the graph. Kept with the net, behind its own parameters.
+struct Direct {
+    const ggml_tensor* copy = nullptr;
+    int64_t done = 0;
+};
+constexpr size_t own_parameters = 32;
+static_assert(own_parameters + sizeof(Direct) <= GGML_MAX_OP_PARAMS);
+
+Direct direct_of(const ggml_tensor* net) {
+    Direct out;
+    std::memcpy(&out, reinterpret_cast<const char*>(net->op_params) + own_parameters, sizeof(out));
+    return out;
+}
+
+// Operators are planned as constants, and this is no part of what they compute.
+void set_direct(const ggml_tensor* net, const Direct& direct) {
+    auto* parameters = const_cast<int32_t*>(net->op_params);
+    std::memcpy(reinterpret_cast<char*>(parameters) + own_parameters, &direct, sizeof(direct));
+}
+
+// Other threads read where the copy is meanwhile: that stays.
+void mark_done(const ggml_tensor* net) {
+    const int64_t done = direct_of(net).copy ? 1 : 0;
+    auto* parameters = const_cast<int32_t*>(net->op_params);
+    std::memcpy(reinterpret_cast<char*>(parameters) + own_parameters + offsetof(Direct, done), &done, sizeof(done));
+}
+
+// Whether a copy is that of all states of a net which is ours, out of the net's own memory.
+bool copies_states(const Kernels& kernels, const ggml_tensor* copy) {
+    const ggml_tensor *from = copy->src[0], *net = from->view_src;
+    if (!net || net->op != GGML_OP_GATED_DELTA_NET || !takes_delta_net(kernels, net)) return false;
+    const int64_t size = net->src[2]->ne[0], heads = net->src[2]->ne[1], tokens = net->src[2]->ne[2];
+    const int64_t state = size * size * heads, slots = std::min<int64_t>(net->op_params[0], tokens);
+    const bool whole = ggml_is_contiguous(copy) && slots == 1;
+    const bool row_by_row = copy->ne[0] == state && copy->ne[1] == 1 && copy->ne[2] == slots && copy->ne[3] == 1;
+    return from->view_offs == static_cast<size_t>(size * heads * tokens) * sizeof(float) && ggml_is_contiguous(from) &&
+           ggml_nelements(from) == state * slots && (whole || row_by_row) && copy->nb[2] % sizeof(float) == 0;
 }
 
 DeltaNet net_of(const ggml_tensor* op) {
@@ -60,6 +102,11 @@ DeltaNet net_of(const ggml_tensor* op) {
     net.size = v->ne[0], net.heads = v->ne[1], net.tokens = v->ne[2];
     net.query_heads = q->ne[1], net.key_heads = k->ne[1], net.slots = op->op_params[0];
     net.out = static_cast<float*>(op->data), net.after = net.out + net.size * net.heads * net.tokens;
+    net.after_slot = net.size * net.size * net.heads;
+    if (const ggml_tensor* copy = direct_of(op).copy) {
+        net.after = static_cast<float*>(copy->data);
+        if (std::min(net.slots, net.tokens) > 1) net.after_slot = static_cast<int64_t>(copy->nb[2] / sizeof(float));
+    }
     return net;
 }
 
@@ -67,12 +114,14 @@ class DeltaNetOperator final : public ggml::cpu::tensor_traits {
   public:
     explicit DeltaNetOperator(const Kernels& kernels) : kernels_(kernels) {}
 
-    bool work_size(int, const ggml_tensor*, size_t& size) override {
+    bool work_size(int, const ggml_tensor* op, size_t& size) override {
+        set_direct(op, {});
         size = 0;
         return true;
     }
     bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
         const DeltaNet net = net_of(op);
+        if (params->ith == 0) mark_done(op);
         const Range share = share_of(net.rows() / delta_net_rows, *params);
         kernels_.delta_net(net, share.begin * delta_net_rows, share.end * delta_net_rows);
         return true;
@@ -106,12 +155,23 @@ class LongRows final : public ggml::cpu::tensor_traits {
 
 class LongCopy final : public ggml::cpu::tensor_traits {
   public:
-    bool work_size(int, const ggml_tensor*, size_t& size) override {
+    explicit LongCopy(const Kernels& kernels) : kernels_(kernels) {}
+
+    // A net is planned before its copy.
+    bool work_size(int, const ggml_tensor* op, size_t& size) override {
+        if (copies_states(kernels_, op)) set_direct(op->src[0]->view_src, {op, 0});
         size = 0;
         return true;
     }
     bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
         const ggml_tensor* from = op->src[0];
+        if (copies_states(kernels_, op) && direct_of(from->view_src).done) return true;
+        if (ggml_is_contiguous(from) && ggml_is_contiguous(op)) {
+            const Range share = share_of(ggml_nelements(op), *params);
+            const auto* at = static_cast<const float*>(from->data);
+            std::copy(at + share.begin, at + share.end, static_cast<float*>(op->data) + share.begin);
+            return true;
+        }
         const Range share = share_of(op->ne[0], *params);
         const auto row = [](const ggml_tensor* tensor, int64_t i1, int64_t i2, int64_t i3) {
             return reinterpret_cast<float*>(static_cast<char*>(tensor->data) + static_cast<size_t>(i1) * tensor->nb[1] +
@@ -128,6 +188,9 @@ class LongCopy final : public ggml::cpu::tensor_traits {
         }
         return true;
     }
+
+  private:
+    const Kernels& kernels_;
 };
 
 }  // namespace
@@ -135,7 +198,7 @@ class LongCopy final : public ggml::cpu::tensor_traits {
 ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op) {
     static DeltaNetOperator delta_net(kernels);
     static LongRows long_rows;
-    static LongCopy long_copy;
+    static LongCopy long_copy(kernels);
     if (op->op == GGML_OP_GATED_DELTA_NET && takes_delta_net(kernels, op)) return &delta_net;
     if (op->op == GGML_OP_GET_ROWS && takes_rows(op)) return &long_rows;
     if (op->op == GGML_OP_CPY && takes_copy(op)) return &long_copy;

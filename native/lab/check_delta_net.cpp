@@ -61,6 +61,7 @@ class Operands {
         net.v_token = head * static_cast<size_t>(heads_);
         net.decay = decay_.data(), net.beta = beta_.data(), net.before = before_.data();
         net.out = results, net.after = results + outputs();
+        net.after_slot = heads_ * size_ * size_;
         net.decay_by_key = by_key_, net.size = size_, net.tokens = tokens_, net.heads = heads_;
         net.query_heads = net.key_heads = key_heads_, net.slots = slots_;
         return net;
