@@ -27,6 +27,7 @@ from medusa_cli.decoding.options import AcceptKind, parse_logit_bias
 from medusa_cli.decoding.settings import Settings
 
 REPORTED_KEYS = {
+    "drafts_ended",
     "tokens_per_step",
     "acceptance_per_depth",
     "tokens_per_second",
