@@ -12,8 +12,8 @@
 namespace medusa::kernels {
 namespace {
 
-// Shorter rows are not worth a second thread.
-constexpr int64_t long_row = 16384;
+// Shorter rows stay with ggml: no state is as short.
+constexpr int64_t long_row = 1024;
 
 struct Range {
     int64_t begin, end;
