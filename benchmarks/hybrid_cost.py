@@ -97,6 +97,10 @@ class Sessions:
         tree = native.Tree(CHAIN)
         self.drafting = native.Session(self.model, loaded, tree=tree, n_ctx=1024, n_threads=threads)
 
+    def text(self, session: native.Session) -> list[int]:
+        """Token ids. Every draft is taken back, so that a state restored wrongly shows."""
+        return list(session.generate(PROMPT, max_tokens=16, ignore_eos=True).tokens)
+
     def step_ms(self, session: native.Session, tokens: int) -> tuple[float, float, float]:
         """(a verification, a commit, tokens) of a step."""
         stats = session.generate(PROMPT, max_tokens=tokens, ignore_eos=True).stats
@@ -115,6 +119,8 @@ def main() -> None:
     for name, size in (("hybrid", HYBRID), ("dense", DENSE)):
         sessions = Sessions(arguments.folder, name, size, arguments.threads)
         one, four, commits, accepted = [], [], [], 0.0
+        if sessions.text(sessions.plain) != sessions.text(sessions.drafting):
+            raise SystemExit(f"{name}: with drafts it says something else")
         for _ in range(arguments.rounds):
             one.append(sessions.step_ms(sessions.plain, arguments.tokens)[0])
             verify, commit, accepted = sessions.step_ms(sessions.drafting, arguments.tokens)
