@@ -19,10 +19,10 @@ inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ah
 #endif
 }
 
-// Processors drop prefetches that come faster than memory answers (Zen 5 a tenth of them in the best of orders), and a
-// dropped line costs the whole way to memory when it is read. Few columns are done with a cell sooner than its bytes
-// arrive, and after each wait comes a burst. So the address of the next cell of `bytes` takes a chain of
-// multiplications: three processor cycles for every 32 bytes, which delay nothing else.
+// Processors drop prefetches that come faster than memory answers (Zen 5 does), and a dropped line costs the whole way
+// to memory when it is read. Few columns are done with a cell sooner than its bytes arrive, and after each wait comes a
+// burst. So the address of the next cell of `bytes` takes a chain of multiplications: three processor cycles for every
+// 32 bytes, which delay nothing else.
 template <size_t bytes>
 class Pace {
   public:
