@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/format.h"
 
@@ -26,9 +25,7 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
     __m512 acc[n];
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
     Scale head{};
-    using CellPace = Pace<sizes.code_bytes() + own_bytes<scales>>;
-    constexpr bool waits = words * n < CellPace::cycles;  // products take a cycle each
-    [[maybe_unused]] std::conditional_t<waits, CellPace, int> pace{};
+    Pace<sizes.code_bytes() + own_bytes<scales>, words * n> pace;  // a product a cycle
     for (int64_t cell = 0; cell < cells; ++cell) {
         if constexpr (head_bytes<scales> != 0) {
             if (cell % cells_per_super == 0) {
@@ -71,14 +68,9 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
                 acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums.all), acc[c]);
             }
         }
-        if constexpr (waits) {
-            const auto one = static_cast<size_t>(pace.one());
-            code += one * sizes.code_bytes();
-            scale += one * own_bytes<scales>;
-        } else {
-            code += sizes.code_bytes();
-            scale += own_bytes<scales>;
-        }
+        const size_t one = pace.one();
+        code += one * sizes.code_bytes();
+        scale += one * own_bytes<scales>;
     }
     for (int c = 0; c < n; ++c) _mm512_storeu_ps(result + c * result_stride, acc[c]);
 }

@@ -22,26 +22,28 @@ inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ah
 // Processors drop prefetches that come faster than memory answers (Zen 5 does), and a dropped line costs the whole way
 // to memory when it is read. Few columns are done with a cell sooner than its bytes arrive, and after each wait comes a
 // burst. So the address of the next cell of `bytes` takes a chain of multiplications: three processor cycles for every
-// 32 bytes, which delay nothing else.
-template <size_t bytes>
+// 32 bytes, which delay nothing else; none where the cell keeps the processor `busy` for more cycles than that.
+template <size_t bytes, int busy>
 class Pace {
   public:
-    static constexpr int cycles = static_cast<int>(bytes / 32 * 3);
-
     // Always 1, once per cell.
-    int64_t one() {
+    size_t one() {
+        if constexpr (!waits) return 1;
 #if defined(__GNUC__)
 #pragma GCC unroll 32
 #endif
-        for (size_t i = 0; i < bytes / 32; ++i) one_ *= one_;
+        for (size_t i = 0; i < links; ++i) one_ *= one_;
         return one_;
     }
 
   private:
-    static int64_t unknown_to_compilers() {
-        volatile int64_t one = 1;
+    static constexpr size_t links = bytes / 32;
+    static constexpr bool waits = busy < static_cast<int>(links * 3);
+
+    static size_t unknown_to_compilers() {
+        volatile size_t one = 1;
         return one;
     }
 
-    int64_t one_ = unknown_to_compilers();
+    size_t one_ = waits ? unknown_to_compilers() : 1;
 };
