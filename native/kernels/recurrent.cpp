@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t long_row = 1024;
 
 // Numbers in a state that is written past the caches: smaller ones of all layers may stay there until the next step.
-constexpr int64_t streamed_state = 1 << 17;
+constexpr int64_t streamed_state = 1 << 16;
 
 struct Range {
     int64_t begin, end;
