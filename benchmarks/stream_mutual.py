@@ -69,7 +69,6 @@ from medusa_cli.training.streams.recipe import SHARED_RECIPES
 EXIT_RANK, EXIT_STEPS, EXIT_TEXTS, EXIT_BATCH, EXIT_RATE = 8, 120, 200, 6, 2e-3
 """How the early exit learns: EXIT_BATCH of the first EXIT_TEXTS texts a step."""
 LOSS_ROWS = 256
-PRUNED_SIZES = (8, 16)
 THRESHOLDS = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 
 
@@ -319,7 +318,7 @@ def train(row: Row, material: Material, arguments: argparse.Namespace) -> dict[s
     made |= {"mutual": row.mutual, "distance": vars(distance(material, trained))}
     early = learn_exit(material, read_data(material, arguments, trained.top)["train"], trained.top)
     judged, accuracy = judge(trained, trained.asked, asked, early), accuracy_table(held)
-    trees = [greedy_tree(accuracy, nodes) for nodes in PRUNED_SIZES]
+    trees = [greedy_tree(accuracy, nodes) for nodes in SIZES]
     made["pruned"] = [prune(judged, tree, threshold) for tree in trees for threshold in THRESHOLDS]
     made["exit_right"] = exit_right(trained.asked, early)
     made["shares"] = shares(material, trained.top)
@@ -340,8 +339,8 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def show_pruning(row: dict[str, Any], streams: int, pass_ms: dict[int, float]) -> None:
     """With predicted steps where times are known: beside one of the same tree without pruning, and without equation 1
-    either."""
-    names = ("threshold", "cut", "tokens per step", "kept", "step, ms", "of unpruned", "of S2")
+    either. speed: tokens per time, of plain decoding."""
+    names = ("threshold", "cut", "tokens per step", "kept", "step, ms", "of unpruned", "of S2", "speed")
     table = Table(f"{row['name']}: nodes", *names)
     for one in row["pruned"]:
         whole = next(other for other in row["pruned"] if other["nodes"] == one["nodes"])
@@ -353,7 +352,8 @@ def show_pruning(row: dict[str, Any], streams: int, pass_ms: dict[int, float]) -
                 step_ms(row["shares"], pass_ms, which, with_streams, streams)
                 for which, with_streams in ((one, beside), (whole, beside), (whole, 0))
             )
-            figures += [f"{step:.2f}", f"{step / full:.2f}", f"{step / plain:.2f}"]
+            speed = one["tokens_per_step"] * column_ms(pass_ms, 1) / step
+            figures += [f"{step:.2f}", f"{step / full:.2f}", f"{step / plain:.2f}", f"{speed:.2f}"]
         table.add_row(str(one["nodes"]), f"{one['threshold']:g}", *figures)
     Console(width=110).print(table)
     print(f"early exit right: {row['exit_right']:.1%}")
