@@ -146,7 +146,7 @@ class Part {
 
     // Whether so few rows share a key head that its halves need not be kept as floats.
     static bool straight(const Cells& cells, int64_t rows) {
-        return cells.type == CellType::f16 && rows <= 2 * Isa::tile;
+        return cells.type == CellType::f16 && rows <= 4 * Isa::tile;
     }
 
     // A block as floats.
