@@ -1,4 +1,4 @@
-"""The picture of docs/measurements/joint.md: tokens per step with and without joint training.
+"""The pictures of docs/measurements/joint.md and streaming.md: tokens per step of several drafts.
 
     python benchmarks/draw_joint.py NAME=FILE.json ... [--output docs/measurements/joint.svg]
 

@@ -13,20 +13,30 @@ after each layer and behind the token that really came, means over held-out text
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from streams import ANSWER, SIZES, Material, Trained, answer, as_row, read_material, train_streams
+from streams import (
+    ANSWER,
+    SIZES,
+    Material,
+    Trained,
+    add_row,
+    answer,
+    options,
+    read_material,
+    read_rows,
+    train_streams,
+    trained_row,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,7 +44,6 @@ from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, 
 from medusa_cli.models import references
 from medusa_cli.training.backbone.layers import Layer, TopLayers
 from medusa_cli.training.streams.layers import Context, Piece, Streams, read_context
-from medusa_cli.training.streams.ranking import rank_streams
 from medusa_cli.training.streams.recipe import RECIPE, StreamsRecipe
 
 TOP_K = (1, 2, 3, 5, RANKS)
@@ -86,23 +95,16 @@ ROWS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--text", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=60000)
-    parser.add_argument("--seconds", type=float, default=50)
+    parser = options(__doc__, seconds=50, tokens=60000, resumes=True)
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
-    parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
+    done = {row["name"]: row for row in read_rows(arguments.results)}
     if arguments.table:
-        show(arguments.results)
+        show(done)
         return
     torch.set_num_threads(1)
-    left = [row for row in ROWS if row.name in arguments.only and row.name not in done(arguments.results)]
+    left = [row for row in ROWS if row.name in arguments.only and row.name not in done]
     if not left:
         sys.exit(NONE_LEFT)
     path = references.resolve(arguments.model, Console(stderr=True)).path
@@ -111,23 +113,15 @@ def main() -> None:
     for row in left[: 1 if arguments.one else None]:
         arguments.heads, arguments.layers = row.heads, row.layers
         made = train(row, read_material(path, arguments, answered), arguments)
-        with arguments.results.open("a") as file:
-            file.write(json.dumps(made) + "\n")
+        add_row(arguments.results, made)
         print(made["name"], made["mt_bench"], flush=True)
-
-
-def done(results: Path) -> dict[str, dict[str, Any]]:
-    """By name, the rows so far."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    return {row["name"]: row for row in map(json.loads, lines)}
 
 
 def train(row: Row, material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
     recipe = replace(RECIPE, **row.recipe)
     trained = train_streams(material, arguments, recipe, TurnedStreams if row.turned else Streams)
-    held, asked = (rank_streams(trained.top, trained.streams, part) for part in (trained.held, trained.asked))
-    parameters = sum(parameter.numel() for parameter in trained.streams.parameters() if parameter.requires_grad)
-    made = as_row(row.name, arguments, held, asked, trained.positions, trained.seconds, trained.reading, parameters)
+    held, asked = trained.ranks()
+    made = trained_row(row.name, arguments, trained, (held, asked))
     accuracy = accuracy_table(held)
     made["top_k"] = {k: simulate(asked, greedy_tree(accuracy[:, :k], max(SIZES)))[0] for k in TOP_K}
     made["alike"] = alike(trained)
@@ -185,8 +179,7 @@ def alike(trained: Trained) -> list[list[float]]:
     return means
 
 
-def show(results: Path) -> None:
-    rows = done(results)
+def show(rows: dict[str, dict[str, Any]]) -> None:
     table = Table("streams", "parameters", "positions", "CPU s", "4 nodes", "8", "16", "held-out text, 8")
     for name, row in rows.items():
         figures = [f"{row['mt_bench'][str(nodes)]:.2f}" for nodes in SIZES]

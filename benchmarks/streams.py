@@ -79,12 +79,7 @@ class Material:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--text", type=Path)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--tokens", type=int, help="of the text; default: all")
+    parser = options(__doc__, seconds=150)
     parser.add_argument("--answers", action="store_true", help="write the answers and end")
     parser.add_argument("--kind", default="streams")
     parser.add_argument("--layers", type=int, default=4)
@@ -92,12 +87,9 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=RECIPE.rank)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--rate", type=float, default=RECIPE.rate)
-    parser.add_argument("--seconds", type=float, default=150)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if arguments.table:
-        return show(arguments.results)
+        return show(read_rows(arguments.results))
     torch.set_num_threads(1)
     path = references.resolve(arguments.model, Console(stderr=True)).path
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -108,9 +100,34 @@ def main() -> None:
     row = of_streams(material, arguments) if arguments.kind == "streams" else of_heads(material, arguments)
     print(json.dumps(row), flush=True)
     if arguments.results is not None:
-        with arguments.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        add_row(arguments.results, row)
     return None
+
+
+def options(
+    description: str | None, seconds: float, tokens: int | None = None, resumes: bool = False
+) -> argparse.ArgumentParser:
+    """What all scripts that train streams have in common. seconds, tokens: by default; resumes: from --results."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--tokens", type=int, default=tokens, help="of the text; default: %(default)s (None: all)")
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--results", type=Path, required=resumes)
+    parser.add_argument("--table", action="store_true")
+    return parser
+
+
+def read_rows(results: Path) -> list[dict[str, Any]]:
+    """Of --results; none where there is no such file yet."""
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def add_row(results: Path, row: dict[str, Any]) -> None:
+    with results.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def answer(path: Path, data: Path, kept: Path) -> list[tuple[list[int], list[int]]]:
@@ -193,6 +210,11 @@ class Trained:
     seconds: float
     reading: float
 
+    def ranks(self) -> tuple[Ranks, Ranks]:
+        """On `held` and on `asked`."""
+        held, asked = (rank_streams(self.top, self.streams, part) for part in (self.held, self.asked))
+        return held, asked
+
 
 def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers) -> dict[str, StreamsData]:
     """By "train", "held" and "asked"; the states below `top` of "train" are read when they are asked for."""
@@ -253,11 +275,8 @@ def train_streams(
 def of_streams(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
     recipe = replace(RECIPE, rank=arguments.rank, alpha=float(arguments.rank), root=arguments.root, rate=arguments.rate)
     trained = train_streams(material, arguments, recipe)
-    found = [rank_streams(trained.top, trained.streams, part) for part in (trained.held, trained.asked)]
     name = f"streams, {arguments.layers} layers, rank {arguments.rank}" + (", root" if arguments.root else "")
-    parameters = sum(parameter.numel() for parameter in trained.streams.parameters())
-    costs = (trained.seconds, trained.reading, parameters)
-    return as_row(name, arguments, found[0], found[1], trained.positions, *costs)
+    return trained_row(name, arguments, trained, trained.ranks())
 
 
 def of_heads(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -323,10 +342,16 @@ def as_row(
     }
 
 
-def show(results: Path) -> None:
+def trained_row(
+    name: str, arguments: argparse.Namespace, trained: Trained, ranks: tuple[Ranks, Ranks]
+) -> dict[str, Any]:
+    parameters = sum(parameter.numel() for parameter in trained.streams.parameters() if parameter.requires_grad)
+    return as_row(name, arguments, *ranks, trained.positions, trained.seconds, trained.reading, parameters)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
     table = Table("drafts", "depth", "parameters", "positions", "CPU s", "4 nodes", "8", "16", "own text, 8")
-    for line in results.read_text().splitlines():
-        row = json.loads(line)
+    for row in rows:
         figures = [f"{row['mt_bench'][str(nodes)]:.3f}" for nodes in SIZES]
         counts = (f"{row['parameters']:,.0f}", f"{row['positions']:,}", f"{row['train_seconds']:.0f}")
         table.add_row(row["name"], str(row["heads"]), *counts, *figures, f"{row['held_out']['8']:.3f}")

@@ -35,6 +35,23 @@ struct Cells {
     }
 };
 
+// 16 cells whose lines are fetched while others are worked on.
+struct Later {
+    const char* at = nullptr;
+    size_t stride = 0, bytes = 0;
+
+    MEDUSA_INLINE void fetch(int64_t cell) const {
+        const char* line = at + static_cast<size_t>(cell) * stride;
+        for (size_t byte = 0; byte < bytes; byte += 64) prefetch_line(line + byte);
+    }
+};
+
+// The numbers of 16 cells.
+struct Block {
+    const char* at;
+    size_t stride;
+};
+
 // One part of the work on some rows. `Isa` has the loops of an instruction set.
 template <typename Isa>
 class Part {
@@ -42,6 +59,8 @@ class Part {
     Part(const Attention& attention, const AttentionShare& share)
         : a_(attention),
           share_(share),
+          rows_each_(a_.rows_per_key_head()),
+          first_key_head_(share.begin / rows_each_),
           layout_(attention_layout(a_, share.end - share.begin, share.parts)),
           memory_(layout_.part(share.scratch, share.part)),
           keys_{a_.k, a_.k_cell, a_.k_head, a_.key_type, a_.key_size},
@@ -73,17 +92,19 @@ class Part {
         for (int64_t r = 0; r < rows(); ++r) {
             const int64_t row = share_.begin + r, token = a_.token_of(row), head = a_.head_of(row);
             const auto strides = static_cast<size_t>(token) * a_.q_token + static_cast<size_t>(head) * a_.q_head;
-            memory_.q[r] = reinterpret_cast<const float*>(a_.q + strides);
+            std::memcpy(memory_.q + r * a_.key_size, a_.q + strides, static_cast<size_t>(a_.key_size) * sizeof(float));
             memory_.mask[r] = a_.mask ? a_.mask + static_cast<size_t>(token) * a_.mask_token : nullptr;
         }
         find_blocks();
+        std::fill_n(memory_.largest, rows() * lanes, -INFINITY);
         std::memset(memory_.own_most, 0, layout_.own_most_bytes());
         std::memset(memory_.shared_most, 0, layout_.shared_most_bytes());
         for (int64_t i = memory_.first(); i < memory_.last(); ++i) {
             each_key_head([&](int64_t key_head, int64_t begin, int64_t end) { score(i, key_head, begin, end); });
         }
         for (int64_t r = 0; r < rows(); ++r) {
-            memory_.largest[r] = Isa::largest(scores(r, memory_.first()), memory_.count(), rows() * lanes);
+            float* lane = memory_.largest + r * lanes;
+            lane[0] = *std::max_element(lane, lane + lanes);
         }
     }
 
@@ -107,56 +128,114 @@ class Part {
 
     template <typename Work>
     void each_key_head(Work&& work) const {
-        const int64_t each = a_.rows_per_key_head();
-        for (int64_t begin = share_.begin; begin < share_.end;) {
-            const int64_t key_head = begin / each, end = std::min(share_.end, (key_head + 1) * each);
-            work(key_head, begin - share_.begin, end - share_.begin);
+        int64_t key_head = first_key_head_;
+        for (int64_t begin = 0; begin < rows(); ++key_head) {
+            const int64_t end = std::min(rows(), (key_head + 1) * rows_each_ - share_.begin);
+            work(key_head, begin, end);
             begin = end;
         }
     }
 
-    static MEDUSA_INLINE void prefetch(const Cells& cells, int64_t key_head, int64_t cell) {
-        const char* at = cells.at(key_head, cell);
-        for (size_t byte = 0; byte < cells.bytes(); byte += 64) prefetch_line(at + byte);
+    static Block block(const Cells& cells, int64_t key_head, int64_t cell) {
+        return {cells.at(key_head, cell), cells.cell};
+    }
+    Later later(const Cells& cells, int64_t key_head, int64_t i) const {
+        const int64_t cell = memory_.blocks[std::min(i + ahead, memory_.last() - 1)].cell;
+        return {cells.at(key_head, cell), cells.cell, cells.bytes()};
     }
 
-    // Block i as floats. The lines of a later one are fetched between its cells.
-    const float* unpack(const Cells& cells, int64_t key_head, int64_t i) const {
-        const int64_t first = memory_.blocks[i].cell;
-        const int64_t later = memory_.blocks[std::min(i + ahead, memory_.last() - 1)].cell;
-        for (int c = 0; c < lanes; ++c) {
-            prefetch(cells, key_head, later + c);
-            if (&cells == &keys_) prefetch(values_, key_head, later + c);
-            Isa::unpack(cells.type, cells.at(key_head, first + c), memory_.floats + c * cells.size, cells.size);
+    // Whether so few rows share a key head that its halves need not be kept as floats.
+    static bool straight(const Cells& cells, int64_t rows) {
+        return cells.type == CellType::f16 && rows <= 4 * Isa::tile;
+    }
+
+    // A block as floats.
+    Block unpack(const Cells& cells, const Block& from) const {
+        const char* at = from.at;
+        for (int c = 0; c < lanes; ++c, at += from.stride) {
+            Isa::unpack(cells.type, at, memory_.floats + c * cells.size, cells.size);
         }
-        return memory_.floats;
+        return {reinterpret_cast<const char*>(memory_.floats), static_cast<size_t>(cells.size) * sizeof(float)};
+    }
+
+    // Some rows of a key head: as few tiles as can be, without divisions.
+    template <typename Work>
+    static MEDUSA_INLINE void each_tile(int64_t begin, int64_t end, Work&& work) {
+        for (int64_t left = end - begin; left > 0;) {
+            const int64_t n = left <= Isa::tile ? left : left < 2 * Isa::tile ? (left + 1) / 2 : Isa::tile;
+            work(end - left, n);
+            left -= n;
+        }
     }
 
     void score(int64_t i, int64_t key_head, int64_t begin, int64_t end) {
         const int64_t cell = memory_.blocks[i].cell;
-        const float* keys = unpack(keys_, key_head, i);
-        Isa::multiply(keys, a_.key_size, memory_.q + begin, end - begin, scores(begin, i));
-        const float scale = a_.cap != 0 ? a_.scale / a_.cap : a_.scale;
-        for (int64_t r = begin; r < end; ++r) {
-            const char* mask = memory_.mask[r] ? memory_.mask[r] + 2 * cell : nullptr;
-            Isa::finish(scores(r, i), mask, scale, a_.cap);
+        const Block keys = block(keys_, key_head, cell);
+        if (straight(keys_, end - begin)) {
+            multiply<typename Isa::Halves>(keys, key_head, begin, end, i);
+        } else {
+            multiply<typename Isa::Floats>(unpack(keys_, keys), key_head, begin, end, i);
         }
+        const float scale = a_.cap != 0 ? a_.scale / a_.cap : a_.scale;
+        Isa::finish(scores(begin, i), end - begin, a_.mask ? memory_.mask + begin : nullptr, cell, scale, a_.cap,
+                    memory_.largest + begin * lanes);
         note_most(i, key_head, begin, end);
+    }
+
+    // Functions of an instruction set for 1 to Isa::tile rows.
+    template <typename Type>
+    static void multiply_tile(int64_t n, const Block& keys, const Later* later, int64_t size, const float* q,
+                              float* to) {
+        const auto all = []<int... rows>(std::integer_sequence<int, rows...>) {
+            return std::array{&Isa::template multiply<rows + 1, Type>...};
+        };
+        static constexpr auto steps = all(std::make_integer_sequence<int, Isa::tile>());
+        steps[n - 1](keys, later, size, q, to);
+    }
+    template <typename Type>
+    static void add_tile(int64_t n, const Block& values, const Later& later, int64_t size, const float* weights,
+                         float* sums) {
+        const auto all = []<int... rows>(std::integer_sequence<int, rows...>) {
+            return std::array{&Isa::template add<rows + 1, Type>...};
+        };
+        static constexpr auto steps = all(std::make_integer_sequence<int, Isa::tile>());
+        steps[n - 1](values, later, size, weights, sums);
+    }
+
+    // The first rows fetch the lines of later keys, the last ones those of their values.
+    template <typename Type>
+    void multiply(const Block& keys, int64_t key_head, int64_t begin, int64_t end, int64_t i) const {
+        Later fetched[2] = {later(keys_, key_head, i), {}};
+        each_tile(begin, end, [&](int64_t first, int64_t n) {
+            if (first + n == end) fetched[1] = later(values_, key_head, i);
+            multiply_tile<Type>(n, keys, fetched, a_.key_size, memory_.q + first * a_.key_size, scores(first, i));
+            fetched[0].bytes = 0;
+        });
+    }
+
+    template <typename Type>
+    void add(const Block& values, int64_t key_head, int64_t begin, int64_t end, int64_t i) const {
+        Later fetched = later(values_, key_head, i);
+        each_tile(begin, end, [&](int64_t first, int64_t n) {
+            add_tile<Type>(n, values, fetched, a_.value_size, scores(first, i), memory_.sums + first * a_.value_size);
+            fetched.bytes = 0;
+        });
     }
 
     // Which values count for the size of a row's sums: those that it sees, wherever they lie.
     void note_most(int64_t i, int64_t key_head, int64_t begin, int64_t end) {
         const auto [cell, all] = memory_.blocks[i];
-        uint16_t* shared = memory_.shared_most + layout_.shared_row(key_head - share_.begin / a_.rows_per_key_head());
-        if (all == 0xFFFF) return raise(shared, key_head, cell, lanes);
+        uint16_t* shared = memory_.shared_most + layout_.shared_row(key_head - first_key_head_);
+        if (all == 0xFFFF) return raise(shared, block(values_, key_head, cell), lanes);
         for (int c = 0; c < lanes; ++c) {
+            const Block value = block(values_, key_head, cell + c);
             if (all >> c & 1) {
-                raise(shared, key_head, cell + c, 1);
+                raise(shared, value, 1);
                 continue;
             }
             for (int64_t r = begin; r < end; r = next_token(r, end)) {
                 if (scores(r, i)[c] == -INFINITY) continue;
-                raise(memory_.own_most + r * a_.value_size, key_head, cell + c, 1);
+                raise(memory_.own_most + r * a_.value_size, value, 1);
             }
         }
     }
@@ -168,14 +247,13 @@ class Part {
     }
 
     // Raises largest magnitudes to those of the values of some cells: of halves, or of the scales of blocks.
-    void raise(uint16_t* most, int64_t key_head, int64_t cell, int count) const {
-        if (values_.type == CellType::f16) {
-            return Isa::raise(most, values_.at(key_head, cell), values_.cell, count, a_.value_size);
-        }
-        const size_t block = values_.type == CellType::q8_0 ? 34 : 18;
-        for (int c = 0; c < count; ++c) {
-            const char* from = values_.at(key_head, cell + c);
-            for (int64_t d = 0; d < a_.value_size; d += quantized_block, from += block) {
+    void raise(uint16_t* most, const Block& values, int count) const {
+        if (values_.type == CellType::f16) return Isa::raise(most, values, count, a_.value_size);
+        const size_t block_bytes = values_.type == CellType::q8_0 ? 34 : 18;
+        const char* cell = values.at;
+        for (int c = 0; c < count; ++c, cell += values.stride) {
+            const char* from = cell;
+            for (int64_t d = 0; d < a_.value_size; d += quantized_block, from += block_bytes) {
                 uint16_t scale;
                 std::memcpy(&scale, from, sizeof(scale));
                 scale = std::max<uint16_t>(most[d], scale & 0x7FFF);
@@ -186,19 +264,29 @@ class Part {
 
     // Scores become weights.
     void weigh() {
+        static constexpr int sums = lanes / 2;
+        std::memset(memory_.totals, 0, static_cast<size_t>(rows() * sums) * sizeof(double));
         for (int64_t r = 0; r < rows(); ++r) {
-            const float* sink = a_.sinks ? a_.sinks + a_.head_of(share_.begin + r) : nullptr;
-            float largest = sink ? *sink : -INFINITY;
-            for (int i = 0; i < share_.parts; ++i) largest = std::max(largest, part(i).largest[r]);
-            double total = Isa::weigh(scores(r, memory_.first()), memory_.count(), rows() * lanes, largest);
-            if (sink && *sink != -INFINITY && share_.part == 0) total += Isa::weight_of(*sink - largest);
-            memory_.totals[r] = total;
+            float largest = sink(r);
+            for (int i = 0; i < share_.parts; ++i) largest = std::max(largest, part(i).largest[r * lanes]);
+            // All cells may be hidden: exp(-infinity - 0) is 0.
+            memory_.largest[r * lanes + 1] = largest == -INFINITY ? 0 : largest;
+        }
+        Isa::weigh(scores(0, memory_.first()), memory_.count(), rows(), memory_.largest + 1, memory_.totals);
+        for (int64_t r = 0; r < rows(); ++r) {
+            double* sum = memory_.totals + r * sums;
+            for (int i = 1; i < sums; ++i) sum[0] += sum[i];
+            if (sink(r) != -INFINITY && share_.part == 0) {
+                sum[0] += Isa::weight_of(sink(r) - memory_.largest[r * lanes + 1]);
+            }
         }
     }
 
+    float sink(int64_t r) const { return a_.sinks ? a_.sinks[a_.head_of(share_.begin + r)] : -INFINITY; }
+
     double total(int64_t r) const {
         double all = 0;
-        for (int i = 0; i < share_.parts; ++i) all += part(i).totals[r];
+        for (int i = 0; i < share_.parts; ++i) all += part(i).totals[r * (lanes / 2)];
         return all;
     }
 
@@ -211,26 +299,17 @@ class Part {
         }
         for (int64_t i = memory_.first(); i < memory_.last(); ++i) {
             each_key_head([&](int64_t key_head, int64_t begin, int64_t end) {
-                const float* x = unpack(values_, key_head, i);
-                while (begin < end) {
-                    const int64_t left = end - begin, tiles = (left + tile - 1) / tile, n = (left + tiles - 1) / tiles;
-                    add_to(n, memory_.sums + begin * a_.value_size, scores(begin, i), x);
-                    begin += n;
+                const Block values = block(values_, key_head, memory_.blocks[i].cell);
+                if (straight(values_, end - begin)) {
+                    add<typename Isa::Halves>(values, key_head, begin, end, i);
+                } else {
+                    add<typename Isa::Floats>(unpack(values_, values), key_head, begin, end, i);
                 }
             });
         }
     }
 
-    static constexpr int tile = 8;       // rows at a time
     static constexpr int64_t ahead = 2;  // blocks from the one whose lines are fetched to the one at work
-
-    void add_to(int64_t n, float* sums, const float* weights, const float* x) const {
-        using Step = void (*)(float*, const float*, const float*, int64_t);
-        static constexpr Step steps[tile] = {&Isa::template add<1>, &Isa::template add<2>, &Isa::template add<3>,
-                                             &Isa::template add<4>, &Isa::template add<5>, &Isa::template add<6>,
-                                             &Isa::template add<7>, &Isa::template add<8>};
-        steps[n - 1](sums, weights, x, a_.value_size);
-    }
 
     // Largest magnitudes of the values that a row sees.
     const uint16_t* most_of(int64_t r) const {
@@ -269,6 +348,7 @@ class Part {
 
     const Attention& a_;
     const AttentionShare& share_;
+    const int64_t rows_each_, first_key_head_;
     const AttentionLayout layout_;
     const AttentionPart memory_;
     const Cells keys_, values_;

@@ -3,8 +3,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/attention_layout.h"
 #include "kernels/format.h"
@@ -14,7 +16,7 @@ namespace {
 
 #include "kernels/attention.inl"
 
-constexpr int together = 4;  // cells whose products with a row are summed together
+constexpr int together = 4;  // keys that meet some rows at a time
 
 inline __m256 halves(const char* at) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
@@ -29,10 +31,10 @@ inline __m256 quarters(const __m256 (&a)[together]) {
     return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(pd, qd)), _mm256_castpd_ps(_mm256_unpackhi_pd(pd, qd)));
 }
 
-// Element i: the sum over the 16 lanes of low[i] and high[i].
-inline __m128 sum_each(const __m256 (&low)[together], const __m256 (&high)[together]) {
+// Element i: the sum over the 16 lanes of key i, of whose low and high half both quarters are known.
+inline __m128 sum_each(__m256 low, __m256 high) {
     const auto halves_of = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
-    return _mm_add_ps(halves_of(quarters(low)), halves_of(quarters(high)));
+    return _mm_add_ps(halves_of(low), halves_of(high));
 }
 
 inline __m256 signed_bytes(__m128i x) {
@@ -45,19 +47,35 @@ inline __m256 scale_at(const char* block) {
     return _mm256_set1_ps(_cvtsh_ss(bits));
 }
 
-inline __m256 exp_of(__m256 x) {
+template <int count>
+inline void exp_of(__m256 (&x)[count]) {
     using namespace exponential;
-    const __m256 n =
-        _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(log2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(ln2_low), _mm256_fnmadd_ps(n, _mm256_set1_ps(ln2_high), x));
-    __m256 p = _mm256_set1_ps(taylor[0]);
-    for (int i = 1; i < 7; ++i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(taylor[i]));
-    // Neither 2^n nor the product is denormal: x is above `smallest`.
-    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-    const __m256 tiny = _mm256_cmp_ps(x, _mm256_set1_ps(smallest), _CMP_LT_OQ);
-    const __m256 odd =
-        _mm256_or_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(power)), _mm256_castsi256_ps(_mm256_set1_epi32(1)));
-    return _mm256_andnot_ps(tiny, odd);
+    __m256 n[count], r[count], p[count];
+    for (int i = 0; i < count; ++i) {
+        n[i] =
+            _mm256_round_ps(_mm256_mul_ps(x[i], _mm256_set1_ps(log2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        r[i] = _mm256_fnmadd_ps(n[i], _mm256_set1_ps(ln2_high), x[i]);
+        r[i] = _mm256_fnmadd_ps(n[i], _mm256_set1_ps(ln2_low), r[i]);
+        p[i] = _mm256_set1_ps(taylor[0]);
+    }
+#pragma GCC unroll 6
+    for (int term = 1; term < 7; ++term) {
+        for (int i = 0; i < count; ++i) p[i] = _mm256_fmadd_ps(p[i], r[i], _mm256_set1_ps(taylor[term]));
+    }
+    for (int i = 0; i < count; ++i) {
+        // Neither 2^n nor the product is denormal: x is above `smallest`.
+        const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n[i]), _mm256_set1_epi32(127)), 23);
+        const __m256 tiny = _mm256_cmp_ps(x[i], _mm256_set1_ps(smallest), _CMP_LT_OQ);
+        const __m256 odd =
+            _mm256_or_ps(_mm256_mul_ps(p[i], _mm256_castsi256_ps(power)), _mm256_castsi256_ps(_mm256_set1_epi32(1)));
+        x[i] = _mm256_andnot_ps(tiny, odd);
+    }
+}
+
+inline __m256 exp_of(__m256 x) {
+    __m256 one[1] = {x};
+    exp_of(one);
+    return one[0];
 }
 
 inline __m256 tanh_of(__m256 x) {
@@ -73,6 +91,17 @@ inline __m256d rounded(__m128 weights) {
 }
 
 struct Avx2 {
+    static constexpr int tile = 3;  // rows: their sums of products with `together` keys fill 12 registers
+
+    struct Halves {
+        static constexpr int64_t bytes = 2;
+        static __m256 load(const char* at) { return halves(at); }
+    };
+    struct Floats {
+        static constexpr int64_t bytes = 4;
+        static __m256 load(const char* at) { return _mm256_loadu_ps(reinterpret_cast<const float*>(at)); }
+    };
+
     // Which of 16 cells the mask leaves visible, as bits.
     static unsigned visible(const char* mask) {
         const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
@@ -105,80 +134,90 @@ struct Avx2 {
         }
     }
 
-    // Products of one row with `together` of the keys.
-    static __m128 products_of(const float* x, const float* keys, int64_t size) {
-        __m256 low[together], high[together];
-        for (int c = 0; c < together; ++c) low[c] = high[c] = _mm256_setzero_ps();
+    // Products of some rows with 16 keys.
+    template <int rows, typename Type>
+    static void multiply(const Block& keys, const Later* later, int64_t size, const float* q, float* to) {
+        const char* at = keys.at;
+        for (int c = 0; c < lanes; c += together, at += together * keys.stride) {
+            __m256 low[rows], high[rows];
+            multiply_half<rows, Type>({at, keys.stride}, later, c, size, q, low);
+            multiply_half<rows, Type>({at + 8 * Type::bytes, keys.stride}, nullptr, c, size, q + 8, high);
+            for (int r = 0; r < rows; ++r) _mm_storeu_ps(to + r * lanes + c, sum_each(low[r], high[r]));
+        }
+    }
+
+    // Both quarters of 8 lanes of the products with `together` keys.
+    template <int rows, typename Type>
+    static MEDUSA_INLINE void multiply_half(const Block& keys, const Later* later, int cell, int64_t size,
+                                            const float* q, __m256 (&to)[rows]) {
+        const char *key0 = keys.at, *key1 = key0 + keys.stride, *key2 = key1 + keys.stride, *key3 = key2 + keys.stride;
+        __m256 acc[rows][together];
+        for (auto& row : acc) {
+            for (__m256& one : row) one = _mm256_setzero_ps();
+        }
         for (int64_t d = 0; d < size; d += lanes) {
-            const __m256 x0 = _mm256_loadu_ps(x + d), x1 = _mm256_loadu_ps(x + d + 8);
+            if (later && d < together * lanes) {  // a cell of each with each of the first vectors
+                later[0].fetch(cell + d / lanes), later[1].fetch(cell + d / lanes);
+            }
+            __m256 row[rows];
+            for (int r = 0; r < rows; ++r) row[r] = _mm256_loadu_ps(q + r * size + d);
+            const char* at[together] = {key0, key1, key2, key3};
 #pragma GCC unroll 4
             for (int c = 0; c < together; ++c) {
-                low[c] = _mm256_fmadd_ps(x0, _mm256_loadu_ps(keys + c * size + d), low[c]);
-                high[c] = _mm256_fmadd_ps(x1, _mm256_loadu_ps(keys + c * size + d + 8), high[c]);
+                const __m256 key = Type::load(at[c] + Type::bytes * d);
+#pragma GCC unroll 3
+                for (int r = 0; r < rows; ++r) acc[r][c] = _mm256_fmadd_ps(row[r], key, acc[r][c]);
             }
         }
-        return sum_each(low, high);
+        for (int r = 0; r < rows; ++r) to[r] = quarters(acc[r]);
     }
 
-    // Products of some rows with 16 keys.
-    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
-        for (int64_t r = 0; r < rows; ++r) {
-            for (int c = 0; c < lanes; c += together) {
-                _mm_storeu_ps(to + r * lanes + c, products_of(q[r], keys + c * size, size));
-            }
-        }
-    }
-
-    // Products with 16 keys become scores.
-    static void finish(float* at, const char* mask, float scale, float cap) {
+    // Products of some rows with 16 keys become scores.
+    static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
+                       float* largest) {
         const __m256 infinite = _mm256_set1_ps(-INFINITY), factor = _mm256_set1_ps(scale);
-        for (int c = 0; c < lanes; c += 8) {
-            const __m256 add = mask ? halves(mask + 2 * c) : _mm256_setzero_ps(), x = _mm256_loadu_ps(at + c);
+        for (int64_t i = 0; i < 2 * rows; ++i, at += 8, largest += 8) {
+            const __m256 add = mask ? halves(mask[i / 2] + 2 * (cell + i % 2 * 8)) : _mm256_setzero_ps();
+            const __m256 x = _mm256_loadu_ps(at);
             const __m256 score = cap != 0 ? _mm256_fmadd_ps(_mm256_set1_ps(cap), tanh_of(_mm256_mul_ps(x, factor)), add)
                                           : _mm256_fmadd_ps(x, factor, add);
-            _mm256_storeu_ps(at + c, _mm256_blendv_ps(score, add, _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ)));
+            const __m256 seen = _mm256_blendv_ps(score, add, _mm256_cmp_ps(add, infinite, _CMP_EQ_OQ));
+            _mm256_storeu_ps(at, seen);
+            _mm256_storeu_ps(largest, _mm256_max_ps(seen, _mm256_loadu_ps(largest)));
         }
     }
 
-    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+    static void raise(uint16_t* most, const Block& values, int count, int64_t size) {
+        const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
         for (int64_t d = 0; d < size; d += lanes) {
             auto* at = reinterpret_cast<__m256i*>(most + d);
             __m256i all = _mm256_loadu_si256(at);
-            for (int c = 0; c < count; ++c) {
-                const auto* from = reinterpret_cast<const __m256i*>(values + static_cast<size_t>(c) * stride + 2 * d);
-                all = _mm256_max_epu16(all, _mm256_and_si256(_mm256_loadu_si256(from), _mm256_set1_epi16(0x7FFF)));
+            const char* from = values.at + 2 * d;
+            for (int c = 0; c < count; ++c, from += values.stride) {
+                const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+                all = _mm256_max_epu16(all, _mm256_and_si256(x, magnitude));
             }
             _mm256_storeu_si256(at, all);
         }
     }
 
-    static float largest(const float* scores, int64_t blocks, int64_t stride) {
-        __m256 top = _mm256_set1_ps(-INFINITY);
-        for (int64_t i = 0; i < blocks; ++i, scores += stride) {
-            top = _mm256_max_ps(_mm256_max_ps(_mm256_loadu_ps(scores), _mm256_loadu_ps(scores + 8)), top);
+    // Scores of all rows, block by block, become weights; their sums are added.
+    static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
+        for (int64_t i = 0, row = 0; i < blocks * rows; ++i, scores += lanes) {
+            const __m256 top = _mm256_set1_ps(largest[row * lanes]);
+            __m256 x[2] = {_mm256_sub_ps(_mm256_loadu_ps(scores), top),
+                           _mm256_sub_ps(_mm256_loadu_ps(scores + 8), top)};
+            exp_of(x);
+            double* sum = sums + row * lanes / 2;
+            for (int half = 0; half < 2; ++half) {
+                _mm256_storeu_ps(scores + 8 * half, x[half]);
+                const __m256d low = rounded(_mm256_castps256_ps128(x[half]));
+                const __m256d high = rounded(_mm256_extractf128_ps(x[half], 1));
+                _mm256_storeu_pd(sum + 4 * half,
+                                 _mm256_add_pd(_mm256_loadu_pd(sum + 4 * half), _mm256_add_pd(low, high)));
+            }
+            row = row + 1 == rows ? 0 : row + 1;
         }
-        float each[8];
-        _mm256_storeu_ps(each, top);
-        return *std::max_element(each, each + 8);
-    }
-
-    // Scores become weights; their sum.
-    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
-        if (largest == -INFINITY) {
-            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
-            return 0;
-        }
-        __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
-        for (int64_t i = 0; i < 2 * blocks; ++i) {
-            float* at = scores + i / 2 * stride + i % 2 * 8;
-            const __m256 p = exp_of(_mm256_sub_ps(_mm256_loadu_ps(at), _mm256_set1_ps(largest)));
-            _mm256_storeu_ps(at, p);
-            low = _mm256_add_pd(low, rounded(_mm256_castps256_ps128(p)));
-            high = _mm256_add_pd(high, rounded(_mm256_extractf128_ps(p, 1)));
-        }
-        double each[4];
-        _mm256_storeu_pd(each, _mm256_add_pd(low, high));
-        return each[0] + each[1] + each[2] + each[3];
     }
 
     static double weight_of(float score) {
@@ -186,26 +225,36 @@ struct Avx2 {
     }
 
     // sums += weights x values of 16 cells.
-    template <int rows>
-    static void add(float* sums, const float* weights, const float* x, int64_t size) {
-        constexpr int vectors = rows > 4 ? 1 : 2;
-        for (int64_t d = 0; d < size; d += 8 * vectors) {
-            __m256 acc[rows][vectors];
+    template <int rows, typename Type>
+    static void add(const Block& values, const Later& later, int64_t size, const float* weights, float* sums) {
+        int64_t d = 0;
+        for (; d + 16 <= size; d += 16) {
+            add<rows, 2, Type>(values, later, d, size, weights, sums + d);
+        }
+        for (; d < size; d += 8) add<rows, 1, Type>(values, later, d, size, weights, sums + d);
+    }
+
+    template <int rows, int vectors, typename Type>
+    static void add(const Block& values, const Later& later, int64_t d, int64_t size, const float* weights,
+                    float* sums) {
+        __m256 acc[rows][vectors];
+        for (int r = 0; r < rows; ++r) {
+            for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_loadu_ps(sums + r * size + 8 * i);
+        }
+        const char* at = values.at + Type::bytes * d;
+#pragma GCC unroll 1
+        for (int c = 0; c < lanes; ++c, at += values.stride) {
+            if (d == 0) later.fetch(c);
+            __m256 x[vectors];
+            for (int i = 0; i < vectors; ++i) x[i] = Type::load(at + Type::bytes * 8 * i);
+#pragma GCC unroll 3
             for (int r = 0; r < rows; ++r) {
-                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_loadu_ps(sums + r * size + d + 8 * i);
+                const __m256 weight = _mm256_broadcast_ss(weights + r * lanes + c);
+                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_fmadd_ps(weight, x[i], acc[r][i]);
             }
-            for (int c = 0; c < lanes; ++c) {
-                __m256 value[vectors];
-                for (int i = 0; i < vectors; ++i) value[i] = _mm256_loadu_ps(x + c * size + d + 8 * i);
-#pragma GCC unroll 8
-                for (int r = 0; r < rows; ++r) {
-                    const __m256 weight = _mm256_broadcast_ss(weights + r * lanes + c);
-                    for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_fmadd_ps(weight, value[i], acc[r][i]);
-                }
-            }
-            for (int r = 0; r < rows; ++r) {
-                for (int i = 0; i < vectors; ++i) _mm256_storeu_ps(sums + r * size + d + 8 * i, acc[r][i]);
-            }
+        }
+        for (int r = 0; r < rows; ++r) {
+            for (int i = 0; i < vectors; ++i) _mm256_storeu_ps(sums + r * size + 8 * i, acc[r][i]);
         }
     }
 };

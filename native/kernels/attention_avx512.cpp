@@ -2,8 +2,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/attention_layout.h"
 #include "kernels/format.h"
@@ -13,7 +15,7 @@ namespace {
 
 #include "kernels/attention.inl"
 
-constexpr int together = 4;  // keys that are multiplied with some rows at a time
+constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 
 inline __m512 halves(const char* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -29,7 +31,7 @@ inline __m512 scale_at(const char* block) {
     return _mm512_set1_ps(_cvtsh_ss(bits));
 }
 
-// Else GCC loads a key again for each row.
+// Else GCC loads a number again for each row.
 inline void keep_in_register([[maybe_unused]] __m512& x) {
 #if defined(__GNUC__)
     __asm__("" : "+v"(x));
@@ -52,16 +54,32 @@ inline __m512 sum_quarters(const __m512 (&quad)[4]) {
     return pairs(pairs(quad[0], quad[1]), pairs(quad[2], quad[3]));
 }
 
-inline __m512 exp_of(__m512 x) {
+template <int count>
+inline void exp_of(__m512 (&x)[count]) {
     using namespace exponential;
-    const __m512 n =
-        _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(log2e)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_low), _mm512_fnmadd_ps(n, _mm512_set1_ps(ln2_high), x));
-    __m512 p = _mm512_set1_ps(taylor[0]);
-    for (int i = 1; i < 7; ++i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(taylor[i]));
-    const __mmask16 tiny = _mm512_cmp_ps_mask(x, _mm512_set1_ps(smallest), _CMP_LT_OQ);
-    const __m512i odd = _mm512_or_si512(_mm512_castps_si512(_mm512_scalef_ps(p, n)), _mm512_set1_epi32(1));
-    return _mm512_mask_mov_ps(_mm512_castsi512_ps(odd), tiny, _mm512_setzero_ps());
+    __m512 n[count], r[count], p[count];
+    for (int i = 0; i < count; ++i) {
+        n[i] = _mm512_roundscale_ps(_mm512_mul_ps(x[i], _mm512_set1_ps(log2e)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        r[i] = _mm512_fnmadd_ps(n[i], _mm512_set1_ps(ln2_high), x[i]);
+        r[i] = _mm512_fnmadd_ps(n[i], _mm512_set1_ps(ln2_low), r[i]);
+        p[i] = _mm512_set1_ps(taylor[0]);
+    }
+#pragma GCC unroll 6
+    for (int term = 1; term < 7; ++term) {
+        for (int i = 0; i < count; ++i) p[i] = _mm512_fmadd_ps(p[i], r[i], _mm512_set1_ps(taylor[term]));
+    }
+    for (int i = 0; i < count; ++i) {
+        const __mmask16 tiny = _mm512_cmp_ps_mask(x[i], _mm512_set1_ps(smallest), _CMP_LT_OQ);
+        const __m512i odd = _mm512_or_si512(_mm512_castps_si512(_mm512_scalef_ps(p[i], n[i])), _mm512_set1_epi32(1));
+        x[i] = _mm512_mask_mov_ps(_mm512_castsi512_ps(odd), tiny, _mm512_setzero_ps());
+    }
+}
+
+inline __m512 exp_of(__m512 x) {
+    __m512 one[1] = {x};
+    exp_of(one);
+    return one[0];
 }
 
 inline __m512 tanh_of(__m512 x) {
@@ -77,6 +95,17 @@ inline __m512d rounded(__m256 weights) {
 }
 
 struct Avx512 {
+    static constexpr int tile = 6;  // rows: their sums of products with `together` vectors fill 24 registers
+
+    struct Halves {
+        static constexpr int64_t bytes = 2;
+        static __m512 load(const char* at) { return halves(at); }
+    };
+    struct Floats {
+        static constexpr int64_t bytes = 4;
+        static __m512 load(const char* at) { return _mm512_loadu_ps(at); }
+    };
+
     // Which of 16 cells the mask leaves visible, as bits.
     static unsigned visible(const char* mask) {
         const __m256i infinite = _mm256_set1_epi16(static_cast<int16_t>(0xFC00));
@@ -105,26 +134,28 @@ struct Avx512 {
     }
 
     // Products of some rows with 16 keys.
-    template <int rows>
-    static void multiply(const float* keys, int64_t size, const float* const* q, float* to) {
-        const float* x[rows];
-        for (int r = 0; r < rows; ++r) x[r] = q[r];
+    template <int rows, typename Type>
+    static void multiply(const Block& keys, const Later* later, int64_t size, const float* q, float* to) {
         __m512 quad[rows][4];  // in memory: registers are for sums
+        const char* at = keys.at;
 #pragma GCC unroll 1
-        for (int k = 0; k < 4; ++k, keys += together * size) {
-            const float *key0 = keys, *key1 = key0 + size, *key2 = key1 + size, *key3 = key2 + size;
+        for (int k = 0; k < 4; ++k, at += together * keys.stride) {
+            const char* key[together] = {at, at + keys.stride, at + 2 * keys.stride, at + 3 * keys.stride};
             __m512 acc[rows][together];
             for (auto& row : acc) {
                 for (__m512& one : row) one = _mm512_setzero_ps();
             }
             for (int64_t d = 0; d < size; d += lanes) {
-                __m512 key[together] = {_mm512_loadu_ps(key0 + d), _mm512_loadu_ps(key1 + d), _mm512_loadu_ps(key2 + d),
-                                        _mm512_loadu_ps(key3 + d)};
-                for (__m512& one : key) keep_in_register(one);
-#pragma GCC unroll 4
+                __m512 x[together];
+                for (int c = 0; c < together; ++c) x[c] = Type::load(key[c] + Type::bytes * d);
+                if (d < together * lanes) {  // a cell of each with each of the first vectors
+                    later[0].fetch(together * k + d / lanes), later[1].fetch(together * k + d / lanes);
+                }
+                for (__m512& one : x) keep_in_register(one);
+#pragma GCC unroll 6
                 for (int r = 0; r < rows; ++r) {
-                    const __m512 part = _mm512_loadu_ps(x[r] + d);
-                    for (int c = 0; c < together; ++c) acc[r][c] = _mm512_fmadd_ps(part, key[c], acc[r][c]);
+                    const __m512 part = _mm512_loadu_ps(q + r * size + d);
+                    for (int c = 0; c < together; ++c) acc[r][c] = _mm512_fmadd_ps(part, x[c], acc[r][c]);
                 }
             }
             for (int r = 0; r < rows; ++r) quad[r][k] = quarters(acc[r]);
@@ -132,46 +163,29 @@ struct Avx512 {
         for (int r = 0; r < rows; ++r) _mm512_storeu_ps(to + r * lanes, sum_quarters(quad[r]));
     }
 
-    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
-        for (int64_t tiles = (rows + 3) / 4; rows > 0; --tiles) {
-            const int64_t n = (rows + tiles - 1) / tiles;
-            switch (n) {
-                case 1:
-                    multiply<1>(keys, size, q, to);
-                    break;
-                case 2:
-                    multiply<2>(keys, size, q, to);
-                    break;
-                case 3:
-                    multiply<3>(keys, size, q, to);
-                    break;
-                default:
-                    multiply<4>(keys, size, q, to);
-            }
-            rows -= n, q += n, to += n * lanes;
+    // Products of some rows with 16 keys become scores.
+    static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
+                       float* largest) {
+        const __m512 factor = _mm512_set1_ps(scale), infinite = _mm512_set1_ps(-INFINITY);
+        for (int64_t r = 0; r < rows; ++r, at += lanes, largest += lanes) {
+            const __m512 add = mask ? halves(mask[r] + 2 * cell) : _mm512_setzero_ps(), x = _mm512_loadu_ps(at);
+            const __m512 score = cap != 0 ? _mm512_fmadd_ps(_mm512_set1_ps(cap), tanh_of(_mm512_mul_ps(x, factor)), add)
+                                          : _mm512_fmadd_ps(x, factor, add);
+            const __m512 seen = _mm512_mask_mov_ps(score, _mm512_cmp_ps_mask(add, infinite, _CMP_EQ_OQ), add);
+            _mm512_storeu_ps(at, seen);
+            _mm512_storeu_ps(largest, _mm512_max_ps(seen, _mm512_loadu_ps(largest)));
         }
     }
 
-    // Products with 16 keys become scores.
-    static void finish(float* at, const char* mask, float scale, float cap) {
-        const __m512 add = mask ? halves(mask) : _mm512_setzero_ps(), x = _mm512_loadu_ps(at);
-        const __m512 factor = _mm512_set1_ps(scale);
-        const __m512 score = cap != 0 ? _mm512_fmadd_ps(_mm512_set1_ps(cap), tanh_of(_mm512_mul_ps(x, factor)), add)
-                                      : _mm512_fmadd_ps(x, factor, add);
-        const __mmask16 hidden = _mm512_cmp_ps_mask(add, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
-        _mm512_storeu_ps(at, _mm512_mask_mov_ps(score, hidden, add));
-    }
-
-    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+    static void raise(uint16_t* most, const Block& values, int count, int64_t size) {
         int64_t d = 0;
-        for (; d + 8 * lanes <= size; d += 8 * lanes) raise<4>(most + d, values + 2 * d, stride, count);
-        for (; d + 4 * lanes <= size; d += 4 * lanes) raise<2>(most + d, values + 2 * d, stride, count);
+        for (; d + 4 * lanes <= size; d += 4 * lanes) raise<2>(most + d, values, 2 * d, count);
         const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
         for (; d < size; d += lanes) {
             auto* at = reinterpret_cast<__m256i*>(most + d);
             __m256i all = _mm256_loadu_si256(at);
-            const char* from = values + 2 * d;
-            for (int c = 0; c < count; ++c, from += stride) {
+            const char* from = values.at + 2 * d;
+            for (int c = 0; c < count; ++c, from += values.stride) {
                 const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
                 all = _mm256_max_epu16(all, _mm256_and_si256(x, magnitude));
             }
@@ -180,40 +194,46 @@ struct Avx512 {
     }
 
     template <int vectors>
-    static void raise(uint16_t* most, const char* values, size_t stride, int count) {
+    static void raise(uint16_t* most, const Block& values, int64_t byte, int count) {
         const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
+        const char* from = values.at + byte;
         __m512i all[vectors];
         for (int i = 0; i < vectors; ++i) all[i] = _mm512_loadu_si512(most + 2 * lanes * i);
-#pragma GCC unroll 1
-        for (int c = 0; c < count; ++c, values += stride) {
+        for (int c = 0; c < count; ++c, from += values.stride) {
             for (int i = 0; i < vectors; ++i) {
-                const __m512i x = _mm512_and_si512(_mm512_loadu_si512(values + 64 * i), magnitude);
+                const __m512i x = _mm512_and_si512(_mm512_loadu_si512(from + 64 * i), magnitude);
                 all[i] = _mm512_max_epu16(all[i], x);
             }
         }
         for (int i = 0; i < vectors; ++i) _mm512_storeu_si512(most + 2 * lanes * i, all[i]);
     }
 
-    static float largest(const float* scores, int64_t blocks, int64_t stride) {
-        __m512 top = _mm512_set1_ps(-INFINITY);
-        for (int64_t i = 0; i < blocks; ++i) top = _mm512_max_ps(top, _mm512_loadu_ps(scores + i * stride));
-        return _mm512_reduce_max_ps(top);
+    // Scores of all rows, block by block, become weights; their sums are added.
+    static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
+        int64_t row = 0, left = blocks * rows;
+        for (; left >= together; left -= together, scores += together * lanes) {
+            row = weigh<together>(scores, row, rows, largest, sums);
+        }
+        for (; left > 0; --left, scores += lanes) row = weigh<1>(scores, row, rows, largest, sums);
     }
 
-    // Scores become weights; their sum.
-    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
-        if (largest == -INFINITY) {
-            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
-            return 0;
+    // Of `count` vectors at once, from that of `row` on: each is a long chain of operations. The row after them.
+    template <int count>
+    static int64_t weigh(float* scores, int64_t row, int64_t rows, const float* largest, double* sums) {
+        __m512 x[count];
+        int64_t each[count];
+        for (int i = 0; i < count; ++i) {
+            each[i] = row, row = row + 1 == rows ? 0 : row + 1;
+            x[i] = _mm512_sub_ps(_mm512_loadu_ps(scores + i * lanes), _mm512_set1_ps(largest[each[i] * lanes]));
         }
-        __m512d low = _mm512_setzero_pd(), high = _mm512_setzero_pd();
-        for (int64_t i = 0; i < blocks; ++i, scores += stride) {
-            const __m512 p = exp_of(_mm512_sub_ps(_mm512_loadu_ps(scores), _mm512_set1_ps(largest)));
-            _mm512_storeu_ps(scores, p);
-            low = _mm512_add_pd(low, rounded(_mm512_castps512_ps256(p)));
-            high = _mm512_add_pd(high, rounded(_mm512_extractf32x8_ps(p, 1)));
+        exp_of(x);
+        for (int i = 0; i < count; ++i) {
+            _mm512_storeu_ps(scores + i * lanes, x[i]);
+            const __m512d low = rounded(_mm512_castps512_ps256(x[i])), high = rounded(_mm512_extractf32x8_ps(x[i], 1));
+            double* sum = sums + each[i] * lanes / 2;
+            _mm512_storeu_pd(sum, _mm512_add_pd(_mm512_loadu_pd(sum), _mm512_add_pd(low, high)));
         }
-        return _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+        return row;
     }
 
     static double weight_of(float score) {
@@ -222,29 +242,33 @@ struct Avx512 {
     }
 
     // sums += weights x values of 16 cells.
-    template <int rows>
-    static void add(float* sums, const float* weights, const float* x, int64_t size) {
-        constexpr int vectors = rows > 4 ? 2 : 4;
+    template <int rows, typename Type>
+    static void add(const Block& values, const Later& later, int64_t size, const float* weights, float* sums) {
         int64_t d = 0;
-        for (; d + vectors * lanes <= size; d += vectors * lanes) {
-            add<rows, vectors>(sums + d, weights, x + d, size);
+        for (; d + together * lanes <= size; d += together * lanes) {
+            add<rows, together, Type>(values, later, d, size, weights, sums + d);
         }
-        for (; d < size; d += lanes) add<rows, 1>(sums + d, weights, x + d, size);
+        for (; d < size; d += lanes) add<rows, 1, Type>(values, later, d, size, weights, sums + d);
     }
 
-    template <int rows, int vectors>
-    static void add(float* sums, const float* weights, const float* x, int64_t size) {
+    template <int rows, int vectors, typename Type>
+    static void add(const Block& values, const Later& later, int64_t d, int64_t size, const float* weights,
+                    float* sums) {
         __m512 acc[rows][vectors];
         for (int r = 0; r < rows; ++r) {
             for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_loadu_ps(sums + r * size + lanes * i);
         }
-        for (int c = 0; c < lanes; ++c, x += size) {
-            __m512 value[vectors];
-            for (int i = 0; i < vectors; ++i) value[i] = _mm512_loadu_ps(x + lanes * i);
-#pragma GCC unroll 8
+        const char* at = values.at + Type::bytes * d;
+#pragma GCC unroll 1
+        for (int c = 0; c < lanes; ++c, at += values.stride) {
+            __m512 x[vectors];
+            for (int i = 0; i < vectors; ++i) x[i] = Type::load(at + Type::bytes * lanes * i);
+            if (d == 0) later.fetch(c);
+            for (__m512& one : x) keep_in_register(one);
+#pragma GCC unroll 6
             for (int r = 0; r < rows; ++r) {
                 const __m512 weight = _mm512_set1_ps(weights[r * lanes + c]);
-                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_fmadd_ps(weight, value[i], acc[r][i]);
+                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm512_fmadd_ps(weight, x[i], acc[r][i]);
             }
         }
         for (int r = 0; r < rows; ++r) {

@@ -24,10 +24,10 @@ AttentionLayout attention_layout(const Attention& a, int64_t rows, int parts) {
     layout.key_heads = std::min(a.key_heads, (rows + a.rows_per_key_head() - 1) / a.rows_per_key_head() + 1);
     layout.scores_bytes = whole_lines(rows * a.cells * 4);
     const int64_t bytes[] = {2 * 8,
+                             rows * attention_lanes / 2 * 8,
+                             rows * a.key_size * 4,
                              rows * 8,
-                             rows * 8,
-                             rows * 8,
-                             rows * 4,
+                             rows * attention_lanes * 4,
                              rows * a.value_size * 4,
                              rows * a.value_size * 4,
                              attention_lanes * std::max(a.key_size, a.value_size) * 4,

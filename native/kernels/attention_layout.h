@@ -16,10 +16,10 @@ struct SeenBlock {
 // What one part keeps of its rows: others read the sums of its cells.
 struct AttentionPart {
     int64_t* range;         // first and last of this part's blocks
-    double* totals;         // [row] of the weights
-    const float** q;        // [row]
+    double* totals;         // [row][8 lanes] of the weights; the sum is in the first
+    float* q;               // [row][key_size]
     const char** mask;      // [row]
-    float* largest;         // [row]
+    float* largest;         // [row][16 lanes] of the scores; first this part's, second that of all parts
     float* sums;            // [row][value_size], each above its start, see sum_start()
     float* starts;          // [row][value_size]
     float* floats;          // 16 cells

@@ -2,8 +2,10 @@
 #include <arm_neon.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/attention_layout.h"
 #include "kernels/format.h"
@@ -13,7 +15,7 @@ namespace {
 
 #include "kernels/attention.inl"
 
-constexpr int together = 4;  // cells whose products with a row are summed together
+constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 constexpr int parts = 4;     // registers that 16 lanes fill
 
 inline float32x4_t halves(const char* at) {
@@ -61,6 +63,17 @@ inline void store_scaled(float* to, int8x16_t bytes, float scale) {
 }
 
 struct Neon {
+    static constexpr int tile = 4;  // rows: their sums of products with `together` vectors fill 16 registers
+
+    struct Halves {
+        static constexpr int64_t bytes = 2;
+        static float32x4_t load(const char* at) { return halves(at); }
+    };
+    struct Floats {
+        static constexpr int64_t bytes = 4;
+        static float32x4_t load(const char* at) { return vld1q_f32(reinterpret_cast<const float*>(at)); }
+    };
+
     // Which of 16 cells the mask leaves visible, as bits.
     static unsigned visible(const char* mask) {
         static constexpr uint16_t bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
@@ -95,81 +108,83 @@ struct Neon {
         }
     }
 
-    // Products of one row with `together` of the keys.
-    static float32x4_t products_of(const float* x, const float* keys, int64_t size) {
-        float32x4_t acc[together][parts];
-        for (auto& one : acc) {
-            for (float32x4_t& part : one) part = vdupq_n_f32(0);
+    // Products of some rows with 16 keys.
+    template <int rows, typename Type>
+    static void multiply(const Block& keys, const Later* later, int64_t size, const float* q, float* to) {
+        const char* at = keys.at;
+        for (int c = 0; c < lanes; c += together, at += static_cast<size_t>(together) * keys.stride) {
+            for (int i = 0; i < together; ++i) later[0].fetch(c + i), later[1].fetch(c + i);
+            float32x4_t quarter[parts][rows];
+            for (int i = 0; i < parts; ++i) {
+                multiply_quarter<rows, Type>({at + 4 * i * Type::bytes, keys.stride}, size, q + 4 * i, quarter[i]);
+            }
+            for (int r = 0; r < rows; ++r) {
+                const float32x4_t low = vaddq_f32(quarter[0][r], quarter[1][r]);
+                vst1q_f32(to + r * lanes + c, vaddq_f32(low, vaddq_f32(quarter[2][r], quarter[3][r])));
+            }
+        }
+    }
+
+    // A quarter of the lanes of the products with `together` keys.
+    template <int rows, typename Type>
+    static MEDUSA_INLINE void multiply_quarter(const Block& keys, int64_t size, const float* q,
+                                               float32x4_t (&to)[rows]) {
+        const char* key[together] = {keys.at, keys.at + keys.stride, keys.at + 2 * keys.stride,
+                                     keys.at + 3 * keys.stride};
+        float32x4_t acc[rows][together];
+        for (auto& row : acc) {
+            for (float32x4_t& one : row) one = vdupq_n_f32(0);
         }
         for (int64_t d = 0; d < size; d += lanes) {
-            float32x4_t row[parts];
-            for (int i = 0; i < parts; ++i) row[i] = vld1q_f32(x + d + 4 * i);
+            float32x4_t x[together];
+            for (int c = 0; c < together; ++c) x[c] = Type::load(key[c] + Type::bytes * d);
 #pragma GCC unroll 4
-            for (int c = 0; c < together; ++c) {
-#pragma GCC unroll 4
-                for (int i = 0; i < parts; ++i) {
-                    acc[c][i] = vfmaq_f32(acc[c][i], row[i], vld1q_f32(keys + c * size + d + 4 * i));
-                }
+            for (int r = 0; r < rows; ++r) {
+                const float32x4_t row = vld1q_f32(q + r * size + d);
+                for (int c = 0; c < together; ++c) acc[r][c] = vfmaq_f32(acc[r][c], row, x[c]);
             }
         }
-        float32x4_t quarter[parts];
-        for (int i = 0; i < parts; ++i) quarter[i] = quarters(acc[0][i], acc[1][i], acc[2][i], acc[3][i]);
-        return vaddq_f32(vaddq_f32(quarter[0], quarter[1]), vaddq_f32(quarter[2], quarter[3]));
+        for (int r = 0; r < rows; ++r) to[r] = quarters(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
     }
 
-    // Products of some rows with 16 keys.
-    static void multiply(const float* keys, int64_t size, const float* const* q, int64_t rows, float* to) {
-        for (int64_t r = 0; r < rows; ++r) {
-            for (int c = 0; c < lanes; c += together) {
-                vst1q_f32(to + r * lanes + c, products_of(q[r], keys + c * size, size));
-            }
-        }
-    }
-
-    // Products with 16 keys become scores.
-    static void finish(float* at, const char* mask, float scale, float cap) {
-        for (int c = 0; c < lanes; c += 4) {
-            const float32x4_t add = mask ? halves(mask + 2 * c) : vdupq_n_f32(0), x = vld1q_f32(at + c);
+    // Products of some rows with 16 keys become scores.
+    static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
+                       float* largest) {
+        for (int64_t i = 0; i < parts * rows; ++i, at += 4, largest += 4) {
+            const float32x4_t add = mask ? halves(mask[i / parts] + 2 * (cell + i % parts * 4)) : vdupq_n_f32(0);
+            const float32x4_t x = vld1q_f32(at);
             const float32x4_t score = cap != 0 ? vfmaq_f32(add, vdupq_n_f32(cap), tanh_of(vmulq_n_f32(x, scale)))
                                                : vfmaq_f32(add, x, vdupq_n_f32(scale));
-            vst1q_f32(at + c, vbslq_f32(vceqq_f32(add, vdupq_n_f32(-INFINITY)), add, score));
+            const float32x4_t seen = vbslq_f32(vceqq_f32(add, vdupq_n_f32(-INFINITY)), add, score);
+            vst1q_f32(at, seen);
+            vst1q_f32(largest, vmaxnmq_f32(seen, vld1q_f32(largest)));
         }
     }
 
-    static void raise(uint16_t* most, const char* values, size_t stride, int count, int64_t size) {
+    static void raise(uint16_t* most, const Block& values, int count, int64_t size) {
         for (int64_t d = 0; d < size; d += 8) {
             uint16x8_t all = vld1q_u16(most + d);
             for (int c = 0; c < count; ++c) {
-                const auto* from = reinterpret_cast<const uint8_t*>(values + static_cast<size_t>(c) * stride + 2 * d);
-                all = vmaxq_u16(all, vandq_u16(vreinterpretq_u16_u8(vld1q_u8(from)), vdupq_n_u16(0x7FFF)));
+                const char* at = values.at + static_cast<size_t>(c) * values.stride + 2 * d;
+                const uint16x8_t x = vreinterpretq_u16_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(at)));
+                all = vmaxq_u16(all, vandq_u16(x, vdupq_n_u16(0x7FFF)));
             }
             vst1q_u16(most + d, all);
         }
     }
 
-    static float largest(const float* scores, int64_t blocks, int64_t stride) {
-        float32x4_t top = vdupq_n_f32(-INFINITY);
-        for (int64_t i = 0; i < 4 * blocks; ++i) {
-            top = vmaxnmq_f32(top, vld1q_f32(scores + i / 4 * stride + i % 4 * 4));
+    // Scores of all rows, block by block, become weights; their sums are added.
+    static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
+        for (int64_t i = 0, row = 0; i < blocks * rows; ++i) {
+            double* sum = sums + row * lanes / 2;
+            for (int part = 0; part < parts; ++part, scores += 4) {
+                const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(scores), vdupq_n_f32(largest[row * lanes])));
+                vst1q_f32(scores, p);
+                const float64x2_t low = rounded(vcvt_f64_f32(vget_low_f32(p))), high = rounded(vcvt_high_f64_f32(p));
+                vst1q_f64(sum + 2 * part, vaddq_f64(vld1q_f64(sum + 2 * part), vaddq_f64(low, high)));
+            }
+            row = row + 1 == rows ? 0 : row + 1;
         }
-        return vmaxnmvq_f32(top);
-    }
-
-    // Scores become weights; their sum.
-    static double weigh(float* scores, int64_t blocks, int64_t stride, float largest) {
-        if (largest == -INFINITY) {
-            for (int64_t i = 0; i < blocks; ++i) std::memset(scores + i * stride, 0, lanes * sizeof(float));
-            return 0;
-        }
-        float64x2_t low = vdupq_n_f64(0), high = vdupq_n_f64(0);
-        for (int64_t i = 0; i < 4 * blocks; ++i) {
-            float* at = scores + i / 4 * stride + i % 4 * 4;
-            const float32x4_t p = exp_of(vsubq_f32(vld1q_f32(at), vdupq_n_f32(largest)));
-            vst1q_f32(at, p);
-            low = vaddq_f64(low, rounded(vcvt_f64_f32(vget_low_f32(p))));
-            high = vaddq_f64(high, rounded(vcvt_high_f64_f32(p)));
-        }
-        return vaddvq_f64(vaddq_f64(low, high));
     }
 
     static double weight_of(float score) {
@@ -177,26 +192,27 @@ struct Neon {
     }
 
     // sums += weights x values of 16 cells.
-    template <int rows>
-    static void add(float* sums, const float* weights, const float* x, int64_t size) {
-        for (int64_t d = 0; d < size; d += 8) {
-            float32x4_t low[rows], high[rows];
+    template <int rows, typename Type>
+    static void add(const Block& values, const Later& later, int64_t size, const float* weights, float* sums) {
+        for (int64_t d = 0; d < size; d += 4 * together) {  // sizes are multiples of 16
+            float32x4_t acc[rows][together];
             for (int r = 0; r < rows; ++r) {
-                low[r] = vld1q_f32(sums + r * size + d);
-                high[r] = vld1q_f32(sums + r * size + d + 4);
+                for (int i = 0; i < together; ++i) acc[r][i] = vld1q_f32(sums + r * size + d + 4 * i);
             }
-            for (int c = 0; c < lanes; ++c) {
-                const float32x4_t x0 = vld1q_f32(x + c * size + d), x1 = vld1q_f32(x + c * size + d + 4);
-#pragma GCC unroll 8
+            const char* at = values.at + Type::bytes * d;
+#pragma GCC unroll 1
+            for (int c = 0; c < lanes; ++c, at += values.stride) {
+                if (d == 0) later.fetch(c);
+                float32x4_t x[together];
+                for (int i = 0; i < together; ++i) x[i] = Type::load(at + Type::bytes * 4 * i);
+#pragma GCC unroll 4
                 for (int r = 0; r < rows; ++r) {
                     const float32x4_t weight = vld1q_dup_f32(weights + r * lanes + c);
-                    low[r] = vfmaq_f32(low[r], weight, x0);
-                    high[r] = vfmaq_f32(high[r], weight, x1);
+                    for (int i = 0; i < together; ++i) acc[r][i] = vfmaq_f32(acc[r][i], weight, x[i]);
                 }
             }
             for (int r = 0; r < rows; ++r) {
-                vst1q_f32(sums + r * size + d, low[r]);
-                vst1q_f32(sums + r * size + d + 4, high[r]);
+                for (int i = 0; i < together; ++i) vst1q_f32(sums + r * size + d + 4 * i, acc[r][i]);
             }
         }
     }

@@ -23,6 +23,8 @@ struct Lanes {
         return out;
     }
     void store(float* at) const { std::copy(x, x + 16, at); }
+    void stream(float* at) const { store(at); }
+    static void streamed() {}
     Lanes times(const Lanes& other) const {
         Lanes out;
         for (int i = 0; i < 16; ++i) out.x[i] = x[i] * other.x[i];

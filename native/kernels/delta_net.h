@@ -26,6 +26,7 @@ struct DeltaNet {
     float* after;
     int64_t after_slot;  // numbers from one slot to the next
     bool decay_by_key;
+    bool past_caches;  // write `after` past the caches: it is large and not read soon. It lies at multiples of 64 bytes
     int64_t size, tokens, heads, query_heads, key_heads, slots;
 
     int64_t rows() const { return heads * size; }  // of all heads' states

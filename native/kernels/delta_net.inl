@@ -1,5 +1,6 @@
 // Included inside the anonymous namespace of each file of an instruction set, after its standard headers. `Lanes` has
-// 16 numbers and what is done with them: load, store, scaled, fma, sum. Sums fold halves onto each other.
+// 16 numbers and what is done with them: load, store, stream (a store past the caches, to multiples of 64 bytes),
+// scaled, fma, sum; Lanes::streamed() after the last stream. Sums fold halves onto each other.
 
 // Decays of one head for some tokens: one number each, or one for each key number.
 template <typename Lanes>
@@ -26,50 +27,78 @@ class Decays {
     float values_[tokens * delta_net_largest];
 };
 
-// Some rows of one head over tokens first..last-1.
+// Some rows of one head's state, which stay in the first cache while tokens pass over them.
 template <typename Lanes>
-void advance(const DeltaNet& net, const Decays<Lanes>& decays, int64_t head, int64_t value, int64_t first,
-             int64_t last) {
-    constexpr int rows = delta_net_rows;
-    const int64_t size = net.size, matrix = (head * size + value) * size;
-    const auto slot_after = [&](int64_t token) {
-        const int64_t slot = net.tokens - 1 - token;
-        return net.after + (slot < net.slots ? slot : 0) * net.after_slot + matrix;
-    };
-    const float scale = 1.0f / std::sqrt(static_cast<float>(size));
-    for (int64_t t = first; t < last; ++t) {
-        const auto at = [&](const char* data, size_t token_stride, size_t head_stride, int64_t heads) {
-            return reinterpret_cast<const float*>(data + static_cast<size_t>(t) * token_stride +
-                                                  static_cast<size_t>(head % heads) * head_stride);
-        };
-        const float* q = at(net.q, net.q_token, net.q_head, net.query_heads);
-        const float* k = at(net.k, net.k_token, net.k_head, net.key_heads);
-        const float* v = at(net.v, net.v_token, net.v_head, net.heads) + value;
-        const float* from = t == 0 ? net.before + matrix : slot_after(t - 1);
-        float *to = slot_after(t), *out = net.out + (t * net.heads + head) * size + value;
+class Rows {
+  public:
+    Rows(const DeltaNet& net, int64_t head, int64_t value) : net_(net), head_(head), value_(value) {}
+
+    void load(const float* from) { std::copy(from, from + rows * net_.size, state_); }
+    void save(float* to) const { std::copy(state_, state_ + rows * net_.size, to); }
+    void save_past_caches(float* to) const {
+        for (int64_t i = 0; i < rows * net_.size; i += delta_net_lanes) Lanes::load(state_ + i).stream(to + i);
+    }
+
+    // Token t; `place`: its decays'.
+    void advance(const Decays<Lanes>& decays, int64_t t, int64_t place) {
+        const float *q = at(net_.q, t, net_.q_token, net_.q_head, net_.query_heads),
+                    *k = at(net_.k, t, net_.k_token, net_.k_head, net_.key_heads),
+                    *v = at(net_.v, t, net_.v_token, net_.v_head, net_.heads) + value_;
+        const int64_t size = net_.size, of_head = t * net_.heads + head_;
         Lanes sums[rows] = {};
         for (int64_t i = 0; i < size; i += delta_net_lanes) {
             const Lanes keys = Lanes::load(k + i);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; ++r) {
-                sums[r] = decays.times(Lanes::load(from + r * size + i), t - first, i).fma(keys, sums[r]);
+                sums[r] = decays.times(Lanes::load(state_ + r * size + i), place, i).fma(keys, sums[r]);
             }
         }
         float delta[rows];
-        for (int r = 0; r < rows; ++r) delta[r] = (v[r] - sums[r].sum()) * net.beta[t * net.heads + head];
+        for (int r = 0; r < rows; ++r) delta[r] = (v[r] - sums[r].sum()) * net_.beta[of_head];
         for (Lanes& sum : sums) sum = {};
         for (int64_t i = 0; i < size; i += delta_net_lanes) {
             const Lanes keys = Lanes::load(k + i), queries = Lanes::load(q + i);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; ++r) {
-                const Lanes decayed = decays.times(Lanes::load(from + r * size + i), t - first, i);
+                const Lanes decayed = decays.times(Lanes::load(state_ + r * size + i), place, i);
                 const Lanes row = keys.fma(Lanes::all(delta[r]), decayed);
-                row.store(to + r * size + i);
+                row.store(state_ + r * size + i);
                 sums[r] = row.fma(queries, sums[r]);
             }
         }
-        for (int r = 0; r < rows; ++r) out[r] = sums[r].sum() * scale;
+        const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+        for (int r = 0; r < rows; ++r) net_.out[of_head * size + value_ + r] = sums[r].sum() * scale;
     }
+
+  private:
+    static constexpr int rows = delta_net_rows;
+
+    const float* at(const char* data, int64_t t, size_t token_stride, size_t head_stride, int64_t heads) const {
+        return reinterpret_cast<const float*>(data + static_cast<size_t>(t) * token_stride +
+                                              static_cast<size_t>(head_ % heads) * head_stride);
+    }
+
+    const DeltaNet& net_;
+    int64_t head_, value_;
+    alignas(64) float state_[rows * delta_net_largest];
+};
+
+// Some rows of one head over tokens first..last-1. What later tokens need waits in slot 0.
+template <typename Lanes>
+void advance(const DeltaNet& net, const Decays<Lanes>& decays, int64_t head, int64_t value, int64_t first,
+             int64_t last) {
+    const int64_t matrix = (head * net.size + value) * net.size;
+    Rows<Lanes> rows(net, head, value);
+    rows.load((first == 0 ? net.before : net.after) + matrix);
+    for (int64_t t = first; t < last; ++t) {
+        rows.advance(decays, t, t - first);
+        const int64_t slot = net.tokens - 1 - t;
+        if (slot < net.slots) {
+            float* to = net.after + slot * net.after_slot + matrix;
+            net.past_caches ? rows.save_past_caches(to) : rows.save(to);
+        }
+    }
+    if (last < net.tokens) rows.save(net.after + matrix);
 }
 
 // Rows begin..end-1 of all heads' states.
@@ -86,4 +115,5 @@ void recur(const DeltaNet& net, int64_t begin, int64_t end) {
             }
         }
     }
+    if (net.past_caches) Lanes::streamed();
 }

@@ -19,6 +19,11 @@ struct Lanes {
         _mm256_storeu_ps(at, low);
         _mm256_storeu_ps(at + 8, high);
     }
+    void stream(float* at) const {
+        _mm256_stream_ps(at, low);
+        _mm256_stream_ps(at + 8, high);
+    }
+    static void streamed() { _mm_sfence(); }
     Lanes times(const Lanes& other) const { return {_mm256_mul_ps(low, other.low), _mm256_mul_ps(high, other.high)}; }
     Lanes scaled(float factor) const { return times(all(factor)); }
     Lanes fma(const Lanes& by, const Lanes& to) const {

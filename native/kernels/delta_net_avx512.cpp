@@ -16,6 +16,8 @@ struct Lanes {
     static Lanes load(const float* at) { return {_mm512_loadu_ps(at)}; }
     static Lanes all(float value) { return {_mm512_set1_ps(value)}; }
     void store(float* at) const { _mm512_storeu_ps(at, x); }
+    void stream(float* at) const { _mm512_stream_ps(at, x); }
+    static void streamed() { _mm_sfence(); }
     Lanes times(const Lanes& other) const { return {_mm512_mul_ps(x, other.x)}; }
     Lanes scaled(float factor) const { return {_mm512_mul_ps(x, _mm512_set1_ps(factor))}; }
     Lanes fma(const Lanes& by, const Lanes& to) const { return {_mm512_fmadd_ps(x, by.x, to.x)}; }

@@ -23,6 +23,8 @@ struct Lanes {
     void store(float* at) const {
         for (int i = 0; i < 4; ++i) vst1q_f32(at + 4 * i, x[i]);
     }
+    void stream(float* at) const { store(at); }
+    static void streamed() {}
     Lanes times(const Lanes& other) const {
         Lanes out;
         for (int i = 0; i < 4; ++i) out.x[i] = vmulq_f32(x[i], other.x[i]);

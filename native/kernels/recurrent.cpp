@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/delta_net.h"
@@ -14,6 +15,9 @@ namespace {
 
 // Shorter rows stay with ggml: no state is as short.
 constexpr int64_t long_row = 1024;
+
+// Numbers in a state that is written past the caches: smaller ones of all layers may stay there until the next step.
+constexpr int64_t streamed_state = 1 << 16;
 
 struct Range {
     int64_t begin, end;
@@ -90,6 +94,13 @@ bool copies_states(const Kernels& kernels, const ggml_tensor* copy) {
            ggml_nelements(from) == state * slots && (whole || row_by_row) && copy->nb[2] % sizeof(float) == 0;
 }
 
+// Written over, memory would first be read into the caches.
+bool at_lines(const DeltaNet& net) {
+    constexpr uintptr_t line = 64;
+    return reinterpret_cast<uintptr_t>(net.after) % line == 0 && net.after_slot * sizeof(float) % line == 0 &&
+           net.rows() * net.size >= streamed_state;
+}
+
 DeltaNet net_of(const ggml_tensor* op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *g = op->src[3];
     DeltaNet net{};
@@ -106,6 +117,7 @@ DeltaNet net_of(const ggml_tensor* op) {
     if (const ggml_tensor* copy = direct_of(op).copy) {
         net.after = static_cast<float*>(copy->data);
         if (std::min(net.slots, net.tokens) > 1) net.after_slot = static_cast<int64_t>(copy->nb[2] / sizeof(float));
+        net.past_caches = at_lines(net);
     }
     return net;
 }

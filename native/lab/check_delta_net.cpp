@@ -37,6 +37,7 @@ class Operands {
           heads_(key_heads_ * between(1, 2, random)),
           slots_(between(1, 5, random)),
           by_key_(random() % 2 == 0),
+          past_caches_(random() % 2 == 0),
           q_(numbers(tokens_ * key_heads_ * size_, -1, 1, random)),
           k_(numbers(tokens_ * key_heads_ * size_, -1, 1, random)),
           v_(numbers(tokens_ * heads_ * size_, -1, 1, random)),
@@ -62,7 +63,8 @@ class Operands {
         net.decay = decay_.data(), net.beta = beta_.data(), net.before = before_.data();
         net.out = results, net.after = results + outputs();
         net.after_slot = heads_ * size_ * size_;
-        net.decay_by_key = by_key_, net.size = size_, net.tokens = tokens_, net.heads = heads_;
+        net.decay_by_key = by_key_, net.past_caches = past_caches_, net.size = size_, net.tokens = tokens_,
+        net.heads = heads_;
         net.query_heads = net.key_heads = key_heads_, net.slots = slots_;
         return net;
     }
@@ -106,7 +108,7 @@ class Operands {
     }
 
     int64_t size_, tokens_, key_heads_, heads_, slots_;
-    bool by_key_;
+    bool by_key_, past_caches_;
     std::vector<float> q_, k_, v_, decay_, beta_, before_;
 };
 

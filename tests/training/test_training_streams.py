@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import shutil
 import signal
@@ -107,6 +108,14 @@ def test_the_rate_is_measured_on_the_layers_themselves(tmp_path: Path) -> None:
     top = layers_of(random_base(tmp_path / "base.gguf", "llama"))
     plan = StreamsPlan("", "teacher", GAMMA, top.first, 0, 1 << 30, 128, "cpu", RECIPE)
     assert measure_rate(top, plan, 200, 250, CPU, seconds=0.1) > 0
+
+
+def test_the_rate_is_by_the_clock_that_is_given(tmp_path: Path) -> None:
+    """A second passes with each look at it: from 0 to 5, with steps at 1, 2 and 3."""
+    top = layers_of(random_base(tmp_path / "base.gguf", "llama"))
+    plan = StreamsPlan("", "teacher", GAMMA, top.first, 0, 1 << 30, 128, "cpu", RECIPE)
+    looks = itertools.count()
+    assert measure_rate(top, plan, 200, 250, CPU, seconds=3, clock=lambda: next(looks)) == 3 * 128 / 5
 
 
 def options(base: Path, folder: Path, **changes: Any) -> TrainOptions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -39,8 +40,10 @@ def measure_rate(
     whole_vocabulary: int,
     device: torch.device,
     seconds: float = 1.5,
+    clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are."""
+    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are;
+    clock: of the seconds."""
     count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
     states = _MadeUp(count, hidden)
     rng = np.random.default_rng(0)
@@ -64,8 +67,8 @@ def measure_rate(
     data = StreamsData(states, source, examples, output, base)
     fit = StreamsFit(plan, top, device)
     fit.run(data, should_stop=lambda: fit.step >= 2)
-    first, begin = fit.step, time.monotonic()
-    fit.run(data, should_stop=lambda: time.monotonic() - begin > seconds)
+    first, begin = fit.step, clock()
+    fit.run(data, should_stop=lambda: clock() - begin > seconds)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return (fit.step - first) * len(rows) / (time.monotonic() - begin)
+    return (fit.step - first) * len(rows) / (clock() - begin)
