@@ -27,6 +27,10 @@ function(medusa_isa_flags name out)
     elseif(name MATCHES "neon_dotprod$")
         set(flags -march=armv8.2-a+dotprod)
     endif()
+    if(name MATCHES "avx|amx" AND NOT MSVC)
+        # Inner loops are some percent slower on unlucky addresses, which change with any code before them.
+        list(APPEND flags -falign-functions=64)
+    endif()
     if(name MATCHES "neon" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         # Moving instructions before registers are allotted makes GCC keep sums in memory.
         list(APPEND flags -fno-schedule-insns)
