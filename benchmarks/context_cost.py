@@ -116,17 +116,26 @@ def show(found: dict[str, Any]) -> None:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
+    rcParams["svg.hashsalt"] = "context"
     figure = Figure(figsize=(8, 4), layout="constrained")
     for axes, side in zip(figure.subplots(1, 2, sharey=True), SIDES, strict=True):
+        widths: list[int] = []
         for context, times in found[side].items():
             points = sorted((int(width), ms) for width, ms in times.items())
+            widths = [width for width, _ in points]
             axes.plot(*zip(*points, strict=True), marker=".", label=f"behind {int(context):,}")
         axes.set(title=side, xlabel="tokens of a pass", xscale="log", yscale="log")
-        axes.legend(fontsize="small")
+        axes.set_xticks(widths, map(str, widths), minor=False)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+        axes.grid(axis="y", alpha=0.3)
+        axes.legend(fontsize="small", loc="upper left", frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("milliseconds")
-    figure.savefig(path)
+    figure.savefig(path, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def main() -> None:
