@@ -16,14 +16,13 @@ constexpr double hopeless_passes = 4;   // a trial that has lost so many ends,
 constexpr int clear_passes = 3;         // or, after so many,
 constexpr double clearly_worse = 1.15;  // where its passes take so much longer
 constexpr double unknown_patience_ms = 30, least_patience_ms = 10, patience_passes = 2;
-constexpr int most_known_rows = 64;  // larger passes are parts of prompts
+constexpr int most_answer_rows = 64;  // larger passes are parts of prompts
 constexpr double settling_ms = 300;
 constexpr double lost_share = 0.005;
 
 }  // namespace
 
 void ThreadControl::Times::record(int rows, double ms) {
-    if (rows > most_known_rows) return;
     const auto [at, is_new] = ms_.emplace(rows, ms);
     if (!is_new) at->second += newest_weight * (std::min(ms, disturbed * at->second) - at->second);
 }
@@ -51,7 +50,7 @@ ThreadControl::ThreadControl(int most, int start) : most_(most), count_(std::cla
 
 double ThreadControl::patience_ms(int rows) const {
     const auto known = times_.of(rows);
-    if (!known) return unknown_patience_ms;
+    if (!known || rows > most_answer_rows) return unknown_patience_ms;
     // A trial of more threads has failed when it takes longer than fewer.
     return (trial_ ? 1 : patience_passes) * *known + least_patience_ms;
 }
@@ -76,7 +75,7 @@ void ThreadControl::report(const TimedPass& pass) {
         continue_trial(pass);
     } else {
         learn(pass);
-        consider_trial();
+        consider_trial(pass.rows);
     }
 }
 
@@ -119,12 +118,14 @@ int ThreadControl::other() {
     return half_next_ || count_ == 2 ? count_ - 1 : (count_ + 1) / 2;
 }
 
-void ThreadControl::consider_trial() {
+void ThreadControl::consider_trial(int rows) {
     if (passes_ < few_passes) return;
     if (count_ > 1 && waiting_ > too_many_waiting && now_ >= crowded_.due) {
         try_count(fewer_than_waiting(waiting_), crowded_);
     } else if (held_) {
         return;
+    } else if (rows > most_answer_rows && more() <= count_) {
+        return;  // a trial takes seconds of a prompt: only where it promises something
     } else if (more() > count_ && now_ >= more_.due) {
         try_count(more(), more_);
     } else if (count_ < most_ && now_ >= blind_.due) {
@@ -152,6 +153,8 @@ void ThreadControl::continue_trial(const TimedPass& pass) {
         }
         const bool clear = t.compared >= clear_passes && t.ms > clearly_worse * t.expected;
         if (clear || t.lost > hopeless_passes * *expected) return end_trial(false);
+    } else if (pass.rows > most_answer_rows) {
+        return end_trial(false);  // a prompt, and nothing to compare it with
     }
     const bool enough = t.compared >= few_passes && t.ms >= trial_ms;
     if (enough || t.passes >= most_trial_passes) end_trial(t.ms < (1 - least_gain) * t.expected);

@@ -88,7 +88,7 @@ class ThreadControl {
     void end_trial(bool better);
     void give_up(const TimedPass& pass);
     void learn(const TimedPass& pass);
-    void consider_trial();
+    void consider_trial(int rows);
     void move_to(int count, Reason reason);
     int fewer_than_waiting(double waiting) const;
     int more() const;

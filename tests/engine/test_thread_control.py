@@ -128,6 +128,31 @@ def test_no_trial_where_all_threads_run_costs_a_hundredth() -> None:
     assert machine.decode(started(machine), 60_000) < 1.01
 
 
+PROMPT_ROWS = 512
+
+
+def test_a_long_prompt_is_read_with_all_threads() -> None:
+    machine = Machine([1.0] * 2, noise=0.0, rows=(PROMPT_ROWS,))
+    assert machine.decode(started(machine), 300_000) < 1.01
+
+
+def test_a_prompt_within_a_trial_of_fewer_threads_ends_it() -> None:
+    control = testing.ThreadControl(2, 2)
+    while control.threads == 2:
+        control.report(2, 1, 10.0)
+    control.report(1, PROMPT_ROWS, 800.0)
+    assert control.threads == 2
+
+
+def test_a_long_prompt_gets_more_threads_when_the_other_program_ends() -> None:
+    machine = Machine([1.0] * 2, lambda now: 1 if now < 10_000 else 0, rows=(PROMPT_ROWS,))
+    control = started(machine)
+    machine.decode(control, 10_000)
+    assert control.threads == 1
+    machine.decode(control, 20_000)
+    assert control.threads == 2
+
+
 @pytest.mark.parametrize("tells", [True, False])
 def test_more_threads_again_when_the_other_program_ends(tells: bool) -> None:
     machine = Machine([1.0] * 2, lambda now: 1 if now < 10_000 else 0, tells=tells)
