@@ -13,14 +13,12 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from common import fixed_text
+from common import DOCS, fixed_text
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.models import references
-
-DOCS = sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
 
 
 def main() -> None:

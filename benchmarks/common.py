@@ -18,6 +18,8 @@ from medusa_cli.models import references
 from medusa_cli.prompts.seeds.passages import PASSAGES
 
 OURS, STOCK = "ours", "stock"
+DOCS = sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
+"""More text than fixed_text() has by itself."""
 
 
 def fixed_text(model: native.Model, count: int, more: Sequence[Path] = ()) -> list[int]:

@@ -15,7 +15,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from common import fixed_text
+from common import DOCS, fixed_text
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +23,6 @@ from medusa_cli import native
 from medusa_cli.decoding import lossless, prompts
 from medusa_cli.models import references
 
-DOCS = sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
 QUESTIONS = (
     "What is the text above about? Answer in one paragraph.",
     "Write a short story about a lighthouse keeper.",
