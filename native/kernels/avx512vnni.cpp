@@ -1,10 +1,13 @@
-// 16 rows in the lanes of a zmm register, up to 8 activation columns at a time. See scalar.cpp for what is computed.
-// Compiled with AVX512 F, BW, DQ, VL and VNNI; nothing here may run before select_kernels() has seen them.
+// 16 rows in the lanes of a zmm register, up to 16 activation columns at a time: their sums and a cell's weights fill
+// 24 registers. See scalar.cpp for what is computed. Compiled with AVX512 F, BW, DQ, VL and VNNI; nothing here may run
+// before select_kernels() has seen them.
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/format.h"
 
@@ -15,7 +18,7 @@ namespace {
 
 #include "kernels/avx512.inl"
 
-constexpr int tile_columns = 8;
+constexpr int tile_columns = 16;
 
 // One group of rows times `n` columns.
 template <Codes codes, Scales scales, bool has_table, int n>
@@ -38,7 +41,7 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
         const Scale s = load_scale<scales>(head, scale);
         for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last);
         prefetch(scale, last);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int c = 0; c < n; ++c) {
             const CellSums& sums = column[c].sums[cell];
             const int8_t* q = column[c].q + cell * cell_columns;
@@ -78,13 +81,15 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
 using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, const uint8_t*, float*,
                               size_t);
 
+template <Codes codes, Scales scales, bool has_table, int... n>
+constexpr std::array<TileFunction, tile_columns> tiles_of(std::integer_sequence<int, n...>) {
+    return {multiply_tile<codes, scales, has_table, n + 1>...};
+}
+
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
-    static constexpr TileFunction tiles[tile_columns] = {
-        multiply_tile<codes, scales, has_table, 1>, multiply_tile<codes, scales, has_table, 2>,
-        multiply_tile<codes, scales, has_table, 3>, multiply_tile<codes, scales, has_table, 4>,
-        multiply_tile<codes, scales, has_table, 5>, multiply_tile<codes, scales, has_table, 6>,
-        multiply_tile<codes, scales, has_table, 7>, multiply_tile<codes, scales, has_table, 8>};
+    static constexpr auto functions =
+        tiles_of<codes, scales, has_table>(std::make_integer_sequence<int, tile_columns>());
     __m512i table = _mm512_setzero_si512();
     if constexpr (has_table) {
         const __m128i signed_values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(job.format.table));
@@ -93,19 +98,20 @@ void run(const Job& job) {
     const int64_t cells = job.columns / cell_columns;
     const size_t group_bytes = job.format.group_bytes(job.columns);
     const uint8_t* last = job.last_line();
+    const int tiles = (job.n + tile_columns - 1) / tile_columns;
     // A group of rows stays in the first cache for all tiles of columns.
     for (int64_t group = job.begin; group < job.end; ++group) {
         const uint8_t* code = static_cast<const uint8_t*>(job.packed) + group * group_bytes;
         const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
-        for (int first = 0; first < job.n; first += tile_columns) {
-            const int n = std::min(tile_columns, job.n - first);
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int first = job.n * tile / tiles, n = job.n * (tile + 1) / tiles - first;
             Column column[tile_columns];
             for (int c = 0; c < n; ++c) {
                 const auto* base = static_cast<const char*>(job.activations) + (first + c) * job.stride;
                 column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
             }
             float* result = job.result + first * job.result_stride + group * group_rows;
-            tiles[n - 1](code, scale, cells, table, column, last, result, job.result_stride);
+            functions[n - 1](code, scale, cells, table, column, last, result, job.result_stride);
         }
     }
 }
