@@ -97,14 +97,14 @@ class Part {
         }
         find_blocks();
         std::fill_n(memory_.largest, rows() * lanes, -INFINITY);
-        std::memset(memory_.own_most, 0, layout_.own_most_bytes());
+        memory_.has_own() = 0;
         std::memset(memory_.shared_most, 0, layout_.shared_most_bytes());
         for (int64_t i = memory_.first(); i < memory_.last(); ++i) {
             each_key_head([&](int64_t key_head, int64_t begin, int64_t end) { score(i, key_head, begin, end); });
         }
         for (int64_t r = 0; r < rows(); ++r) {
-            float* lane = memory_.largest + r * lanes;
-            lane[0] = *std::max_element(lane, lane + lanes);
+            const float* lane = memory_.largest + r * lanes;
+            memory_.tops[r] = *std::max_element(lane, lane + lanes);
         }
     }
 
@@ -233,6 +233,10 @@ class Part {
                 raise(shared, value, 1);
                 continue;
             }
+            if (!memory_.has_own()) {
+                memory_.has_own() = 1;
+                std::memset(memory_.own_most, 0, layout_.own_most_bytes());
+            }
             for (int64_t r = begin; r < end; r = next_token(r, end)) {
                 if (scores(r, i)[c] == -INFINITY) continue;
                 raise(memory_.own_most + r * a_.value_size, value, 1);
@@ -265,20 +269,20 @@ class Part {
     // Scores become weights.
     void weigh() {
         static constexpr int sums = lanes / 2;
-        std::memset(memory_.totals, 0, static_cast<size_t>(rows() * sums) * sizeof(double));
+        std::memset(memory_.total_lanes, 0, static_cast<size_t>(rows() * sums) * sizeof(double));
         for (int64_t r = 0; r < rows(); ++r) {
             float largest = sink(r);
-            for (int i = 0; i < share_.parts; ++i) largest = std::max(largest, part(i).largest[r * lanes]);
+            for (int i = 0; i < share_.parts; ++i) largest = std::max(largest, part(i).tops[r]);
             // All cells may be hidden: exp(-infinity - 0) is 0.
-            memory_.largest[r * lanes + 1] = largest == -INFINITY ? 0 : largest;
+            memory_.largest[r * lanes] = largest == -INFINITY ? 0 : largest;
         }
-        Isa::weigh(scores(0, memory_.first()), memory_.count(), rows(), memory_.largest + 1, memory_.totals);
+        Isa::weigh(scores(0, memory_.first()), memory_.count(), rows(), memory_.largest, memory_.total_lanes);
         for (int64_t r = 0; r < rows(); ++r) {
-            double* sum = memory_.totals + r * sums;
-            for (int i = 1; i < sums; ++i) sum[0] += sum[i];
-            if (sink(r) != -INFINITY && share_.part == 0) {
-                sum[0] += Isa::weight_of(sink(r) - memory_.largest[r * lanes + 1]);
-            }
+            const double* lane = memory_.total_lanes + r * sums;
+            double sum = 0;
+            for (int i = 0; i < sums; ++i) sum += lane[i];
+            if (sink(r) != -INFINITY && share_.part == 0) sum += Isa::weight_of(sink(r) - memory_.largest[r * lanes]);
+            memory_.totals[r] = sum;
         }
     }
 
@@ -286,7 +290,7 @@ class Part {
 
     double total(int64_t r) const {
         double all = 0;
-        for (int i = 0; i < share_.parts; ++i) all += part(i).totals[r * (lanes / 2)];
+        for (int i = 0; i < share_.parts; ++i) all += part(i).totals[r];
         return all;
     }
 
@@ -317,11 +321,15 @@ class Part {
         auto* most = reinterpret_cast<uint16_t*>(memory_.floats);
         std::memset(most, 0, static_cast<size_t>(a_.value_size) * sizeof(*most));
         for (int i = 0; i < share_.parts; ++i) {
-            const uint16_t* own = part(i).own_most + r * a_.value_size;
-            const uint16_t* shared = part(i).shared_most + layout_.shared_row(head);
-            for (int64_t d = 0; d < a_.value_size; ++d) most[d] = std::max(most[d], std::max(own[d], shared[d]));
+            const AttentionPart one = part(i);
+            raise(most, one.shared_most + layout_.shared_row(head));
+            if (one.has_own()) raise(most, one.own_most + r * a_.value_size);
         }
         return most;
+    }
+
+    void raise(uint16_t* most, const uint16_t* to) const {
+        for (int64_t d = 0; d < a_.value_size; ++d) most[d] = std::max(most[d], to[d]);
     }
 
     void start(int64_t r, const uint16_t* most) {
@@ -340,7 +348,7 @@ class Part {
             std::memset(sum, 0, static_cast<size_t>(a_.value_size) * sizeof(*sum));
             for (int i = 0; i < share_.parts; ++i) {
                 const AttentionPart one = part(i);
-                for (int64_t d = 0; d < a_.value_size; ++d) sum[d] += one.sums[at + d] - one.starts[at + d];
+                for (int64_t d = 0; d < a_.value_size; ++d) sum[d] += one.sums[at + d] - memory_.starts[at + d];
             }
             for (int64_t d = 0; d < a_.value_size; ++d) out[d] = sum[d] * inverse;
         }

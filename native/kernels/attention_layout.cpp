@@ -7,7 +7,7 @@ namespace medusa::kernels {
 namespace {
 
 constexpr int64_t kept_bytes = int64_t{1} << 22;  // of scores, of all rows worked on together
-constexpr int64_t shared_cells = 256;             // with fewer, barriers cost more than they bring
+constexpr int64_t own_cells = 512;                // with so few, barriers cost more than sharing them brings
 constexpr size_t line = 64;
 
 size_t whole_lines(int64_t bytes) {
@@ -23,7 +23,9 @@ AttentionLayout attention_layout(const Attention& a, int64_t rows, int parts) {
     // Rows that begin and end within a key head touch one more than they fill.
     layout.key_heads = std::min(a.key_heads, (rows + a.rows_per_key_head() - 1) / a.rows_per_key_head() + 1);
     layout.scores_bytes = whole_lines(rows * a.cells * 4);
-    const int64_t bytes[] = {2 * 8,
+    const int64_t bytes[] = {3 * 8,
+                             rows * 4,
+                             rows * 8,
                              rows * attention_lanes / 2 * 8,
                              rows * a.key_size * 4,
                              rows * 8,
@@ -46,11 +48,11 @@ AttentionPart AttentionLayout::part(void* scratch, int i) const {
     char* base = static_cast<char*>(scratch) + scores_bytes + static_cast<size_t>(i) * part_bytes;
     const auto at = [&](int field, auto* type) { return reinterpret_cast<decltype(type)>(base + offsets[field]); };
     AttentionPart part{};
-    part.range = at(0, part.range), part.totals = at(1, part.totals);
-    part.q = at(2, part.q), part.mask = at(3, part.mask);
-    part.largest = at(4, part.largest), part.sums = at(5, part.sums), part.starts = at(6, part.starts);
-    part.floats = at(7, part.floats), part.blocks = at(8, part.blocks);
-    part.own_most = at(9, part.own_most), part.shared_most = at(10, part.shared_most);
+    part.range = at(0, part.range), part.tops = at(1, part.tops), part.totals = at(2, part.totals);
+    part.total_lanes = at(3, part.total_lanes), part.q = at(4, part.q), part.mask = at(5, part.mask);
+    part.largest = at(6, part.largest), part.sums = at(7, part.sums), part.starts = at(8, part.starts);
+    part.floats = at(9, part.floats), part.blocks = at(10, part.blocks);
+    part.own_most = at(11, part.own_most), part.shared_most = at(12, part.shared_most);
     return part;
 }
 
@@ -65,7 +67,7 @@ int64_t attention_batch(const Attention& a) {
 }
 
 bool attention_shares_cells(const Attention& a, int threads) {
-    return threads > 1 && a.cells >= shared_cells && a.rows() <= 16 * attention_batch(a) && a.tokens <= 64;
+    return threads > 1 && a.cells > own_cells && a.rows() <= 16 * attention_batch(a) && a.tokens <= 64;
 }
 
 }  // namespace medusa::kernels

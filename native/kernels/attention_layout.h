@@ -13,13 +13,16 @@ struct SeenBlock {
     uint16_t all;  // a bit for each cell that all rows see
 };
 
-// What one part keeps of its rows: others read the sums of its cells.
+// What one part keeps of its rows. Others read `tops`, `totals`, `sums` and the magnitudes of values: each line that
+// one core has written takes another as long as a line from memory, so these are dense.
 struct AttentionPart {
-    int64_t* range;         // first and last of this part's blocks
-    double* totals;         // [row][8 lanes] of the weights; the sum is in the first
+    int64_t* range;         // first and last of this part's blocks; whether own_most has anything
+    float* tops;            // [row]: the largest score of this part
+    double* totals;         // [row]: the sum of the weights
+    double* total_lanes;    // [row][8 lanes]
     float* q;               // [row][key_size]
     const char** mask;      // [row]
-    float* largest;         // [row][16 lanes] of the scores; first this part's, second that of all parts
+    float* largest;         // [row][16 lanes] of this part's scores; then, in the first, that of all parts
     float* sums;            // [row][value_size], each above its start, see sum_start()
     float* starts;          // [row][value_size]
     float* floats;          // 16 cells
@@ -31,6 +34,7 @@ struct AttentionPart {
     int64_t first() const { return range[0]; }
     int64_t last() const { return range[1]; }
     int64_t count() const { return range[1] - range[0]; }
+    int64_t& has_own() const { return range[2]; }
     void share(int64_t blocks_found, int64_t part, int64_t parts) const {
         range[0] = blocks_found * part / parts;
         range[1] = blocks_found * (part + 1) / parts;
@@ -40,7 +44,7 @@ struct AttentionPart {
 // Scores [block][row][16 cells] of the blocks that any row sees, then the parts.
 struct AttentionLayout {
     int64_t rows, key_heads, value_size;
-    size_t offsets[11];  // of the fields of AttentionPart
+    size_t offsets[13];  // of the fields of AttentionPart
     size_t scores_bytes, part_bytes;
 
     AttentionPart part(void* scratch, int i) const;
