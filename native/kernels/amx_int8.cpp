@@ -307,9 +307,7 @@ void multiply_few(const Format& format, const void* packed, int64_t columns, int
 
 }  // namespace
 
-const Kernels amx_int8 = {
-    "amx-int8",    [](const Format& f, const float* x, int64_t n, void* c) { avx512vnni.quantize(f, x, n, c); },
-    multiply_few,  multiply_floats_avx512,
-    attend_avx512, delta_net_avx512};
+const Kernels amx_int8 = {"amx-int8",    quantize_avx512, multiply_few, multiply_floats_avx512,
+                          attend_avx512, delta_net_avx512};
 
 }  // namespace medusa::kernels

@@ -4,7 +4,6 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -81,15 +80,19 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
 using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, const uint8_t*, float*,
                               size_t);
 
+struct Functions {
+    TileFunction of[tile_columns];  // by columns - 1
+};
+
 template <Codes codes, Scales scales, bool has_table, int... n>
-constexpr std::array<TileFunction, tile_columns> tiles_of(std::integer_sequence<int, n...>) {
-    return {multiply_tile<codes, scales, has_table, n + 1>...};
+constexpr Functions functions_of(std::integer_sequence<int, n...>) {
+    return {{multiply_tile<codes, scales, has_table, n + 1>...}};
 }
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
-    static constexpr auto functions =
-        tiles_of<codes, scales, has_table>(std::make_integer_sequence<int, tile_columns>());
+    static constexpr Functions functions =
+        functions_of<codes, scales, has_table>(std::make_integer_sequence<int, tile_columns>());
     __m512i table = _mm512_setzero_si512();
     if constexpr (has_table) {
         const __m128i signed_values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(job.format.table));
@@ -111,39 +114,14 @@ void run(const Job& job) {
                 column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
             }
             float* result = job.result + first * job.result_stride + group * group_rows;
-            functions[n - 1](code, scale, cells, table, column, last, result, job.result_stride);
+            functions.of[n - 1](code, scale, cells, table, column, last, result, job.result_stride);
         }
-    }
-}
-
-void quantize(const Format& format, const float* x, int64_t columns, void* column) {
-    int8_t* q = column_values(column);
-    CellSums* sums = column_sums(column, columns);
-    const bool two = has_halves(format.scales);
-    for (int64_t cell = 0; cell < columns / cell_columns; ++cell, x += cell_columns, q += cell_columns) {
-        const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
-        const __m512 size_a = _mm512_abs_ps(a), size_b = _mm512_abs_ps(b);
-        float largest = _mm512_reduce_max_ps(_mm512_max_ps(size_a, size_b));
-        if (_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) | _mm512_cmp_ps_mask(b, b, _CMP_UNORD_Q)) largest = NAN;
-        const float d = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
-        const auto round = [inverse](__m512 v) {
-            const __m512 scaled = _mm512_mul_ps(v, _mm512_set1_ps(inverse));
-            const __mmask16 sane = _mm512_cmp_ps_mask(_mm512_abs_ps(scaled), _mm512_set1_ps(127.5f), _CMP_LE_OQ);
-            return _mm512_maskz_cvtps_epi32(sane, scaled);
-        };
-        const __m512i qa = round(a), qb = round(b);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(q), _mm512_cvtepi32_epi8(qa));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(q + 16), _mm512_cvtepi32_epi8(qb));
-        const int32_t low = _mm512_reduce_add_epi32(qa), high = _mm512_reduce_add_epi32(qb);
-        sums[cell].d = d;
-        sums[cell].all = d * static_cast<float>(low + high);
-        sums[cell].start[0] = -format.zero * (two ? low : low + high);
-        sums[cell].start[1] = two ? -format.zero * high : 0;
     }
 }
 
 }  // namespace
 
-const Kernels avx512vnni = {"avx512vnni", quantize, multiply, multiply_floats_avx512, attend_avx512, delta_net_avx512};
+const Kernels avx512vnni = {"avx512vnni",           quantize_avx512, multiply,
+                            multiply_floats_avx512, attend_avx512,   delta_net_avx512};
 
 }  // namespace medusa::kernels

@@ -44,6 +44,6 @@ inline void add_products(const Weights& weights, const Activations<n>& a, __m256
 
 }  // namespace
 
-const Kernels avxvnni = {"avxvnni", quantize, multiply, multiply_floats_avx2, attend_avx2, delta_net_avx2};
+const Kernels avxvnni = {"avxvnni", quantize_avx2, multiply, multiply_floats_avx2, attend_avx2, delta_net_avx2};
 
 }  // namespace medusa::kernels

@@ -125,10 +125,12 @@ struct CellSums {
     // the sum itself.
     int32_t start[2];
 };
-constexpr size_t column_bytes(const Format& format, int64_t columns) {
-    if (format.is_float()) return static_cast<size_t>(columns) * sizeof(float);
+constexpr size_t quantized_column_bytes(int64_t columns) {
     return (static_cast<size_t>(columns) + 63) / 64 * 64 +
            static_cast<size_t>(columns / cell_columns) * sizeof(CellSums);
+}
+constexpr size_t column_bytes(const Format& format, int64_t columns) {
+    return format.is_float() ? static_cast<size_t>(columns) * sizeof(float) : quantized_column_bytes(columns);
 }
 inline int8_t* column_values(void* column) {
     return static_cast<int8_t*>(column);
@@ -166,6 +168,8 @@ struct Kernels {
 void attend_scalar(const Attention& attention, const AttentionShare& share, int phase);
 void delta_net_scalar(const DeltaNet& net, int64_t begin, int64_t end);
 #if defined(__x86_64__) || defined(_M_X64)
+void quantize_avx2(const Format& format, const float* x, int64_t columns, void* column);
+void quantize_avx512(const Format& format, const float* x, int64_t columns, void* column);
 void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
 void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
 void multiply_q2_k_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
