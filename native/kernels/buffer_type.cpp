@@ -46,18 +46,12 @@ const Format* packed_format(const ggml_tensor* tensor) {
     return format;
 }
 
-constexpr size_t line = 64;
-
-char* first_line(void* memory) {
-    return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + line - 1) / line * line);
-}
-
 class MulMat final : public ggml::cpu::tensor_traits {
   public:
-    bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
+    bool work_size(int, const ggml_tensor* op, size_t& size) override {
         if (op->op != GGML_OP_MUL_MAT) return false;
-        const int64_t n = ggml_nrows(op->src[1]);
-        size = stride_of(op) * static_cast<size_t>(n <= own_columns ? n * n_threads : n) + line;
+        const ggml_tensor* x = op->src[1];
+        size = column_bytes(*format_of(op->src[0]->type), x->ne[0]) * static_cast<size_t>(ggml_nrows(x));
         return true;
     }
 
@@ -66,18 +60,12 @@ class MulMat final : public ggml::cpu::tensor_traits {
         const ggml_tensor *w = op->src[0], *x = op->src[1];
         const Format& format = *format_of(w->type);
         const int64_t columns = w->ne[0], groups = groups_of(w->ne[1]), n = ggml_nrows(x);
-        const size_t stride = stride_of(op);
-        char* activations = first_line(params->wdata);
-        const auto prepare_column = [&](int64_t c) {
+        const size_t stride = column_bytes(format, columns);
+        char* activations = static_cast<char*>(params->wdata);
+        for (int64_t c = params->ith; c < n; c += params->nth) {
             prepare(*kernels, format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
-        };
-        if (n <= own_columns) {
-            activations += stride * static_cast<size_t>(n * params->ith);
-            for (int64_t c = 0; c < n; ++c) prepare_column(c);
-        } else {
-            for (int64_t c = params->ith; c < n; c += params->nth) prepare_column(c);
-            ggml_barrier(params->threadpool);
         }
+        ggml_barrier(params->threadpool);
         const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
         multiply(*kernels, format, w->data, columns, w->ne[1], begin, end, activations, stride, static_cast<int>(n),
                  static_cast<float*>(op->data), op->nb[1] / sizeof(float));
@@ -85,14 +73,6 @@ class MulMat final : public ggml::cpu::tensor_traits {
     }
 
   private:
-    // So few columns each thread prepares for itself: sooner done than waiting for each other.
-    static constexpr int64_t own_columns = 1;
-
-    // Columns share no cache line.
-    static size_t stride_of(const ggml_tensor* op) {
-        return (column_bytes(*format_of(op->src[0]->type), op->src[1]->ne[0]) + line - 1) / line * line;
-    }
-
     static const float* row_of(const ggml_tensor* x, int64_t row) {
         const int64_t i1 = row % x->ne[1], i2 = row / x->ne[1] % x->ne[2], i3 = row / (x->ne[1] * x->ne[2]);
         return reinterpret_cast<const float*>(static_cast<const char*>(x->data) + i1 * x->nb[1] + i2 * x->nb[2] +
@@ -108,7 +88,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
     bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
         if (op->op != GGML_OP_MUL_MAT_ID) return false;
         const Work work(op);
-        size = work.result_bytes + work.activation_bytes + work.order_bytes * static_cast<size_t>(n_threads) + line;
+        size = work.result_bytes + work.activation_bytes + work.order_bytes * static_cast<size_t>(n_threads) + 64;
         return true;
     }
 
@@ -117,7 +97,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
         const ggml_tensor *w = op->src[0], *x = op->src[1], *ids = op->src[2];
         const Format& format = *format_of(w->type);
         const Work work(op);
-        char* activations = first_line(params->wdata);
+        char* activations = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(params->wdata) + 63) / 64 * 64);
         auto* results = reinterpret_cast<float*>(activations + work.activation_bytes);
         auto* first = reinterpret_cast<int32_t*>(activations + work.activation_bytes + work.result_bytes +
                                                  work.order_bytes * static_cast<size_t>(params->ith));
@@ -157,7 +137,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
 
         explicit Work(const ggml_tensor* op)
             : rows(ggml_nelements(op->src[2])),
-              stride((column_bytes(*format_of(op->src[0]->type), op->src[0]->ne[0]) + line - 1) / line * line),
+              stride((column_bytes(*format_of(op->src[0]->type), op->src[0]->ne[0]) + 63) / 64 * 64),
               activation_bytes(static_cast<size_t>(rows) * stride),
               result_bytes(static_cast<size_t>(rows * op->src[0]->ne[1]) * sizeof(float)),
               order_bytes(static_cast<size_t>(rows + op->src[0]->ne[2] + 1) * sizeof(int32_t)) {}
