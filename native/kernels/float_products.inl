@@ -16,14 +16,15 @@ void multiply_tile(const uint8_t* weights, int64_t columns, const float* const* 
     for (int c = 0; c < n; ++c) {
         for (int v = 0; v < vectors; ++v) even[c][v] = odd[c][v] = Isa::zero();
     }
-    for (int64_t i = 0; i < columns; i += 2, weights += 2 * row) {
+    Pace<2 * row, n <= 2 ? 2 * vectors * n : INT_MAX> pace;  // a product a cycle; more columns are slower for it
+    for (int64_t i = 0; i < columns; i += 2, weights += pace.one() * 2 * row) {
         for (int line = 0; line < 2 * row; line += 64) prefetch(weights + line, last);
         Vector w0[vectors], w1[vectors];
         for (int v = 0; v < vectors; ++v) {
             w0[v] = Isa::template load<codes>(weights + v * Isa::lanes * size);
             w1[v] = Isa::template load<codes>(weights + row + v * Isa::lanes * size);
         }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int c = 0; c < n; ++c) {
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; ++v) {
@@ -44,12 +45,13 @@ void run(const Format& format, const void* packed, int64_t columns, int64_t begi
     constexpr int widest = sizeof...(before), size = codes == Codes::f32 ? 4 : 2;
     static constexpr Tile tiles[] = {multiply_tile<Isa, codes, before + 1>...};
     static constexpr int rows[] = {Isa::vectors(before + 1) * Isa::lanes...};
+    const int column_tiles = (n + widest - 1) / widest;
     const size_t group_bytes = format.group_bytes(columns);
     const auto* weights = static_cast<const uint8_t*>(packed);
     const uint8_t* last = weights + static_cast<size_t>(end) * group_bytes - 64;
     for (int64_t first = begin; first < end; first += groups_together) {
-        for (int column = 0; column < n; column += widest) {
-            const int count = std::min(widest, n - column);
+        for (int tile = 0; tile < column_tiles; ++tile) {
+            const int column = n * tile / column_tiles, count = n * (tile + 1) / column_tiles - column;
             const float* x[widest];
             for (int c = 0; c < count; ++c) {
                 x[c] = reinterpret_cast<const float*>(activations + static_cast<size_t>(column + c) * stride);

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "kernels/format.h"

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "kernels/format.h"
@@ -16,7 +17,7 @@ namespace {
 
 struct Avx512 {
     using Vector = __m512;
-    static constexpr int lanes = 16, widest = 8;
+    static constexpr int lanes = 16, widest = 9;
     static constexpr int vectors(int) { return 1; }
 
     static Vector zero() { return _mm512_setzero_ps(); }

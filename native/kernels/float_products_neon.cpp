@@ -2,6 +2,7 @@
 #include <arm_neon.h>
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "kernels/format.h"
