@@ -13,11 +13,11 @@ namespace medusa::lab {
 namespace {
 
 constexpr char usage[] =
-    "usage: kernel_lab [--check] [--isa NAME] [--type NAME] [--rows N] [--columns N] [--threads N] [--rounds N]\n"
-    "                  [--widths N,N,...] [--cells N]\n"
+    "usage: kernel_lab [--check] [--once] [--isa NAME] [--type NAME] [--rows N] [--columns N] [--threads N]\n"
+    "                  [--rounds N] [--widths N,N,...] [--cells N]\n"
     "Compares all kernels with the scalar reference (exit status 1 when a bit differs), then times them for a matrix\n"
     "[rows, columns] on one thread and on all. --check: only compares. --cells: times attention instead, over a cache\n"
-    "of so many tokens.\n";
+    "of so many tokens. --once: only computes each product once, for whoever counts its instructions.\n";
 
 struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -50,6 +50,10 @@ Options parse(int argc, char** argv) {
         const std::string name = argv[i];
         if (name == "--check") {
             options.check_only = true;
+            continue;
+        }
+        if (name == "--once") {
+            options.once = true;
             continue;
         }
         if (++i == argc) throw UsageError("'" + name + "' is unknown or lacks its value");
@@ -92,6 +96,10 @@ void validate(const Options& options) {
 int run(const Options& options) {
     if (chosen_kernels(options).size() < 2) {
         std::printf("this processor runs the scalar reference only: nothing to compare or time\n");
+        return 0;
+    }
+    if (options.once) {
+        multiply_once(options);
         return 0;
     }
     const bool products = check(options), attention = check_attention(options), net = check_delta_net(options);

@@ -17,7 +17,7 @@ struct Options {
     int rounds = 5;
     std::vector<int> widths{1, 2, 4, 8, 16, 32};
     std::string isa, type;  // empty: all
-    bool check_only = false;
+    bool check_only = false, once = false;
 };
 
 // Of this processor, the reference first; with `isa`, the reference and that one, if it is there.
@@ -37,5 +37,8 @@ bool check_delta_net(const Options& options);
 // Prints a table of times for each number of threads.
 void time_kernels(const Options& options);
 void time_attention(const Options& options);
+
+// Computes one product of each chosen format, kernel and width, and prints nothing.
+void multiply_once(const Options& options);
 
 }  // namespace medusa::lab
