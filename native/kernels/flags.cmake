@@ -34,6 +34,9 @@ function(medusa_isa_flags name out)
     if(name MATCHES "neon" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         # Moving instructions before registers are allotted makes GCC keep sums in memory.
         list(APPEND flags -fno-schedule-insns)
+    elseif(name MATCHES "neon" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND NOT MSVC)
+        # And Clang.
+        list(APPEND flags -mllvm -enable-misched=false)
     endif()
     set(${out} "${flags}" PARENT_SCOPE)
 endfunction()

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "kernels/format.h"
 
@@ -15,7 +16,9 @@ namespace {
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
-    run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, tile_columns>{});
+    in_strips(job, [](const Job& strip) {
+        run_by_dots<codes, scales, has_table>(strip, std::make_integer_sequence<int, tile_columns>{});
+    });
 }
 
 }  // namespace
