@@ -34,6 +34,7 @@ struct Tile {
     const uint8_t *code, *scale, *last;
     const UnpackedCell* unpacked;
     bool ahead;  // whether weights are prefetched
+    size_t far;  // how many bytes ahead
     int64_t cells;
     const void* activations;
     __m256i table;
@@ -167,7 +168,12 @@ class Packed {
     using WhenUnpacked = Unpacked<products, has_sign, two_scales, has_min>;
 
     explicit Packed(const Tile& tile)
-        : code_(tile.code), scale_(tile.scale), last_(tile.last), ahead_(tile.ahead), table_(tile.table) {}
+        : code_(tile.code),
+          scale_(tile.scale),
+          last_(tile.last),
+          ahead_(tile.ahead),
+          far_(tile.far),
+          table_(tile.table) {}
 
     void begin_cell(int64_t cell) {
         if constexpr (head_bytes<scales> != 0) {
@@ -179,9 +185,9 @@ class Packed {
         if (!ahead_) return;
         // Here, not in a function of its own: GCC drops calls of functions that do nothing but prefetch.
         const uint8_t* end = last_ - (sizes.code_bytes() - 64);
-        const uint8_t *later = std::min(code_ + far_ahead, end), *soon = std::min(code_ + near_ahead, end);
+        const uint8_t *later = std::min(code_ + far_, end), *soon = std::min(code_ + near_ahead, end);
         for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch_line(later + line, soon + line);
-        prefetch_line(std::min(scale_ + far_ahead, last_), std::min(scale_ + near_ahead, last_));
+        prefetch_line(std::min(scale_ + far_, last_), std::min(scale_ + near_ahead, last_));
     }
     void end_cell() {
         code_ += sizes.code_bytes();
@@ -204,6 +210,7 @@ class Packed {
 
     const uint8_t *code_, *scale_, *last_;
     bool ahead_;
+    size_t far_;
     __m256i table_;
     Scale head_[parts]{};
 };
@@ -339,6 +346,7 @@ class Columns {
           step_(tiles_ > 1 ? step_cells : cells_) {
         tile_.last = job.last_line();
         tile_.table = table;
+        tile_.far = far_ahead_in(job.format.group_bytes(job.columns));
         tile_.result_stride = job.result_stride;
         Scratch& scratch = scratch_of_thread();
         const auto cells_at_once = static_cast<size_t>(std::min(block_, cells_));

@@ -22,7 +22,7 @@ constexpr int tile_columns = 16;
 // One group of rows times `n` columns.
 template <Codes codes, Scales scales, bool has_table, int n>
 void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m512i table, const Column* column,
-                   const uint8_t* last, float* result, size_t result_stride) {
+                   const uint8_t* last, size_t far, float* result, size_t result_stride) {
     constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
     __m512 acc[n];
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
@@ -38,8 +38,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
         __m512i w[words];
         load_codes<codes, has_table>(code, table, w);
         const Scale s = load_scale<scales>(head, scale);
-        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last);
-        prefetch(scale, last);
+        for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last, far);
+        prefetch(scale, last, far);
 #pragma GCC unroll 16
         for (int c = 0; c < n; ++c) {
             const CellSums& sums = column[c].sums[cell];
@@ -77,8 +77,8 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
     for (int c = 0; c < n; ++c) _mm512_storeu_ps(result + c * result_stride, acc[c]);
 }
 
-using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, const uint8_t*, float*,
-                              size_t);
+using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, const uint8_t*, size_t,
+                              float*, size_t);
 
 struct Functions {
     TileFunction of[tile_columns];  // by columns - 1
@@ -101,6 +101,7 @@ void run(const Job& job) {
     const int64_t cells = job.columns / cell_columns;
     const size_t group_bytes = job.format.group_bytes(job.columns);
     const uint8_t* last = job.last_line();
+    const size_t far = far_ahead_in(group_bytes);
     const int tiles = (job.n + tile_columns - 1) / tile_columns;
     // A group of rows stays in the first cache for all tiles of columns.
     for (int64_t group = job.begin; group < job.end; ++group) {
@@ -114,7 +115,7 @@ void run(const Job& job) {
                 column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
             }
             float* result = job.result + first * job.result_stride + group * group_rows;
-            functions.of[n - 1](code, scale, cells, table, column, last, result, job.result_stride);
+            functions.of[n - 1](code, scale, cells, table, column, last, far, result, job.result_stride);
         }
     }
 }

@@ -4,6 +4,11 @@
 // asked for early into the second cache and shortly before use into the first.
 constexpr size_t far_ahead = 32768, near_ahead = 2048;
 
+// Behind a long row's codes lie its scales: a whole group ahead is the same place of the next one.
+inline size_t far_ahead_in(size_t group_bytes) {
+    return std::max(far_ahead, group_bytes);
+}
+
 // `last`: the last line of this thread's rows; what lies behind it is another thread's.
 inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
     const uint8_t *later = std::min(at + far, last), *soon = std::min(at + near_ahead, last);
