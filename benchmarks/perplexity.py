@@ -115,6 +115,9 @@ def main() -> None:
     if arguments.worker:
         print(json.dumps(score(arguments.model, arguments.tokens, arguments.narrow, arguments.text)))
         return
+    # The standard error needs two chunks.
+    if 0 < arguments.narrow < 2 * CHUNK or arguments.tokens < 2 * CHUNK:
+        parser.error(f"--tokens and --narrow: at least {2 * CHUNK} (--narrow: or 0)")
 
     source = references.resolve(arguments.model, Console(stderr=True)).path
     columns = ["file type", "matrices on kernels", "width", "stock", "ours", "difference", "standard error", "verdict"]
