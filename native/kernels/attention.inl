@@ -2,13 +2,6 @@
 
 constexpr int lanes = attention_lanes;
 
-// GCC takes calls of functions that only prefetch for useless, and drops them: they have to be inlined.
-#if defined(__GNUC__)
-#define MEDUSA_INLINE __attribute__((always_inline)) inline
-#else
-#define MEDUSA_INLINE __forceinline
-#endif
-
 MEDUSA_INLINE void prefetch_line(const char* at) {
 #if defined(__GNUC__)
     __builtin_prefetch(at);

@@ -9,6 +9,7 @@
 
 #include "kernels/attention_layout.h"
 #include "kernels/format.h"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {

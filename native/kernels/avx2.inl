@@ -53,7 +53,7 @@ inline __m256i load(const uint8_t* at) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
 }
 
-inline void prefetch_line(const uint8_t* later, const uint8_t* soon) {
+MEDUSA_INLINE void prefetch_line(const uint8_t* later, const uint8_t* soon) {
     _mm_prefetch(reinterpret_cast<const char*>(later), _MM_HINT_T2);
     _mm_prefetch(reinterpret_cast<const char*>(soon), _MM_HINT_T0);
 }
@@ -175,7 +175,7 @@ class Packed {
           far_(tile.far),
           table_(tile.table) {}
 
-    void begin_cell(int64_t cell) {
+    MEDUSA_INLINE void begin_cell(int64_t cell) {
         if constexpr (head_bytes<scales> != 0) {
             if (cell % cells_per_super == 0) {
                 for (int part = 0; part < parts; ++part) head_[part] = load_head(part);
@@ -183,7 +183,6 @@ class Packed {
             }
         }
         if (!ahead_) return;
-        // Here, not in a function of its own: GCC drops calls of functions that do nothing but prefetch.
         const uint8_t* end = last_ - (sizes.code_bytes() - 64);
         const uint8_t *later = std::min(code_ + far_, end), *soon = std::min(code_ + near_ahead, end);
         for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch_line(later + line, soon + line);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/format.h"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {

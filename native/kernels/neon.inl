@@ -1,12 +1,5 @@
 // 4 rows in the lanes of a register, up to 16 activation columns at a time. See scalar.cpp for what is computed.
-// Included inside the anonymous namespace of each file.
-
-// Sums stay in registers only where what adds to them is inlined.
-#if defined(_MSC_VER)
-#define MEDUSA_INLINE __forceinline
-#else
-#define MEDUSA_INLINE __attribute__((always_inline)) inline
-#endif
+// Included inside the anonymous namespace of each file. Sums stay in registers only where what adds to them is inlined.
 
 constexpr int tile_columns = 16;
 constexpr int words = 8;  // a cell is 8 registers of 4 rows x 4 columns

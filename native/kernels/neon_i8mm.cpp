@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/format.h"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {

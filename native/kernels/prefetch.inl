@@ -10,7 +10,7 @@ inline size_t far_ahead_in(size_t group_bytes) {
 }
 
 // `last`: the last line of this thread's rows; what lies behind it is another thread's.
-inline void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
+MEDUSA_INLINE void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
     const uint8_t *later = std::min(at + far, last), *soon = std::min(at + near_ahead, last);
 #if defined(__GNUC__)
     __builtin_prefetch(later, 0, 1);

@@ -1,0 +1,9 @@
+// Functions that have to be inlined. Compilers take functions that do nothing but prefetch for useless: GCC drops calls
+// of those that it has not inlined by then, and with them the prefetches (tests/kernels/test_prefetches.py).
+#pragma once
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define MEDUSA_INLINE __forceinline
+#else
+#define MEDUSA_INLINE __attribute__((always_inline)) inline
+#endif
