@@ -31,7 +31,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lab")
     headers = Path(llama_cpp.__file__).parents[1] / "include"
     options = [f"-DGGML_INCLUDE_DIR={headers}", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O3"]
-    command = ["cmake", "-S", ROOT / "native/lab", "-B", folder, "-G", "Unix Makefiles", *options]
+    command = ["cmake", "-S", f"{ROOT / 'native/lab'}", "-B", f"{folder}", "-G", "Unix Makefiles", *options]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
