@@ -81,11 +81,6 @@ kernels::CellType cell_type_of(const std::string& name) {
     throw Error("no cache of type '" + name + "'");
 }
 
-size_t cell_bytes(kernels::CellType type, int64_t size) {
-    if (type == kernels::CellType::f16) return static_cast<size_t>(size) * 2;
-    return static_cast<size_t>(size / kernels::quantized_block) * (type == kernels::CellType::q8_0 ? 34 : 18);
-}
-
 // A cache [cells, key heads, bytes of one].
 struct Cache {
     Tensor3<uint8_t> bytes;
@@ -94,7 +89,7 @@ struct Cache {
     int64_t size() const {
         const auto n = static_cast<int64_t>(bytes.shape(2));
         if (type == kernels::CellType::f16) return n / 2;
-        return n / (type == kernels::CellType::q8_0 ? 34 : 18) * kernels::quantized_block;
+        return n / static_cast<int64_t>(kernels::block_bytes(type)) * kernels::quantized_block;
     }
     const char* data() const { return reinterpret_cast<const char*>(bytes.data()); }
 };

@@ -26,7 +26,7 @@ uint16_t bits_at(const char* at) {
 float number(CellType type, const char* cell, int64_t i) {
     if (type == CellType::f16) return half(bits_at(cell + 2 * i));
     const int64_t block = i / quantized_block, j = i % quantized_block;
-    const char* from = cell + block * (type == CellType::q8_0 ? 34 : 18);
+    const char* from = cell + static_cast<int64_t>(block_bytes(type)) * block;
     const float scale = half(bits_at(from));
     if (type == CellType::q8_0) return scale * static_cast<float>(static_cast<int8_t>(from[2 + j]));
     const auto pair = static_cast<uint8_t>(from[2 + j % 16]);
@@ -36,7 +36,7 @@ float number(CellType type, const char* cell, int64_t i) {
 // Bits of what bounds number i: its own magnitude, or the scale of its block.
 uint16_t magnitude(CellType type, const char* cell, int64_t i) {
     if (type == CellType::f16) return bits_at(cell + 2 * i) & 0x7FFF;
-    return bits_at(cell + i / quantized_block * (type == CellType::q8_0 ? 34 : 18)) & 0x7FFF;
+    return bits_at(cell + i / quantized_block * static_cast<int64_t>(block_bytes(type))) & 0x7FFF;
 }
 
 // 16 lanes, then their sum as a tree.

@@ -42,6 +42,16 @@ inline constexpr int64_t attention_lanes = 16;
 inline constexpr int64_t attention_largest_head = 256;
 inline constexpr int64_t quantized_block = 32;
 
+constexpr size_t block_bytes(CellType type) {
+    return type == CellType::q8_0 ? 34 : 18;
+}
+
+// Of one head's numbers in a cell.
+constexpr size_t cell_bytes(CellType type, int64_t size) {
+    const auto n = static_cast<size_t>(size);
+    return type == CellType::f16 ? 2 * n : n / quantized_block * block_bytes(type);
+}
+
 constexpr bool attention_fits(CellType type, int64_t size) {
     return size > 0 && size <= attention_largest_head &&
            size % (type == CellType::f16 ? attention_lanes : quantized_block) == 0;

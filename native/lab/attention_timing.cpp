@@ -25,17 +25,17 @@ constexpr size_t all_layers = size_t{96} << 20;  // bytes of keys and values, mo
 // Caches of several layers of one shape, and the rows of a pass.
 class Layers {
   public:
-    Layers(const Shape& shape, int64_t cells, int tokens, Team& team, const Memory& memory)
+    Layers(const Shape& shape, kernels::CellType type, int64_t cells, int tokens, Team& team, const Memory& memory)
         : team_(team),
           memory_(memory),
           q_(static_cast<size_t>(shape.heads * shape.size * tokens), 0.1f),
           out_(q_.size()),
           mask_(static_cast<size_t>(cells * tokens)) {
         a_.heads = shape.heads, a_.key_heads = shape.key_heads, a_.tokens = tokens, a_.cells = cells;
-        a_.key_size = a_.value_size = shape.size;
+        a_.key_size = a_.value_size = shape.size, a_.key_type = a_.value_type = type;
         a_.q = reinterpret_cast<const char*>(q_.data()), a_.q_head = static_cast<size_t>(shape.size) * 4;
         a_.q_token = static_cast<size_t>(shape.heads) * a_.q_head;
-        a_.k_head = a_.v_head = static_cast<size_t>(shape.size) * 2;
+        a_.k_head = a_.v_head = kernels::cell_bytes(type, shape.size);
         a_.k_cell = a_.v_cell = static_cast<size_t>(shape.key_heads) * a_.k_head;
         a_.mask = reinterpret_cast<const char*>(mask_.data()), a_.mask_token = static_cast<size_t>(cells) * 2;
         a_.out = out_.data(), a_.scale = 1 / std::sqrt(static_cast<float>(shape.size));
@@ -111,8 +111,8 @@ void time_attention(const Options& options) {
         for (const Kernels* one : all) {
             if (!one->attend) continue;
             for (const int n : options.widths) {
-                Layers layers(shape, options.cells / kernels::attention_lanes * kernels::attention_lanes, n, team,
-                              memory);
+                Layers layers(shape, options.cache, options.cells / kernels::attention_lanes * kernels::attention_lanes,
+                              n, team, memory);
                 double best = INFINITY, read = 0;
                 for (int round = 0; round < options.rounds; ++round) {
                     read = std::max(read, bandwidth(team, memory, 1));

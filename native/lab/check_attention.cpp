@@ -39,12 +39,11 @@ class Cells {
         : type(random_type(random)),
           size(between(1, most, random) *
                (type == CellType::f16 ? kernels::attention_lanes : kernels::quantized_block)),
-          head_bytes(type == CellType::f16 ? static_cast<size_t>(size) * 2
-                                           : static_cast<size_t>(size / kernels::quantized_block) * block_bytes()),
+          head_bytes(kernels::cell_bytes(type, size)),
           cell_bytes(head_bytes * static_cast<size_t>(key_heads)),
           memory_(cell_bytes * static_cast<size_t>(cells)) {
         for (size_t i = 0; i < memory_.size(); ++i) memory_.data()[i] = static_cast<uint8_t>(random());
-        for (size_t i = 0; i < memory_.size(); i += type == CellType::f16 ? 2 : block_bytes()) {
+        for (size_t i = 0; i < memory_.size(); i += type == CellType::f16 ? 2 : kernels::block_bytes(type)) {
             const uint16_t half = random_half(random);
             std::memcpy(memory_.data() + i, &half, sizeof(half));
         }
@@ -56,8 +55,6 @@ class Cells {
     const size_t head_bytes, cell_bytes;
 
   private:
-    size_t block_bytes() const { return type == CellType::q8_0 ? 34 : 18; }
-
     Guarded memory_;
 };
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "lab/lab.h"
 
@@ -14,10 +15,11 @@ namespace {
 
 constexpr char usage[] =
     "usage: kernel_lab [--check] [--once] [--isa NAME] [--type NAME] [--rows N] [--columns N] [--threads N]\n"
-    "                  [--rounds N] [--widths N,N,...] [--cells N]\n"
+    "                  [--rounds N] [--widths N,N,...] [--cells N] [--cache NAME]\n"
     "Compares all kernels with the scalar reference (exit status 1 when a bit differs), then times them for a matrix\n"
     "[rows, columns] on one thread and on all. --check: only compares. --cells: times attention instead, over a cache\n"
-    "of so many tokens. --once: only computes each product once, for whoever counts its instructions.\n";
+    "of so many tokens, stored as f16 (or --cache q8_0, q4_0). --once: only computes each product once, for whoever "
+    "counts its instructions.\n";
 
 struct UsageError : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -41,6 +43,15 @@ std::vector<int> numbers(const std::string& text) {
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
+}
+
+kernels::CellType cell_type(const std::string& name) {
+    using kernels::CellType;
+    for (const auto& [type, text] :
+         {std::pair{CellType::f16, "f16"}, std::pair{CellType::q8_0, "q8_0"}, std::pair{CellType::q4_0, "q4_0"}}) {
+        if (name == text) return type;
+    }
+    throw UsageError("--cache takes f16, q8_0 or q4_0, not '" + name + "'");
 }
 
 Options parse(int argc, char** argv) {
@@ -72,6 +83,8 @@ Options parse(int argc, char** argv) {
             options.rounds = static_cast<int>(number(value, "--rounds"));
         } else if (name == "--cells") {
             options.cells = number(value, "--cells");
+        } else if (name == "--cache") {
+            options.cache = cell_type(value);
         } else if (name == "--widths") {
             options.widths = numbers(value);
         } else {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention.h"
 #include "kernels/format.h"
 
 namespace medusa::lab {
@@ -16,7 +17,8 @@ struct Options {
     int threads = 1;
     int rounds = 5;
     std::vector<int> widths{1, 2, 4, 8, 16, 32};
-    std::string isa, type;  // empty: all
+    std::string isa, type;                             // empty: all
+    kernels::CellType cache = kernels::CellType::f16;  // of the cells
     bool check_only = false, once = false;
 };
 
