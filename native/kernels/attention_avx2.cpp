@@ -17,7 +17,7 @@ namespace {
 
 #include "kernels/attention.inl"
 
-constexpr int together = 4;  // keys that meet some rows at a time
+constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 
 inline __m256 halves(const char* at) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
@@ -92,7 +92,7 @@ inline __m256d rounded(__m128 weights) {
 }
 
 struct Avx2 {
-    static constexpr int tile = 3;  // rows: their sums of products with `together` keys fill 12 registers
+    static constexpr int tile = 3;  // rows: their sums of products with `together` vectors fill 12 registers
 
     struct Halves {
         static constexpr int64_t bytes = 2;
@@ -229,32 +229,37 @@ struct Avx2 {
     template <int rows, typename Type>
     static void add(const Block& values, const Later& later, int64_t size, const float* weights, float* sums) {
         int64_t d = 0;
-        for (; d + 16 <= size; d += 16) {
-            add<rows, 2, Type>(values, later, d, size, weights, sums + d);
+        for (; d + 8 * together <= size; d += 8 * together) {
+            add<rows, together, Type>(values, later, d, size, weights, sums + d);
         }
-        for (; d < size; d += 8) add<rows, 1, Type>(values, later, d, size, weights, sums + d);
+        if (d < size) add<rows, 2, Type>(values, later, d, size, weights, sums + d);  // sizes are multiples of 16
     }
 
     template <int rows, int vectors, typename Type>
-    static void add(const Block& values, const Later& later, int64_t d, int64_t size, const float* weights,
-                    float* sums) {
+    static MEDUSA_INLINE void add(const Block& values, const Later& later, int64_t d, int64_t size,
+                                  const float* weights, float* sums) {
         __m256 acc[rows][vectors];
+#pragma GCC unroll 3
         for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
             for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_loadu_ps(sums + r * size + 8 * i);
         }
         const char* at = values.at + Type::bytes * d;
 #pragma GCC unroll 1
         for (int c = 0; c < lanes; ++c, at += values.stride) {
             if (d == 0) later.fetch(c);
-            __m256 x[vectors];
-            for (int i = 0; i < vectors; ++i) x[i] = Type::load(at + Type::bytes * 8 * i);
+            __m256 weight[rows];  // with the sums of 3 rows and one vector they fill all 16 registers
+            for (int r = 0; r < rows; ++r) weight[r] = _mm256_broadcast_ss(weights + r * lanes + c);
+#pragma GCC unroll 4
+            for (int i = 0; i < vectors; ++i) {
+                const __m256 x = Type::load(at + Type::bytes * 8 * i);
 #pragma GCC unroll 3
-            for (int r = 0; r < rows; ++r) {
-                const __m256 weight = _mm256_broadcast_ss(weights + r * lanes + c);
-                for (int i = 0; i < vectors; ++i) acc[r][i] = _mm256_fmadd_ps(weight, x[i], acc[r][i]);
+                for (int r = 0; r < rows; ++r) acc[r][i] = _mm256_fmadd_ps(weight[r], x, acc[r][i]);
             }
         }
+#pragma GCC unroll 3
         for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 4
             for (int i = 0; i < vectors; ++i) _mm256_storeu_ps(sums + r * size + 8 * i, acc[r][i]);
         }
     }
