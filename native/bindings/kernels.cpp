@@ -75,9 +75,7 @@ nb::object kernel_product(const std::string& isa, const std::string& type_name, 
 }
 
 kernels::CellType cell_type_of(const std::string& name) {
-    if (name == "f16") return kernels::CellType::f16;
-    if (name == "q8_0") return kernels::CellType::q8_0;
-    if (name == "q4_0") return kernels::CellType::q4_0;
+    if (const auto type = kernels::cell_type(name)) return *type;
     throw Error("no cache of type '" + name + "'");
 }
 

@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace medusa::kernels {
 
@@ -42,12 +44,20 @@ inline constexpr int64_t attention_lanes = 16;
 inline constexpr int64_t attention_largest_head = 256;
 inline constexpr int64_t quantized_block = 32;
 
-constexpr size_t block_bytes(CellType type) {
+constexpr std::optional<CellType> cell_type(std::string_view name) {
+    if (name == "f16") return CellType::f16;
+    if (name == "q8_0") return CellType::q8_0;
+    if (name == "q4_0") return CellType::q4_0;
+    return std::nullopt;
+}
+
+// Static for the same reason as sum_start() below.
+static constexpr size_t block_bytes(CellType type) {
     return type == CellType::q8_0 ? 34 : 18;
 }
 
 // Of one head's numbers in a cell.
-constexpr size_t cell_bytes(CellType type, int64_t size) {
+static constexpr size_t cell_bytes(CellType type, int64_t size) {
     const auto n = static_cast<size_t>(size);
     return type == CellType::f16 ? 2 * n : n / quantized_block * block_bytes(type);
 }

@@ -6,7 +6,6 @@
 #include <sstream>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include "lab/lab.h"
 
@@ -18,7 +17,7 @@ constexpr char usage[] =
     "                  [--rounds N] [--widths N,N,...] [--cells N] [--cache NAME]\n"
     "Compares all kernels with the scalar reference (exit status 1 when a bit differs), then times them for a matrix\n"
     "[rows, columns] on one thread and on all. --check: only compares. --cells: times attention instead, over a cache\n"
-    "of so many tokens, stored as f16 (or --cache q8_0, q4_0). --once: only computes each product once, for whoever "
+    "of so many tokens, of type f16 or --cache: q8_0, q4_0. --once: only computes each product once, for whoever\n"
     "counts its instructions.\n";
 
 struct UsageError : std::runtime_error {
@@ -45,12 +44,8 @@ std::vector<int> numbers(const std::string& text) {
     return all;
 }
 
-kernels::CellType cell_type(const std::string& name) {
-    using kernels::CellType;
-    for (const auto& [type, text] :
-         {std::pair{CellType::f16, "f16"}, std::pair{CellType::q8_0, "q8_0"}, std::pair{CellType::q4_0, "q4_0"}}) {
-        if (name == text) return type;
-    }
+kernels::CellType cache_type(const std::string& name) {
+    if (const auto type = kernels::cell_type(name)) return *type;
     throw UsageError("--cache takes f16, q8_0 or q4_0, not '" + name + "'");
 }
 
@@ -84,7 +79,7 @@ Options parse(int argc, char** argv) {
         } else if (name == "--cells") {
             options.cells = number(value, "--cells");
         } else if (name == "--cache") {
-            options.cache = cell_type(value);
+            options.cache = cache_type(value);
         } else if (name == "--widths") {
             options.widths = numbers(value);
         } else {
