@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from medusa_cli.support import console, paths
+from medusa_cli.support import console, paths, wrapping
 from medusa_cli.support.errors import print_error
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ PROMPT = "> "
 CONTINUED = ". "
 PLACEHOLDER = "Send a message (/help for help)"
 DRAFTED = "\x1b[36m"
-RESET = "\x1b[0m"
 
 
 class PlainReader:
@@ -125,6 +124,7 @@ class TerminalScreen:
         self._color = color_drafts and console.styled(sys.stdout)
         self._messages = console.messages()
         self._last = ""
+        self._wrap = wrapping.on_terminal(sys.stdout)
 
     def piece(self, text: str, drafted: bool) -> None:
         if self._tty:
@@ -132,13 +132,14 @@ class TerminalScreen:
         if not text:
             return
         self._last = text[-1]
-        sys.stdout.write(f"{DRAFTED}{text}{RESET}" if drafted and self._color else text)
+        sys.stdout.write(self._wrap.piece(text, DRAFTED if drafted and self._color else ""))
         sys.stdout.flush()
 
     def end_answer(self, stats: str | None) -> None:
+        sys.stdout.write(self._wrap.end())
         if self._last != "\n":
             sys.stdout.write("\n")
-            sys.stdout.flush()
+        sys.stdout.flush()
         self._last = ""
         if stats and self._person and self._tty:
             self._messages.print(stats, style="dim", markup=False)

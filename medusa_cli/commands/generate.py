@@ -82,20 +82,21 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
     """Generates and prints. Ctrl-C, or an error of the engine, is raised once what there is has been printed."""
     from medusa_cli.decoding import figures
-    from medusa_cli.support import console
+    from medusa_cli.support import console, wrapping
     from medusa_cli.support.errors import is_reportable
 
     seed = settings.pick_seed()
     ended_line = True
     begun = False
     clean = console.printable if sys.stdout.isatty() else str
+    wrap = wrapping.on_terminal(sys.stdout)
 
     def on_step(pieces: list[native.Piece]) -> None:
         nonlocal begun, ended_line
         begun = True
         text = clean("".join(piece.text for piece in pieces))
         if text and not as_json:
-            sys.stdout.write(text)
+            sys.stdout.write(wrap.piece(text))
             sys.stdout.flush()
             ended_line = text.endswith("\n")
 
@@ -110,8 +111,7 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
     if generation is not None and as_json:
         print(json.dumps(figures.as_json(generation, seed), ensure_ascii=False), flush=True)
     elif not as_json:
-        if not ended_line:
-            print(flush=True)
+        print(wrap.end(), end="" if ended_line else "\n", flush=True)
         if generation is not None:
             _print_stats(generation)
     if cut is not None:

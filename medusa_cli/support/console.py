@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
+
+from medusa_cli.support import wrapping
 
 # Control characters a model has no business sending to a terminal: escape sequences begin with one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -33,9 +36,29 @@ def data() -> Console:
     return _console(sys.stdout)
 
 
+class _Console(Console):
+    """Breaks lines of text between words on a terminal, and only there. What else is printed is laid out by Rich.
+
+    A text after a label (markup, end="") goes on below its own beginning. no_wrap: the terminal breaks the line.
+    """
+
+    _column = 0
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if len(objects) == 1 and isinstance(objects[0], str):
+            text, width = objects[0], wrapping.columns(self.file)
+            marked = options.get("markup", True) and "[" in text
+            if not marked and not options.get("no_wrap"):
+                text = wrapping.fill(text, width, self._column)
+            options["soft_wrap"] = not (marked and width)
+            objects = (text,)
+            self._column = Text.from_markup(text).cell_len if marked and options.get("end") == "" else 0
+        super().print(*objects, **options)
+
+
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else 200
-    console = Console(file=stream, highlight=False, width=width)
+    console = _Console(file=stream, highlight=False, width=width)
     if not styled(stream):
-        console = Console(file=stream, highlight=False, width=width, color_system=None)
+        console = _Console(file=stream, highlight=False, width=width, color_system=None)
     return console

@@ -7,6 +7,8 @@ import os
 import sys
 import traceback
 
+from medusa_cli.support import wrapping
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPT = 130
@@ -65,11 +67,14 @@ def report(error: BaseException) -> int:
 
 
 def print_error(message: str) -> None:
-    """Prints `error: message` on stderr as one line, without what a terminal would not show as it stands."""
+    """Prints `error: message` on stderr, without what a terminal would not show as it stands.
+
+    One line, which breaks between words on a terminal.
+    """
     message = "".join(character if character.isprintable() else "?" for character in message)
+    text = wrapping.fill(f"error: {message}", wrapping.columns(sys.stderr))
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    label = "\x1b[1;31merror:\x1b[0m" if red else "error:"
-    print(f"{label} {message}", file=sys.stderr, flush=True)
+    print(text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if red else text, file=sys.stderr, flush=True)
 
 
 def _silence_stdout() -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import termios
 import time
@@ -19,10 +20,11 @@ TIMEOUT = 120.0
 
 
 class Terminal:
-    """Type, wait for what must appear, and read the screen without escape sequences."""
+    """Type, wait for what must appear, and read the screen without escape sequences. columns: 0, it does not say."""
 
-    def __init__(self, command: list[str], tmp_path: Path, **environment: str) -> None:
+    def __init__(self, command: list[str], tmp_path: Path, columns: int = 0, **environment: str) -> None:
         self._fd, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24 if columns else 0, columns, 0, 0))
         self.raw = ""
         self._at = 0
         inherited = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "MEDUSA_DEBUG")}
@@ -66,7 +68,7 @@ class Terminal:
     @property
     def shown(self) -> str:
         """Everything written so far without escape sequences."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r", "", self.raw)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>78]|\r", "", self.raw)
 
     def wait_for(self, text: str) -> None:
         """Waits until `text` is written after what the last call found."""
