@@ -322,6 +322,7 @@ class Generation:
     text: str
     stop_reason: str
     """"eos" | "stop" | "length" | "context_full" | "cancelled"."""
+    loop_tokens: int
     prompt_tokens: int
     reused_tokens: int
     """Prompt tokens that were already in the cache."""
@@ -408,6 +409,7 @@ class Session:
         accept: Accept | None = None,
         stop: Sequence[str] = (),
         ignore_eos: bool = False,
+        stop_loops: bool = False,
         logprobs: int = -1,
         watchdog: bool = False,
         on_step: Callable[[list[Piece]], None] | None = None,

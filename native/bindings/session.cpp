@@ -48,7 +48,7 @@ nb::dict thread_statistics(const Counters& c) {
 }
 
 AcceptParams default_accept(const SamplingParams& sampling) {
-    return {sampling.temperature > 0.0f ? AcceptKind::exact : AcceptKind::greedy};
+    return {sampling.is_greedy() ? AcceptKind::greedy : AcceptKind::exact};
 }
 
 nb::dict statistics(const Generation& g) {
@@ -129,6 +129,7 @@ nb::dict defaults() {
     out["frequency_penalty"] = sampling.frequency_penalty;
     out["presence_penalty"] = sampling.presence_penalty;
     out["repeat_last_n"] = sampling.repeat_last_n;
+    out["lowest_temperature"] = float{SamplingParams::lowest_temperature};
     out["epsilon"] = accept.epsilon;
     out["delta"] = accept.delta;
     return out;
@@ -194,6 +195,7 @@ void bind_answers(nb::module_& m) {
         .def_ro("paths", &Generation::paths)
         .def_ro("text", &Generation::text)
         .def_prop_ro("stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); })
+        .def_ro("loop_tokens", &Generation::loop_tokens)
         .def_ro("prompt_tokens", &Generation::prompt_tokens)
         .def_ro("reused_tokens", &Generation::reused_tokens)
         .def_prop_ro("stats", &statistics);
@@ -256,7 +258,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             "generate",
             [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
                const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
-               const std::vector<std::string>& stop, bool ignore_eos, int logprobs, bool watchdog,
+               const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
                const nb::object& on_step) {
                 GenerateParams params;
                 params.max_tokens = max_tokens;
@@ -264,13 +266,14 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                 params.accept = accept.value_or(default_accept(params.sampling));
                 params.stop = stop;
                 params.ignore_eos = ignore_eos;
+                params.stop_loops = stop_loops;
                 params.logprobs = logprobs;
                 params.watchdog = watchdog;
                 return self.generate(prompt, params, on_step);
             },
             "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
-            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "logprobs"_a = -1, "watchdog"_a = false,
-            "on_step"_a = nb::none())
+            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
+            "watchdog"_a = false, "on_step"_a = nb::none())
         .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
         .def("reset", [](SessionBinding& self) { self.session().reset(); })
         .def(

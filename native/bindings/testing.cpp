@@ -76,9 +76,9 @@ class FakeSession : public SessionBinding {
             auto model = std::make_unique<FakeDraftModel>(guesses, setup.vocab_size, Tree::max_size);
             return std::make_unique<DraftModelLevels>(std::move(model), setup.vocab_size, depth);
         };
-        const auto chain = [vocab_size = setup.vocab_size](const SamplingParams& sampling,
-                                                           std::span<const Token> prompt) {
-            return make_chain(sampling, vocab_size, prompt);
+        const auto chain = [vocab_size = setup.vocab_size, context_size = setup.context_size](
+                               const SamplingParams& sampling, std::span<const Token> prompt) {
+            return make_chain(sampling, vocab_size, context_size, prompt);
         };
         return compose_session(plan, make_target, make_levels, std::make_shared<FakeVocabulary>(), chain);
     }
@@ -95,7 +95,8 @@ std::pair<std::vector<std::string>, bool> stream(const std::vector<nb::bytes>& p
 
 std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logits, const SamplingParams& sampling,
                                                   const std::vector<Token>& history) {
-    const auto chain = make_chain(sampling, static_cast<int>(logits.size()), {});
+    constexpr int history_size = 4096;
+    const auto chain = make_chain(sampling, static_cast<int>(logits.size()), history_size, {});
     for (const Token token : history) chain->accept(token);
     std::vector<Candidate> candidates;
     chain->apply(logits, candidates);

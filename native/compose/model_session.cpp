@@ -188,9 +188,9 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
         if (!tail) return on_host;
         return std::make_unique<in_graph::InGraphLevels>(heads, tail, std::move(on_host));
     };
-    const auto chain = [vocab_size = model->vocab_size()](const SamplingParams& sampling,
-                                                          std::span<const Token> prompt) {
-        return make_chain(sampling, vocab_size, prompt);
+    const auto chain = [vocab_size = model->vocab_size(), context_size = context.context_size](
+                           const SamplingParams& sampling, std::span<const Token> prompt) {
+        return make_chain(sampling, vocab_size, context_size, prompt);
     };
     ComposedSession composed = compose_session(plan, make_target, levels, model, chain);
     composed.session->set_step_facts(std::move(facts));

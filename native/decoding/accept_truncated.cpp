@@ -56,16 +56,16 @@ void truncate_nucleus(std::vector<Candidate>& distribution, float top_p) {
     renormalise(distribution);
 }
 
-// softmax(logits / temperature); at temperature 0 the argmax.
-void model_distribution(std::span<const float> logits, float temperature, std::vector<Candidate>& out) {
+// softmax(logits / temperature), or the argmax.
+void model_distribution(std::span<const float> logits, const SamplingParams& sampling, std::vector<Candidate>& out) {
     out.clear();
     const Token best = argmax(logits);
-    if (temperature <= 0.0f) {
+    if (sampling.is_greedy()) {
         out.push_back({best, 1.0f});
         return;
     }
     for (size_t i = 0; i < logits.size(); ++i) {
-        const float p = std::exp((logits[i] - logits[best]) / temperature);
+        const float p = std::exp((logits[i] - logits[best]) / sampling.temperature);
         if (p > 0.0f) out.push_back({static_cast<Token>(i), p});
     }
     renormalise(out);
@@ -102,7 +102,7 @@ void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& 
                      std::vector<Candidate>& out) {
     const bool alone = params.kind == AcceptKind::nucleus || (params.kind == AcceptKind::typical && params.model_alone);
     if (alone) {
-        model_distribution(target.logits(row), sampling.temperature, out);
+        model_distribution(target.logits(row), sampling, out);
     } else if (const auto ranked = target.ranked(row); !ranked.empty()) {
         chain.apply(ranked, out);
     } else {

@@ -33,11 +33,10 @@ Token argmax(std::span<const float> logits) {
             best_block = start;
         }
     }
-    const size_t end = std::min(logits.size(), best_block + block_size);
-    for (size_t i = best_block; i < end; ++i) {
-        if (logits[i] == best) return static_cast<Token>(i);
-    }
-    return 0;  // no number at all in the logits
+    const auto block = logits.begin() + static_cast<std::ptrdiff_t>(best_block);
+    const auto at = std::find(block, logits.end(), best);
+    if (at == logits.end()) throw BadLogits();
+    return static_cast<Token>(at - logits.begin());
 }
 
 void top_indices(std::span<const float> values, int k, std::vector<int>& out) {

@@ -13,17 +13,21 @@
 namespace medusa {
 
 struct SamplingParams {
-    float temperature = 0.0f;  // <= 0: argmax
-    int top_k = 40;            // <= 0: off
-    float top_p = 0.95f;       // >= 1: off
-    float min_p = 0.05f;       // <= 0: off
+    // Below, the likeliest token is taken: logits divided by less could overflow.
+    static constexpr float lowest_temperature = 1e-5f;
+
+    float temperature = 0.0f;
+    int top_k = 40;       // <= 0: off
+    float top_p = 0.95f;  // >= 1: off
+    float min_p = 0.05f;  // <= 0: off
     float repeat_penalty = 1.0f;
     float frequency_penalty = 0.0f;  // off a token's logit, for each time it is there
     float presence_penalty = 0.0f;   // the same, once
-    int repeat_last_n = 64;          // tokens that penalties look back on
+    int repeat_last_n = 64;          // tokens that penalties look back on; < 0: all
     std::vector<std::pair<Token, float>> logit_bias;
     uint64_t seed = 0;
 
+    bool is_greedy() const { return !(temperature >= lowest_temperature); }
     bool penalizes() const { return repeat_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f; }
     bool changes_logits() const { return penalizes() || !logit_bias.empty(); }
 };
@@ -33,13 +37,19 @@ struct Candidate {
     float p;
 };
 
+// Logits that are no numbers, or infinite where a distribution is needed: weights are damaged, or a sum overflowed.
+class BadLogits : public Error {
+  public:
+    BadLogits() : Error("the model's output is not a number") {}
+};
+
 // The state of a sampler chain along one path of tokens. Later members of the chain (grammar) need nothing more than
 // these three verbs: apply, accept, clone.
 class Chain {
   public:
     virtual ~Chain() = default;
-    // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1.
-    // At temperature 0 one candidate, the argmax (ties: the lowest token).
+    // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1,
+    // at least one. Where the params are greedy one candidate, the argmax (ties: the lowest token). Throws BadLogits.
     virtual void apply(std::span<const float> logits, std::vector<Candidate>& out) = 0;
     // The same of ranked tokens in place of a whole row: for chains without penalties and biases, to which no more
     // tokens count.
@@ -49,7 +59,7 @@ class Chain {
     virtual std::unique_ptr<Chain> clone() const = 0;
 };
 
-// Index of the largest value, the lowest of equals.
+// Index of the largest value, the lowest of equals. Throws BadLogits where there is no number.
 Token argmax(std::span<const float> logits);
 
 // Indices of the k largest values, largest first (ties: the lowest index). Fewer when there are fewer numbers.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "decoding/loop.h"
+
 namespace medusa {
 
 struct Session::Run {
@@ -11,6 +13,7 @@ struct Session::Run {
     Generation& out;
     std::unique_ptr<Chain> chain;
     TextStream text;
+    LoopWatch loops{};
     StopPoll stop{};       // cancel flag or poll
     Token root = 0;        // emitted, not decoded yet
     int hidden_row = 0;    // row of the newest decode that the root was drawn from
@@ -30,6 +33,8 @@ const char* stop_reason_name(StopReason reason) {
             return "context_full";
         case StopReason::cancelled:
             return "cancelled";
+        case StopReason::loop:
+            return "loop";
         case StopReason::none:
             break;
     }
@@ -50,10 +55,10 @@ namespace {
 
 AnswerFacts answer_facts(const SamplingParams& sampling, const AcceptParams& accept) {
     AnswerFacts facts;
-    facts.greedy = sampling.temperature <= 0.0f && accept.kind == AcceptKind::greedy;
+    facts.greedy = sampling.is_greedy() && accept.kind == AcceptKind::greedy;
     facts.bare_logits = !sampling.changes_logits();
     const bool whole = accept.kind == AcceptKind::nucleus || (accept.kind == AcceptKind::typical && accept.model_alone);
-    const bool few = sampling.temperature <= 0.0f || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
+    const bool few = sampling.is_greedy() || (sampling.top_k > 0 && sampling.top_k <= most_ranked);
     facts.few_ranks = few && !whole;
     return facts;
 }
@@ -108,11 +113,12 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         if (prefill(prompt, run)) {
             while (run.out.stop_reason == StopReason::none && may_step(run)) step(run);
         }
+    } catch (const BadLogits& error) {
+        give_up(run);
+        throw Error(std::string(error.what()) + " at token " + std::to_string(prompt.size() + run.out.tokens.size()) +
+                    " of the text: the model file may be damaged, or its numbers too large for an F16 cache");
     } catch (...) {
-        target_->discard();
-        keep_committed();
-        run.out.stop_reason = StopReason::cancelled;
-        run.out.text += run.text.finish();
+        give_up(run);
         throw;
     }
     // Text that was held back because it might have become a stop string or a whole character.
@@ -122,6 +128,14 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         if (on_step) on_step({{no_token, rest, false}});
     }
     return *last_;
+}
+
+// Of an answer that ends with an error; what came of it stays.
+void Session::give_up(Run& run) {
+    target_->discard();
+    keep_committed();
+    run.out.stop_reason = StopReason::cancelled;
+    run.out.text += run.text.finish();
 }
 
 bool Session::prefill(std::span<const Token> prompt, Run& run) {
@@ -193,7 +207,7 @@ bool Session::draft(Run& run, bool speculative) {
     const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
-    const bool draws = run.params.accept.kind == AcceptKind::rejection && sampling.temperature > 0.0f;
+    const bool draws = run.params.accept.kind == AcceptKind::rejection && !sampling.is_greedy();
     const DraftInput input{cached_,         hidden,       room,
                            shape_for(room), !speculative, draws ? &drawing : nullptr,
                            run.hidden_row,  {},           !speculative};
@@ -316,6 +330,8 @@ void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int>
             out.stop_reason = StopReason::stop;
         } else if (run.params.max_tokens > 0 && static_cast<int>(out.tokens.size()) >= run.params.max_tokens) {
             out.stop_reason = StopReason::length;
+        } else if (run.params.stop_loops && (out.loop_tokens = run.loops.push(out.tokens)) > 0) {
+            out.stop_reason = StopReason::loop;
         }
     }
     for (const Piece& piece : pieces) out.text += piece.text;

@@ -26,11 +26,12 @@ struct GenerateParams {
     AcceptParams accept;
     std::vector<std::string> stop;
     bool ignore_eos = false;
-    int logprobs = -1;      // how many likeliest tokens are told for each emitted one; 0: only that one; < 0: nothing
-    bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
+    bool stop_loops = false;  // end where the text only repeats itself (LoopWatch)
+    int logprobs = -1;        // how many likeliest tokens are told for each emitted one; 0: only that one; < 0: nothing
+    bool watchdog = false;    // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
-enum class StopReason { none, eos, stop, length, context_full, cancelled };
+enum class StopReason { none, eos, stop, length, context_full, cancelled, loop };
 const char* stop_reason_name(StopReason reason);
 
 // One emitted token and the text that became printable with it. The last piece of a generation may carry only text
@@ -66,6 +67,7 @@ struct Counters {
 
 struct Generation {
     std::vector<Token> tokens;  // emitted, without an end-of-generation token
+    size_t loop_tokens = 0;     // where it ended in a loop: tokens of a round
     // Of each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
     std::vector<std::vector<int>> parents, paths;
     std::string text;
@@ -124,6 +126,7 @@ class Session {
     void emit(Run& run, std::span<const Token> tokens, std::span<const int> rows);
     void stop_at(DecodeStatus status, Run& run);
     void keep_committed();
+    void give_up(Run& run);
     const Tree& shape_for(int room);
 
     std::unique_ptr<Target> target_;

@@ -8,7 +8,8 @@
 
 namespace medusa {
 
-// The chain of `params` over `vocab_size` logits; the repeat penalty starts with the end of `prompt`.
-std::unique_ptr<Chain> make_chain(const SamplingParams& params, int vocab_size, std::span<const Token> prompt);
+// The chain of `params` over `vocab_size` logits. Penalties look back on `prompt`, too, at most `context_size` tokens.
+std::unique_ptr<Chain> make_chain(const SamplingParams& params, int vocab_size, int context_size,
+                                  std::span<const Token> prompt);
 
 }  // namespace medusa

@@ -101,7 +101,7 @@ class Collector {
         slot.work = {index, {}, {}};
         SamplingParams sampling;
         sampling.temperature = temperatures_[index];
-        slot.chain = make_chain(sampling, vocab_size_, prompt);
+        slot.chain = make_chain(sampling, vocab_size_, /*context_size=*/0, prompt);
         slot.next = prompt.back();
         const size_t last = prompt.size() - 1;
         const size_t done = slot.position;
