@@ -22,9 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Judged by what they assert, not by how busy the machine is; each example writes to files of its own making.
-settings.register_profile(
-    "medusa", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+# The same examples on every machine. `pytest -m hypothesis --hypothesis-profile random` draws new ones, and prints how
+# to repeat one that fails; --hypothesis-seed N draws the same new ones again.
+settings.register_profile("medusa", COMMON, derandomize=True)
+settings.register_profile("random", COMMON, print_blob=True)
 settings.load_profile("medusa")
 
 

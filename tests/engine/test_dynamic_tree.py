@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_engine_fake import PROMPT
 
@@ -39,15 +40,31 @@ def tables(draw: st.DrawFn, depth: int = 3, ranks: int = 2) -> Table:
     return table
 
 
-def likeliest(table: Table, calibration: testing.HeadCalibration) -> list[tuple[float, Path]]:
-    """All paths with the chance that the whole of each is right, the likeliest first."""
+def chances_of(
+    table: Table, calibration: testing.HeadCalibration, slope: float, chain: Sequence[tuple[int, float]] = ()
+) -> dict[Path, float]:
+    """The chance that the whole of a path is right, for each that a tree may hold.
+
+    Where the chain and the table name the same node, the likelier of the two speaks for it. What does not pay for
+    itself (a chance of no more than `slope`) has no children but the chain's: levels are not asked for them.
+    """
+    node_worth = (1.0 + slope) - 1.0  # rounded as the engine does
     chances: dict[Path, float] = {(ROOT,): 1.0}
-    for path in sorted(table, key=len):
-        for token, q in table[path]:
-            longer: Path = (*path, token)
-            chances[longer] = chances[path] * calibration.probability(len(path), q)
+    chained: Path = (ROOT,)
+    for depth in range(1, max(len(chain), max(map(len, table))) + 1):
+        above = [path for path in table if len(path) == depth and chances.get(path, 0.0) > node_worth]
+        if depth <= len(chain):
+            token, q = chain[depth - 1]
+            reached = chances[chained] * q
+            chained = (*chained, token)
+            chances[chained] = reached
+        for path in above:
+            for token, said in table[path]:
+                longer: Path = (*path, token)
+                p = chances[path] * calibration.probability(depth, said)
+                chances[longer] = max(p, chances.get(longer, 0.0))
     del chances[(ROOT,)]
-    return sorted(((p, path) for path, p in chances.items()), reverse=True)
+    return chances
 
 
 def paths_of(parents: list[int], tokens: list[int]) -> list[Path]:
@@ -63,19 +80,30 @@ def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int
     calibration = testing.HeadCalibration(3)
     growth = testing.DynamicTree(table, 3, ranks=2, width=4)
     parents, tokens, q, _ = growth.grow(ROOT, room, calibration, cost([(1, 1.0), (2, 1.0 + slope)]))
-    chances = [p for p, _ in likeliest(table, calibration)]
+    assert math.prod(q) > 0
+    check_best(paths_of(parents, tokens), chances_of(table, calibration, slope), slope, room)
+
+
+def check_best(paths: list[Path], chances: dict[Path, float], slope: float, room: int) -> None:
+    """No number of nodes brings more, and of that number these are the likeliest."""
+    best = sorted(chances.values(), reverse=True)
 
     def worth(nodes: int) -> float:
-        return 1 + sum(chances[: nodes - 1]) - (1 + slope * (nodes - 1))
+        return 1 + sum(best[: nodes - 1]) - (1 + slope * (nodes - 1))
 
-    sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(room, len(chances) + 1)]
-    assert len(parents) in sizes
-    assert worth(len(parents)) == pytest.approx(max(map(worth, sizes)), abs=1e-6)
-    assert math.prod(q) > 0
-    paths = paths_of(parents, tokens)
+    sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(room, len(best) + 1)]
     assert len(set(paths)) == len(paths)
-    found = {path: p for p, path in likeliest(table, calibration)}
-    assert sum(found[path] for path in paths[1:]) == pytest.approx(sum(chances[: len(paths) - 1]), abs=1e-6)
+    assert len(paths) in sizes
+    assert worth(len(paths)) == pytest.approx(max(map(worth, sizes)), abs=1e-6)
+    assert sum(chances[path] for path in paths[1:]) == pytest.approx(sum(best[: len(paths) - 1]), abs=1e-6)
+
+
+THIN: Table = {
+    (ROOT,): [(1, 0.495), (0, 0.01)],
+    **{(ROOT, *ranked): [(0, 0.5), (1, 0.25)] for ranked in [(0,), (1,), (0, 1), (1, 0), (1, 1)]},
+    (ROOT, 0, 0): [(0, 0.5), (1, 0.125)],
+}
+"""Some nodes do not pay for themselves, and their children would only fill up a step of the sizes."""
 
 
 @given(
@@ -84,36 +112,14 @@ def test_the_tree_is_the_best_of_all_sizes(table: Table, slope: float, room: int
     chain=st.lists(st.tuples(st.integers(0, 1), st.floats(0.01, 0.99)), min_size=1, max_size=6),
 )
 @settings(max_examples=200)
+@example(table=THIN, slope=0.001953125, chain=[(1, 0.5)] + [(0, 0.5)] * 5)
 def test_a_chain_is_weighed_beside_the_nodes_of_the_levels(
     table: Table, slope: float, chain: list[tuple[int, float]]
 ) -> None:
     calibration = testing.HeadCalibration(3)
     growth = testing.DynamicTree(table, 3, ranks=2, width=8)
     grown = growth.grow(ROOT, 30, calibration, cost([(1, 1.0), (2, 1.0 + slope)]), chain)
-    # All paths, the chain's below whichever of them it goes on from: the likelier of the two speaks for a node.
-    chances: dict[Path, float] = {(ROOT,): 1.0}
-    chained: Path = (ROOT,)
-    for token, q in chain:
-        reached = chances[chained] * q
-        chained = (*chained, token)
-        chances[chained] = reached
-        below = [path for path in table if len(path) == len(chained) - 1 and path in chances]
-        for path in below:
-            for guess, said in table[path]:
-                longer: Path = (*path, guess)
-                p = chances[path] * calibration.probability(len(path), said)
-                chances[longer] = max(p, chances.get(longer, 0.0))
-    for path in sorted((path for path in table if len(path) > len(chain)), key=len):
-        for guess, said in table[path]:
-            longer = (*path, guess)
-            chances[longer] = chances[path] * calibration.probability(len(path), said)
-    best = sorted((p for path, p in chances.items() if len(path) > 1), reverse=True)
-    sizes = [size for size in testing.DYNAMIC_SIZES if size <= min(30, len(best) + 1)]
-    worth = {size: 1 + sum(best[: size - 1]) - (1 + slope * (size - 1)) for size in sizes}
-    paths = paths_of(grown[0], grown[1])
-    assert len(set(paths)) == len(paths)
-    assert worth[len(paths)] == pytest.approx(max(worth.values()), abs=1e-5)
-    assert sum(chances[path] for path in paths[1:]) == pytest.approx(sum(best[: len(paths) - 1]), abs=1e-5)
+    check_best(paths_of(grown[0], grown[1]), chances_of(table, calibration, slope, chain), slope, 30)
 
 
 def test_no_node_where_none_pays() -> None:
