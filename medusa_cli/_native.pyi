@@ -82,8 +82,12 @@ class GgufFile:
     part_count: int
     """Of a split model, given by its first part; else 1."""
     metadata: dict[str, Any]
+    """Built anew each time it is read."""
     """All key-values in file order; arrays are lists."""
     tensors: list[GgufTensor]
+    def get(self, key: str) -> Any:
+        """The value of one key of the metadata; None without it."""
+
 
 def read_gguf(path: str) -> GgufFile:
     """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.
@@ -162,8 +166,8 @@ class AttentionUse:
     reason: str
     """Why the last of those was left; "" when none was."""
 
-def attention_use(model: Model) -> AttentionUse:
-    """Of one token, tried out; NativeError when the model cannot decode it."""
+def attention_use(model: Model, *, type_k: str = "f16", type_v: str = "f16") -> AttentionUse:
+    """Of one token, tried out with such a cache; NativeError when the model cannot decode it."""
 
 def draft_memory(model: Model) -> str:
     """How the model's memory follows drafts.
@@ -259,6 +263,9 @@ class Heads:
 
 # --- decoding ------------------------------------------------------------------------------------
 
+LOWEST_TEMPERATURE: float
+"""Below, the likeliest token is always taken."""
+
 def defaults() -> dict[str, Any]:
     """What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters."""
 
@@ -321,8 +328,9 @@ class Generation:
     """Accepted tree nodes of each step, from the root downwards."""
     text: str
     stop_reason: str
-    """"eos" | "stop" | "length" | "context_full" | "cancelled"."""
+    """"eos" | "stop" | "length" | "context_full" | "cancelled" | "loop"."""
     loop_tokens: int
+    """Of a loop that ended it: the tokens of a round; else 0."""
     prompt_tokens: int
     reused_tokens: int
     """Prompt tokens that were already in the cache."""
@@ -826,6 +834,9 @@ class testing:
     def uniform(seed: int, index: int) -> float: ...
     @staticmethod
     def argmax(logits: Sequence[float]) -> int: ...
+    @staticmethod
+    def loop_end(text: Sequence[int]) -> tuple[int, int] | None:
+        """Of the shortest beginning that ends in a loop: its length, and the tokens of a round."""
     @staticmethod
     def kernel_names() -> list[str]:
         """Instruction sets of this processor that have kernels, "scalar" (the reference) first, the best last."""

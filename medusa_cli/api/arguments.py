@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, TypedDict, TypeVar
 
 from medusa_cli.decoding import settings
+from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import GENERATE_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import MedusaError, is_reportable
@@ -40,6 +41,7 @@ class EngineArguments(TypedDict, total=False):
     draft_model: str | None
     draft_max: int
     lookahead: str | None
+    repeat_steps: bool
     no_spec: bool
 
 
@@ -59,6 +61,7 @@ class AnswerArguments(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool
+    stop_loops: bool | None
     logprobs: int | None
     accept: str | None
     epsilon: float | None
@@ -91,10 +94,10 @@ def answer_options(given: Mapping[str, Any]) -> tuple[SamplingOptions, DraftOpti
     return _group(SamplingOptions, options), _group(DraftOptions, options)
 
 
-def answer_settings(given: Mapping[str, Any]) -> Settings:
+def answer_settings(given: Mapping[str, Any], model: ModelSampling = settings.NO_SAMPLING) -> Settings:
     """AnswerArguments as the engine takes them. MedusaError, one line, as from answer_options(), or for contradictions.
 
-    Text that is not asked for otherwise is the most likely one, as in `medusa generate`.
+    What is not given is the model's own default, else that of `medusa generate`: the most likely text.
     """
     logprobs = given.get("logprobs")
     if logprobs is not None:
@@ -103,8 +106,14 @@ def answer_settings(given: Mapping[str, Any]) -> Settings:
     for text in sampling.stop or []:
         check_text("a stop text", text)
     with in_python_names():
-        chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE)
+        chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE, model)
     return dataclasses.replace(chosen, logprobs=logprobs)
+
+
+def named(options: Mapping[str, float]) -> dict[str, float]:
+    """Values by the names of arguments, from those by the names of options."""
+    arguments = {option: name for name, option in RENAMED.items()}
+    return {arguments.get(option, option): value for option, value in options.items()}
 
 
 @contextlib.contextmanager

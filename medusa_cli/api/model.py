@@ -36,8 +36,8 @@ class Model(Asked):
     ) -> None:
         """model: a GGUF file, org/repo[:QUANT] on the Hub, or "demo". options: those of `medusa generate`.
 
-        repeatable: the number of steps repeats as well as the text, as with `--seed`: drafts that go by the clock are
-        left out. quiet: no progress and no remarks on stderr. MedusaError, one line, for everything that does not fit
+        repeatable: answers with a seed repeat, as with `--seed`: where their text could depend on what is drafted, drafts
+        that go by the clock are left out. quiet: no progress and no remarks on stderr. MedusaError, one line, for everything that does not fit
         together.
         """
         from rich.console import Console
@@ -83,6 +83,11 @@ class Model(Asked):
             session = Session(self._first._open().another(), self._turns)
         self._sessions.add(session)
         return session
+
+    @property
+    def sampling_defaults(self) -> dict[str, float]:
+        """Arguments of an answer that the model's own file has values for, where nothing is said."""
+        return arguments.named(self._first._open().sampling.values)
 
     @property
     def n_vocab(self) -> int:

@@ -28,7 +28,7 @@ class Asked:
 
     The others are the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty,
     frequency_penalty, presence_penalty, repeat_last_n, logit_bias ({token id: number}), seed, stop (a text or several),
-    ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells ln p of its
+    stop_loops, ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells ln p of its
     token, and of the N likeliest ones in its place.
     """
 
@@ -98,7 +98,7 @@ class Session(Asked):
     def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: AnswerArguments) -> Job:
         """The answer to be, with its place in the queue. MedusaError for bad arguments."""
         engine = self._open()
-        chosen = arguments.answer_settings(options)
+        chosen = arguments.answer_settings(options, engine.sampling)
         return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen, self._keep)
 
     def _keep(self, cached: list[int]) -> None:

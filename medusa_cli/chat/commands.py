@@ -74,11 +74,14 @@ def _set(chat: Chat, argument: str) -> bool:
     name, _, value = argument.partition(" ")
     if not name:
         rows = [
-            (key, settings.show(chat.settings, key), parameter.meaning)
+            (key, settings.show(chat.settings, key), parameter.meaning, chat.settings.origins.get(parameter.field))
             for key, parameter in settings.PARAMETERS.items()
         ]
-        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING))
-        chat.screen.show("\n".join(f"{key:<15} {value:<9} {meaning}" for key, value, meaning in rows))
+        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING, None))
+        lines = [
+            f"{key:<15} {value:<9} {meaning}" + f" [{origin}]" * bool(origin) for key, value, meaning, origin in rows
+        ]
+        chat.screen.show("\n".join(lines))
         return False
     if not value.strip():
         raise MedusaError(f"/set {name} needs a value, as in /set temp 0.2; /set alone shows them all")

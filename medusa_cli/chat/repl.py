@@ -139,6 +139,9 @@ class Repl:
             if not is_reportable(error):
                 raise
             failure = error
+        if self.generation is not None and failure is None and not interrupted and self.generation.loop_tokens:
+            # Of a loop the first round stays: the model does not read the others again.
+            parts = parts[: figures.tokens_before_repeats(self.generation)]
         cut = interrupted or failure is not None
         if cut:
             # Without a piece the engine may not have begun: its last generation could be the one before.
@@ -155,6 +158,11 @@ class Repl:
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
             self.conversation.add_answer(text)
+        if generation is not None and generation.stop_reason == "loop":
+            self.screen.error(
+                f"the answer said the same {generation.loop_tokens} tokens over and over, so it was ended: "
+                "/regen tries again, /set repeat-penalty 1.1 helps, --no-stop-loops lets such answers go on"
+            )
         if generation is not None and generation.stop_reason == "context_full":
             self.screen.error(
                 f"the context of {self.engine.n_ctx} tokens is full, the answer ends here: "

@@ -23,7 +23,7 @@ from medusa_cli.decoding.options import (
     ThreadsOption,
     grouped,
 )
-from medusa_cli.decoding.settings import needs_temperature
+from medusa_cli.decoding.settings import is_greedy, needs_temperature
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,7 +168,7 @@ def run(
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
-    if accept and needs_temperature(accept.value) and min(temperatures) <= 0:
+    if accept and needs_temperature(accept.value) and is_greedy(min(temperatures)):
         raise typer.BadParameter(f"{accept.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
     if lookahead is not None:
         drafting.parse_lookahead(lookahead)

@@ -35,14 +35,15 @@ def chat(
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
-    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE)
+    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
     from medusa_cli.chat.commands import COMMANDS
     from medusa_cli.chat.repl import Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
     from medusa_cli.decoding.runtime import keeping, open_engine
     from medusa_cli.support.files import valid_text
 
-    opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
+    opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
+    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE, opened.sampling, stop_loops=True)
     # Said before the first message is typed, not after.
     opened.chat_tokens([{"role": "user", "content": "Hello"}])
     reader = open_reader(list(COMMANDS))

@@ -47,10 +47,11 @@ def generate(
     text = _read_prompt(prompt, file)
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
-    chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE)
+    settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # contradictions are told before a model is loaded
     from medusa_cli.decoding.runtime import keeping, open_engine
 
-    opened = open_engine(model, engine, draft, console.messages(), seeded=chosen.seed is not None)
+    opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
+    chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE, opened.sampling)
     if raw:
         tokens = opened.raw_tokens(text)
     else:

@@ -91,7 +91,7 @@ def serve(
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
-    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE)
+    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
     check_installed()
     from medusa_cli.api.model import Model
     from medusa_cli.server import serve as life
@@ -100,8 +100,11 @@ def serve(
     messages = console.messages()
     check_key(server, messages)
     bound = life.listen(server.host, server.port)
-    defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
-    with bound, Model(model, repeatable=chosen.seed is not None, **engine_arguments(engine, draft)) as opened:
+    repeatable = settings.is_seed(sampling.seed)
+    with bound, Model(model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
+        usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
+        chosen = settings.from_options(sampling, draft, usual)
+        defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
         limits = Limits(server.queue, server.cache_memory * MIB)
         running = life.build(
             opened, defaults, host=server.host, api_key=server.api_key, limits=limits, grace=server.grace

@@ -94,7 +94,7 @@ class DraftPlan:
 
     heads: the file of the heads that are loaded, if any. tree: what they, or the draft model, fill; None: they draft
     nothing. tree_name: "" where neither drafts.
-    watchdog: steps may leave out drafts that do not pay (an answer with a seed keeps them all).
+    watchdog: steps may leave out drafts that do not pay.
     recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
     """
 
@@ -164,37 +164,36 @@ def plan(
     tuned: Tuned | None = None,
     *,
     tree: AskedTree | None = None,
-    seeded: bool = False,
+    repeats: bool = False,
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
 
     heads: those of heads_to_load(). tuned: their profile, read where uses_profile(). tree: named_tree(), if any.
-    seeded: the person gave a seed, so steps are to repeat as well as the text: lookup and dynamic trees, which go by
-    the clock, have to be asked for.
+    repeats: each run is to draft alike: lookup and dynamic trees, which go by the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
     if draft_file(options) or (options.lookahead and not options.no_spec):
-        return _without_heads(options, model, tree, seeded)
-    lookup = _lookup(options, seeded)
+        return _without_heads(options, model, tree, repeats)
+    lookup = _lookup(options, repeats)
     recycling = False if options.no_spec else options.recycling
-    may_recycle = _is_default(options) and not seeded and not model.is_recurrent and not options.no_spec
+    may_recycle = _is_default(options) and not repeats and not model.is_recurrent and not options.no_spec
     if path is None:
         return DraftPlan(lookup=lookup, recycling=may_recycle if recycling is None else recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
     assert heads is not None
-    name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, seeded)
+    name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, repeats)
     if model.is_recurrent and isinstance(chosen, FixedTree):
         chosen = _chain(chosen, model, asked=tree is not None)
     # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
-    watchdog = isinstance(chosen, FixedTree) and _is_default(options)
+    watchdog = isinstance(chosen, FixedTree) and _is_default(options) and not repeats
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
     pays = may_recycle and (chosen is None or (tuned is not None and tuned.dynamic and tuned.recycling))
     recycles = not isinstance(chosen, FixedTree) and (pays if recycling is None else recycling)
     return DraftPlan(path, chosen, name, lookup, watchdog, recycles)
 
 
-def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, seeded: bool) -> DraftPlan:
+def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, repeats: bool) -> DraftPlan:
     """A draft model or lookahead decoding drafts."""
     asked = {
         "--heads": options.heads, "--draft-model": options.draft_model, "--lookahead": options.lookahead,
@@ -223,7 +222,7 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | N
     recycling = bool(options.recycling)
     if recycling and isinstance(chosen, FixedTree):
         raise MedusaError(f"--recycling drafts beside dynamic trees, not beside a {tree_name}: add --tree dynamic")
-    lookup = _lookup(options, seeded)
+    lookup = _lookup(options, repeats)
     return DraftPlan(None, chosen, tree_name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
 
 
@@ -240,13 +239,13 @@ def _is_default(options: DraftOptions) -> bool:
     return options.tree in (None, trees.STATIC)
 
 
-def _lookup(options: DraftOptions, seeded: bool) -> bool:
-    """As asked for, else unless a tree or a seed is given."""
+def _lookup(options: DraftOptions, repeats: bool) -> bool:
+    """As asked for, else unless a tree is given or runs are to repeat."""
     if options.no_spec:
         return False
     if options.lookup is not None:
         return options.lookup
-    return _is_default(options) and not seeded
+    return _is_default(options) and not repeats
 
 
 def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
@@ -289,13 +288,13 @@ def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
 
 
 def _by_rule(
-    asked: str | None, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, seeded: bool
+    asked: str | None, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, repeats: bool
 ) -> tuple[str, Tree | None]:
     """The tree that is tuned, else a dynamic one; where it is to be fixed, the heads' own or a built-in one.
 
     asked: trees.DYNAMIC; trees.STATIC for one that is the same in each step; None for any.
     """
-    any_kind = asked is None and not seeded
+    any_kind = asked is None and not repeats
     if asked == trees.DYNAMIC or (any_kind and (tuned is None or tuned.dynamic)):
         return trees.DYNAMIC, tuned.start if tuned else DynamicStart()
     if tuned:

@@ -82,11 +82,21 @@ def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:
         "prompt_tokens": generation.prompt_tokens,
         "generated_tokens": len(generation.tokens),
         "stop_reason": generation.stop_reason,
+        "loop_tokens": generation.loop_tokens or None,
         "seed": seed,
         **{key: generation.stats.get(key) for key in STAT_KEYS},
         # Known only where two runs are compared.
         "output_match": None,
     }
+
+
+def tokens_before_repeats(generation: native.Generation) -> int:
+    """Tokens of an answer that ended in a loop, up to the end of its first round."""
+    tokens, period = generation.tokens, generation.loop_tokens
+    at = len(tokens)
+    while at > period and tokens[at - 1] == tokens[at - 1 - period]:
+        at -= 1
+    return at
 
 
 def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tuple[str, str]]:

@@ -93,11 +93,12 @@ def shape_of(file: native.GgufFile, heads: Sequence[native.GgufTensor] = ()) -> 
             output += tensor.nbytes
     if not any(tensor.name == "output.weight" for tensor in file.tensors):
         output += embedding
-    architecture = file.metadata.get("general.architecture")
+    metadata = file.metadata
+    architecture = metadata.get("general.architecture")
 
     def per_layer(key: str) -> list[int]:
         """One number for each layer, also where the file has one for all."""
-        value = file.metadata.get(f"{architecture}.{key}", 0)
+        value = metadata.get(f"{architecture}.{key}", 0)
         found = value if isinstance(value, list) else [value] * len(layers)
         return [one if isinstance(one, int) else 0 for one in [*found, *[0] * len(layers)][: len(layers)]]
 
@@ -119,7 +120,7 @@ def shape_of(file: native.GgufFile, heads: Sequence[native.GgufTensor] = ()) -> 
         + 3 * max(per_layer("feed_forward_length"), default=0)
         + max([0, *attention]) * keys
         + max([0, *cached]) * (keys + values),
-        vocabulary=len(file.metadata.get("tokenizer.ggml.tokens", ())),
+        vocabulary=len(metadata.get("tokenizer.ggml.tokens", ())),
     )
 
 

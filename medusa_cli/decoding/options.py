@@ -157,7 +157,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft what followed the same words before; default: unless --tree or --seed is given.",
+            help="Draft what followed the same words before; default: unless --tree is given.",
         ),
     ] = None
     recycling: Annotated[
@@ -167,7 +167,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft the model's own likeliest next tokens; default: where no heads draft, unless --seed is given.",
+            help="Draft the model's own likeliest next tokens; default: where no heads draft.",
         ),
     ] = None
     history: Annotated[
@@ -211,6 +211,15 @@ class DraftOptions:
             help="Lookahead decoding drafts: columns of its window, tokens of an n-gram, n-grams in a step.",
         ),
     ] = None
+    repeat_steps: Annotated[
+        bool,
+        typer.Option(
+            "--repeat-steps",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Draft alike in every run, with a fixed tree and without lookup, so that the number of steps repeats.",
+        ),
+    ] = False
     no_spec: Annotated[
         bool,
         typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),
@@ -293,7 +302,8 @@ class SamplingOptions:
             min=0.0,
             show_default=False,
             rich_help_panel=SAMPLING_PANEL,
-            help=f"Temperature; default {CHAT_TEMPERATURE} in chat, 0 (most likely token) in generate.",
+            help=f"Temperature; default: the model's own, else {CHAT_TEMPERATURE} in chat, 0 (most likely token) in "
+            "generate.",
         ),
     ] = None
     top_k: Annotated[
@@ -371,10 +381,10 @@ class SamplingOptions:
         typer.Option(
             "--repeat-last-n",
             metavar="N",
-            min=0,
+            min=-1,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Tokens that penalties look back on. Default 64.",
+            help="Tokens that penalties look back on; -1: the whole context. Default 64.",
         ),
     ] = None
     logit_bias: Annotated[
@@ -412,6 +422,16 @@ class SamplingOptions:
             "--ignore-eos", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Go on past end-of-generation tokens."
         ),
     ] = False
+    stop_loops: Annotated[
+        bool | None,
+        typer.Option(
+            "--stop-loops/--no-stop-loops",
+            show_default=False,
+            rich_help_panel=SAMPLING_PANEL,
+            hidden=True,
+            help="End an answer that only repeats itself; default: in chat.",
+        ),
+    ] = None
 
 
 SystemOption = Annotated[

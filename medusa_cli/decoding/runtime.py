@@ -7,16 +7,17 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medusa_cli.decoding import devices, drafting, offload, prompts, trees
+from medusa_cli.decoding import devices, drafting, model_sampling, offload, prompts, repeatable, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
+from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message, Tools
-from medusa_cli.models import heads, references
+from medusa_cli.models import demo, heads, references
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.units import size
@@ -47,6 +48,13 @@ class Engine:
     """The model of plan.draft_model."""
     kept: Path | None = None
     """The file for what recycling learns, where that is to be kept."""
+    sampling: ModelSampling = field(default_factory=ModelSampling)
+    """The model's own defaults of sampling."""
+
+    @functools.cached_property
+    def width_matters(self) -> str:
+        """Why its text could depend on what is drafted; "" where greedy and exact text does not."""
+        return repeatable.width_matters(self.model, self.options)
 
     @property
     def tree_nodes(self) -> int:
@@ -86,6 +94,10 @@ class Engine:
         if settings.logit_bias and (highest := max(settings.logit_bias)) >= self.model.n_vocab:
             raise MedusaError(f"--logit-bias names token {highest}, the vocabulary ends at {self.model.n_vocab - 1}")
 
+    def _text_is_free(self, settings: Settings) -> bool:
+        """Whether the text is the same whatever is drafted."""
+        return settings.accept_kind in repeatable.KEEPING_RULES and not self.width_matters
+
     def generate(
         self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep | None
     ) -> native.Generation:
@@ -99,7 +111,8 @@ class Engine:
             accept=settings.rule(),
             stop=settings.stop,
             ignore_eos=settings.ignore_eos,
-            watchdog=self.plan.watchdog and settings.seed is None,
+            stop_loops=settings.stop_loops,
+            watchdog=self.plan.watchdog and (settings.seed is None or self._text_is_free(settings)),
             on_step=on_step,
             **told,
         )
@@ -130,7 +143,9 @@ def keeping(engine: Engine, console: Console) -> Iterator[None]:
 def open_engine(
     reference: str, options: EngineOptions, draft: DraftOptions, console: Console, *, seeded: bool = False
 ) -> Engine:
-    """Loads what `reference` and the options name; progress and remarks go to `console`. seeded: a seed is given.
+    """Loads what `reference` and the options name; progress and remarks go to `console`.
+
+    seeded: answers have a seed, so that their text has to repeat: where it could depend on drafts, these repeat, too.
 
     MedusaError or NativeError, one line each, for everything that does not fit together.
     """
@@ -179,7 +194,8 @@ def _open(
             from medusa_cli.decoding import profile
 
             tuned = profile.tuned(model, path, options, console)
-    plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, seeded=seeded)
+    repeats = draft.repeat_steps or (seeded and _text_follows_drafts(model, options, draft))
+    plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, repeats=repeats)
     if tree is not None:
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
@@ -189,7 +205,24 @@ def _open(
     session = plan_session(model, loaded, plan, options, small)
     kept = _recall(model, session, plan, console) if draft.history else None
     n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
-    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept)
+    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept, _sampling(ref, console))
+
+
+def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:
+    """Whether the text of a seed could depend on what is drafted."""
+    rule = draft.accept.value if draft.accept else repeatable.KEEPING_RULES[0]
+    return rule not in repeatable.KEEPING_RULES or bool(repeatable.width_matters(model, options))
+
+
+def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
+    """What the model's file says of sampling. What of it is left out is a remark."""
+    from medusa_cli import native
+
+    file = native.read_gguf(str(ref.path))
+    found = model_sampling.read(demo.SAMPLING.get if ref.name == demo.DEMO else file.get)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False)
+    return found
 
 
 def _check_cache(model: native.Model, options: EngineOptions) -> None:

@@ -9,12 +9,17 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.decoding import model_sampling
+from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions, parse_logit_bias
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
     from medusa_cli import native
 
+NO_SAMPLING = ModelSampling()
+ASKED, MODELS = "asked for", "from the model"
+"""Where a value comes from."""
 SYNTHETIC = "synthetic"
 """Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
 
@@ -56,17 +61,25 @@ class Settings:
     as_published: bool = False
     synthetic_rate: float | None = None
     ignore_eos: bool = False
+    stop_loops: bool = False
     stop: tuple[str, ...] = ()
     logit_bias: dict[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     """How many of the likeliest tokens each piece tells beside its own; None: nothing."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """By field: where its value comes from, where that is not the default of ours."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken, always."""
+        return is_greedy(self.temperature)
 
     @property
     def accept_kind(self) -> str:
         """The accept rule in force, by its name in AcceptKind; "synthetic" where acceptance is made up."""
         if self.synthetic_rate is not None:
             return SYNTHETIC
-        return self.accept or (AcceptKind.exact.value if self.temperature > 0 else AcceptKind.greedy.value)
+        return self.accept or (AcceptKind.greedy.value if self.greedy else AcceptKind.exact.value)
 
     def pick_seed(self) -> int:
         """The fixed seed, or a new random one."""
@@ -104,18 +117,29 @@ class Settings:
         )
 
 
-def from_options(sampling: SamplingOptions, draft: DraftOptions, default_temperature: float) -> Settings:
-    """Settings for a command line. typer.BadParameter for options that contradict each other."""
+def from_options(
+    asked: SamplingOptions,
+    draft: DraftOptions,
+    default_temperature: float,
+    model: ModelSampling = NO_SAMPLING,
+    *,
+    stop_loops: bool = False,
+) -> Settings:
+    """Settings for a command line: what was asked for, else what the model's file says, else ours.
+
+    typer.BadParameter for options that contradict each other. stop_loops: where nothing is said.
+    """
     import typer
 
+    sampling = model_sampling.fill(asked, draft, model)
     temperature = sampling.temp
     if draft.accept is AcceptKind.greedy:
-        if temperature:
+        if temperature is not None and not is_greedy(temperature):
             raise typer.BadParameter("greedy needs --temp 0; exact keeps the sampled text", param_hint="--accept")
         temperature = 0.0
     if temperature is None:
         temperature = default_temperature
-    _check_rule(sampling, draft, temperature)
+    _check_rule(asked, draft, temperature)
     for name, value in (("--epsilon", draft.epsilon), ("--delta", draft.delta)):
         if value is not None and value <= 0:
             raise typer.BadParameter("it must be above 0", param_hint=name)
@@ -123,12 +147,14 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
         raise typer.BadParameter("an empty text would end every answer at once", param_hint="--stop")
     return Settings(
         temperature=temperature,
-        seed=None if sampling.seed in (None, -1) else sampling.seed,
+        seed=sampling.seed if is_seed(sampling.seed) else None,
         max_tokens=sampling.max_tokens,
         accept=draft.accept.value if draft.accept else None,
         greedy_root=draft.greedy_root,
         as_published=draft.as_published,
         ignore_eos=sampling.ignore_eos,
+        stop_loops=stop_loops if sampling.stop_loops is None else sampling.stop_loops,
+        origins=_origins(asked, sampling),
         stop=tuple(sampling.stop or ()),
         logit_bias=parse_logit_bias(sampling.logit_bias),
         **given(
@@ -145,9 +171,32 @@ def from_options(sampling: SamplingOptions, draft: DraftOptions, default_tempera
     )
 
 
+def _origins(asked: SamplingOptions, filled: SamplingOptions) -> dict[str, str]:
+    found = {}
+    for parameter in PARAMETERS.values():
+        option = "temp" if parameter.field == "temperature" else parameter.field
+        if getattr(asked, option, None) not in (None, getattr(SamplingOptions, option, None)):
+            found[parameter.field] = ASKED
+        elif getattr(filled, option, None) not in (None, getattr(SamplingOptions, option, None)):
+            found[parameter.field] = MODELS
+    return found
+
+
 def published_delta(epsilon: float | None) -> float:
     """The square root of epsilon (None: of its default), as the papers have it (Medusa 2.3.1)."""
     return math.sqrt(engine_default("epsilon") if epsilon is None else epsilon)
+
+
+def is_seed(value: int | None) -> bool:
+    """Whether an option or argument fixes the random numbers."""
+    return value not in (None, -1)
+
+
+def is_greedy(temperature: float) -> bool:
+    """Whether the most likely token is always taken at that temperature."""
+    from medusa_cli import native
+
+    return temperature < native.LOWEST_TEMPERATURE
 
 
 def needs_temperature(rule: str | None) -> bool:
@@ -160,7 +209,7 @@ def _check_rule(sampling: SamplingOptions, draft: DraftOptions, temperature: flo
     import typer
 
     rule = draft.accept
-    if rule and needs_temperature(rule.value) and temperature <= 0:
+    if rule and needs_temperature(rule.value) and is_greedy(temperature):
         raise typer.BadParameter(
             f"{rule.value} needs a temperature above 0: add --temp 0.7; at 0 greedy accepts", param_hint="--accept"
         )
@@ -202,6 +251,7 @@ PARAMETERS = {
     "top-p": Parameter("top_p", float, 0, 1, "nucleus, 1: off"),
     "min-p": Parameter("min_p", float, 0, 1, "share of the likeliest, 0: off"),
     "repeat-penalty": Parameter("repeat_penalty", float, 0.01, 100, "1: off"),
+    "repeat-last-n": Parameter("repeat_last_n", int, -1, 1e9, "tokens it looks back on, -1: all"),
     "max-tokens": Parameter("max_tokens", int, -1, 1e9, "-1: no limit"),
     "seed": Parameter("seed", int, -1, MAX_SEED, "-1: a new one each time"),
     "epsilon": Parameter("epsilon", float, 1e-6, 1, "threshold of typical"),
@@ -234,11 +284,11 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
         raise MedusaError(f"{name} takes {kind}, not {text!r}") from error
     if not math.isfinite(value) or not parameter.low <= value <= parameter.high:
         raise MedusaError(f"{name} takes {kind} from {parameter.low:g} to {parameter.high:g}, not {text}")
-    result = dataclasses.replace(settings)
+    result = dataclasses.replace(settings, origins={**settings.origins, parameter.field: ASKED})
     setattr(result, parameter.field, None if name == "seed" and value < 0 else value)
     if name == "epsilon" and result.as_published:
         result.delta = published_delta(result.epsilon)
-    warm = result.temperature > 0
+    warm = not result.greedy
     if result.accept == AcceptKind.greedy.value if warm else needs_temperature(result.accept):
         result.accept = None
     return result
@@ -248,8 +298,8 @@ def _with_accept(settings: Settings, text: str) -> Settings:
     kinds = [kind.value for kind in AcceptKind]
     if text not in kinds:
         raise MedusaError(f"{ACCEPT} takes {', '.join(kinds)}, not {text!r}")
-    if text == AcceptKind.greedy.value and settings.temperature > 0:
+    if text == AcceptKind.greedy.value and not settings.greedy:
         raise MedusaError("greedy needs temperature 0: /set temp 0")
-    if needs_temperature(text) and settings.temperature <= 0:
+    if needs_temperature(text) and settings.greedy:
         raise MedusaError(f"{text} needs a temperature above 0: /set temp 0.7")
     return dataclasses.replace(settings, accept=text)

@@ -21,6 +21,10 @@ DEMO_VARIABLE = "MEDUSA_DEMO_MODEL"
 DEMO_HEADS = Path(__file__).parent.parent / "data" / "demo-heads.gguf"
 
 
+SAMPLING = {"general.sampling.penalty_repeat": 1.05}
+"""What its file would say of sampling, if it said anything: without a penalty, most of its answers never end."""
+
+
 def demo_base(console: Console, asset: Asset = DEMO_BASE) -> Path:
     """The demo's base model: MEDUSA_DEMO_MODEL if set, else the cached file, fetched first when it is missing."""
     given = os.environ.get(DEMO_VARIABLE)

@@ -68,6 +68,6 @@ def resolve(reference: str, console: Console) -> ModelRef:
         heads = HeadsRef(fetched.heads[0], Origin.repository) if fetched.heads else None
         ref = ModelRef(str(fetched.name), fetched.path, heads)
     header = read_header(ref.path)
-    if header.metadata.get("general.architecture") == HEADS_ARCHITECTURE:
+    if header.get("general.architecture") == HEADS_ARCHITECTURE:
         raise MedusaError(f"{ref.path} holds draft heads, not a model: give the model, and --heads {reference}")
     return ref

@@ -41,7 +41,7 @@ def counters(answer: Answer) -> dict[str, Any]:
 
 def finish_reason(answer: Answer) -> str:
     """OpenAI's word for why it ended."""
-    return "length" if answer.stop_reason in ("length", "context_full") else "stop"
+    return "length" if answer.stop_reason in ("length", "context_full", "loop") else "stop"
 
 
 class Shape:

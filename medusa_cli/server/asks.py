@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
-from medusa_cli.decoding.settings import given, needs_temperature
+from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.server import tool_calls
 from medusa_cli.server.engine import Engine, Options
 from medusa_cli.server.errors import wrong
@@ -36,9 +36,10 @@ def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
         logit_bias=bias,
         seed=None if request.seed is None else request.seed if request.seed == -1 else request.seed % (MAX_SEED + 1),
         stop=None if request.stop is None else request.stops,
+        stop_loops=request.stop_loops,
         logprobs=request.chances,
     )
-    rule, warm = options.get("accept"), options["temperature"] > 0
+    rule, warm = options.get("accept"), not is_greedy(options["temperature"])
     if rule == AcceptKind.greedy.value if warm else needs_temperature(rule):
         del options["accept"]
     return options

@@ -45,6 +45,7 @@ class Sampled(Strict):
     top_k: Annotated[int, Field(ge=0, le=MOST_COUNT)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Beyond OpenAI.")
+    stop_loops: bool | None = Field(None, description="Beyond OpenAI: end an answer that only repeats itself.")
     drafted: bool | None = Field(None, description="Beyond OpenAI: stream which tokens were drafted (`medusa.pieces`).")
 
     @model_validator(mode="before")

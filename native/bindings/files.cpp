@@ -63,6 +63,12 @@ nb::dict metadata(const GgufFile& file) {
     return out;
 }
 
+// Of one key, without the rest: a vocabulary takes a while to become a list.
+nb::object value_of(const GgufFile& file, const std::string& key) {
+    const int64_t id = gguf_find_key(file.header(), key.c_str());
+    return id < 0 ? nb::none() : value(file.header(), id);
+}
+
 nb::dict system_info() {
     nb::list devices;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
@@ -120,6 +126,7 @@ void bind_files(nb::module_& m) {
         .def_prop_ro("file_size", &GgufFile::file_size)
         .def_prop_ro("part_count", &GgufFile::part_count)
         .def_prop_ro("metadata", &metadata)
+        .def("get", &value_of, "key"_a)
         .def_prop_ro("tensors", &GgufFile::tensors, nb::rv_policy::copy);
     m.def("read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a);
     m.def("libllama_version", &libllama_version);

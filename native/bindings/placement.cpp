@@ -23,7 +23,12 @@ void bind_placement(nb::module_& m) {
         .def_ro("served", &kernels::AttentionUse::served)
         .def_ro("left", &kernels::AttentionUse::left)
         .def_ro("reason", &kernels::AttentionUse::reason);
-    m.def("attention_use", &attention_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "attention_use",
+        [](std::shared_ptr<LlamaModel> model, const std::string& type_k, const std::string& type_v) {
+            return attention_of(std::move(model), type_by_name(type_k), type_by_name(type_v));
+        },
+        "model"_a, nb::kw_only(), "type_k"_a = "f16", "type_v"_a = "f16", nb::call_guard<nb::gil_scoped_release>());
     m.def("draft_memory", &draft_memory_of, "model"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("use_kernels", &kernels::use_kernels, "wanted"_a);
     m.def("forward_log", &forward_log, "wanted"_a);

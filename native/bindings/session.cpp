@@ -129,7 +129,6 @@ nb::dict defaults() {
     out["frequency_penalty"] = sampling.frequency_penalty;
     out["presence_penalty"] = sampling.presence_penalty;
     out["repeat_last_n"] = sampling.repeat_last_n;
-    out["lowest_temperature"] = float{SamplingParams::lowest_temperature};
     out["epsilon"] = accept.epsilon;
     out["delta"] = accept.delta;
     return out;
@@ -315,6 +314,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
 
 void bind_session(nb::module_& m) {
     m.def("defaults", &defaults);
+    m.attr("LOWEST_TEMPERATURE") = float{SamplingParams::lowest_temperature};
     bind_params(m);
     bind_answers(m);
     nb::class_<DynamicTreeStart>(m, "DynamicTree")

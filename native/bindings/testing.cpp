@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/compose.h"
+#include "decoding/loop.h"
 #include "drafting/draft_model_levels.h"
 #include "drafting/lookup.h"
 #include "drafting/step_cost.h"
@@ -105,6 +106,15 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
     return out;
 }
 
+// Of the shortest beginning that ends in a loop: its length, and the tokens of a round.
+std::optional<std::pair<size_t, size_t>> loop_end(const std::vector<Token>& text) {
+    LoopWatch watch;
+    for (size_t length = 1; length <= text.size(); ++length) {
+        if (const size_t round = watch.push({text.data(), length})) return std::pair(length, round);
+    }
+    return std::nullopt;
+}
+
 }  // namespace
 
 void bind_testing(nb::module_& m) {
@@ -164,6 +174,7 @@ void bind_testing(nb::module_& m) {
     m.def("stream", &stream, "pieces"_a, "stops"_a);
     m.def("distribution", &distribution, "logits"_a, "sampling"_a, "history"_a = std::vector<Token>{});
     m.def("uniform", &uniform, "seed"_a, "index"_a);
+    m.def("loop_end", &loop_end, "text"_a);
     m.def("argmax", [](const std::vector<float>& logits) { return argmax(logits); }, "logits"_a);
 }
 

@@ -95,8 +95,11 @@ std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string
     return out;
 }
 
-kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model) {
-    LlamaContext context(std::move(model), ContextParams());
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model, ggml_type type_k, ggml_type type_v) {
+    ContextParams params;
+    params.type_k = type_k;
+    params.type_v = type_v;
+    LlamaContext context(std::move(model), params);
     constexpr int sequence[] = {0};
     const BatchRow row{0, 0, sequence, true};
     kernels::take_attention_use();

@@ -44,8 +44,8 @@ struct DeviceUse {
 // In ggml's order of devices, those that hold nothing left out. Empty where the platform does not tell.
 std::vector<DeviceUse> devices_of(const LlamaModel& model);
 
-// Whose fused attention a forward pass over one token runs on the CPU, tried out.
-kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model);
+// Whose fused attention a forward pass over one token runs on the CPU, tried out with such a cache.
+kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model, ggml_type type_k, ggml_type type_v);
 
 // How the model's memory follows drafts: "cells" of one token each, which a tree shares out; one running state, which
 // follows a chain and can be stepped back ("snapshots") or has to be kept before a draft ("copies"); "none" where there

@@ -43,7 +43,7 @@ REPORTED_KEYS = {
     "stop_reason",
     "output_match",
 }
-OWN_KEYS = {"text", "tokens", "prompt_tokens", "generated_tokens", "seed"}
+OWN_KEYS = {"text", "tokens", "prompt_tokens", "generated_tokens", "loop_tokens", "seed"}
 
 
 @pytest.fixture
@@ -280,6 +280,60 @@ def test_recycling_is_on_without_heads_unless_steps_are_to_repeat(
     code, _, err = generate(model, "-p", "x", *options)
     assert (code, err) == (0, "")
     assert session.created[0].recycling is recycling
+
+
+@pytest.mark.parametrize(
+    ("options", "free", "dynamic"),
+    [
+        (("-s", "7"), True, True),
+        (("-s", "7"), False, False),
+        (("-s", "7", "--temp", "0.7"), True, True),
+        (("-s", "7", "--temp", "0.7", "--accept", "typical"), True, False),
+        (("-s", "7", "--temp", "0.7", "--accept", "rejection"), True, False),
+        (("--repeat-steps",), True, False),
+        (("--repeat-steps", "-s", "7"), True, False),
+    ],
+)
+def test_a_seed_keeps_all_drafts_where_the_text_cannot_depend_on_them(
+    model: str,
+    session: type[FakeSession],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    free: bool,
+    dynamic: bool,
+) -> None:
+    monkeypatch.setattr("medusa_cli.decoding.repeatable.width_matters", lambda *_: "" if free else "a reason")
+    session.answers = ["a"]
+    heads = str(heads_gguf(tmp_path / "heads.gguf"))
+    code, _, err = generate(model, "-p", "x", "--heads", heads, *options)
+    assert (code, err) == (0, "")
+    assert (session.created[0].dynamic is not None) is dynamic
+    assert session.created[0].lookup is dynamic
+
+
+def test_the_file_s_sampling_is_the_default(tmp_path: Path, session: type[FakeSession]) -> None:
+    keys = {"general.architecture": "fake", "general.sampling.temp": 0.5, "general.sampling.top_k": 9,
+            "general.sampling.penalty_last_n": -1, "general.sampling.mirostat": 2}  # fmt: skip
+    path = str(base_gguf(tmp_path / "own.gguf", **keys))
+    session.answers = ["a", "b"]
+    code, out, err = generate(path, "-p", "x")
+    assert (code, out) == (0, "a\n")
+    assert err.startswith("note: the model's file also sets general.sampling.{mirostat}")
+    asked = session.calls[0].sampling
+    assert (asked.temperature, asked.top_k, asked.repeat_last_n) == (0.5, 9, -1)
+    generate(path, "-p", "x", "--temp", "0", "--top-k", "3", "--repeat-last-n", "5")
+    asked = session.calls[1].sampling
+    assert (asked.temperature, asked.top_k, asked.repeat_last_n) == (0, 3, 5)
+
+
+def test_loops_end_in_a_chat_and_where_asked_for(model: str, session: type[FakeSession]) -> None:
+    session.answers = ["a", "b", "c", "d"]
+    generate(model, "-p", "x")
+    generate(model, "-p", "x", "--stop-loops")
+    for options in ((), ("--no-stop-loops",)):
+        assert CliRunner().invoke(cli.app, ["chat", model, *options], input="hi\n").exit_code == 0
+    assert [call.stop_loops for call in session.calls] == [False, True, True, False]
 
 
 def test_a_single_file_brings_its_own_heads(

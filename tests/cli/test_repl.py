@@ -109,6 +109,29 @@ def chat(
     return repl.run(), screen.lines, engine, repl
 
 
+class Looping(Engine):
+    """Says "la " for ever."""
+
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+    ) -> Any:
+        self.asked.append(self._messages)
+        pieces = [FakePiece(5, "oh ", False)] + [FakePiece(6, "la ", True), FakePiece(7, "li ", False)] * 3
+        on_step(pieces)
+        tokens = [piece.token for piece in pieces]
+        self.last = FakeGeneration(tokens, "".join(piece.text for piece in pieces), "loop", len(prompt), loop_tokens=2)
+        return self.last
+
+
+def test_of_a_loop_the_first_round_is_kept() -> None:
+    code, shown, engine, repl = chat(["sing", "again"], engine=Looping([]))
+    assert code == 0
+    assert "answer oh <la >li <la >li <la >li " in shown
+    assert any(line.startswith("error the answer said the same 2 tokens over and over") for line in shown)
+    assert engine.asked[1][1] == {"role": "assistant", "content": "oh la li "}
+    assert repl.conversation.turns[-1]["content"] == "oh la li "
+
+
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
 

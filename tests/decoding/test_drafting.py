@@ -99,7 +99,7 @@ DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_
 
 
 @pytest.mark.parametrize(
-    ("options", "seeded", "expected"),
+    ("options", "repeats", "expected"),
     [
         (asked(), False, DraftPlan(None, CHAIN_OF_4, "chain", lookup=True)),
         (asked(), True, DraftPlan(None, CHAIN_OF_4, "chain")),
@@ -110,12 +110,12 @@ DEFAULT_CPU, DEFAULT_GPU = trees.named("cpu_4").choices, trees.named("mc_sim_7b_
         (asked("chain_4"), False, DraftPlan(None, FixedTree(CHAIN.choices), "chain_4")),
     ],
 )
-def test_a_draft_model_fills_trees(options: DraftOptions, seeded: bool, expected: DraftPlan) -> None:
+def test_a_draft_model_fills_trees(options: DraftOptions, repeats: bool, expected: DraftPlan) -> None:
     options = dataclasses.replace(options, draft_model=str(SMALL.file))
     expected = dataclasses.replace(expected, draft_model=DraftModel(SMALL.file, options.draft_max or 4))
     tree = CHAIN if drafting.named_tree(options) else None
     # The model's own heads are left alone.
-    assert drafting.plan(options, CPU, tree=tree, seeded=seeded) == expected
+    assert drafting.plan(options, CPU, tree=tree, repeats=repeats) == expected
     assert drafting.heads_to_load(options, CPU) is None
     assert not drafting.uses_profile(options)
     assert drafting.plan(dataclasses.replace(options, no_spec=True), CPU) == NOTHING
@@ -150,7 +150,7 @@ def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFa
 
 
 @pytest.mark.parametrize(
-    ("options", "seeded", "model", "expected"),
+    ("options", "repeats", "model", "expected"),
     [
         # Which file, and whether lookup and recycling draft.
         (asked(), False, BARE, BOTH),
@@ -181,8 +181,8 @@ def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFa
         (asked(no_spec=True, lookup=True), False, MAMBA_HEADS, NOTHING),
     ],
 )
-def test_without_heads(options: DraftOptions, seeded: bool, model: ModelFacts, expected: DraftPlan) -> None:
-    assert drafting.plan(options, model, seeded=seeded) == expected
+def test_without_heads(options: DraftOptions, repeats: bool, model: ModelFacts, expected: DraftPlan) -> None:
+    assert drafting.plan(options, model, repeats=repeats) == expected
     assert drafting.named_tree(options) is None
     assert drafting.uses_profile(options) == (not options.no_heads and not options.no_spec)
 
@@ -211,7 +211,7 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
 
 
 @pytest.mark.parametrize(
-    ("tree", "seeded", "model", "heads", "tuned", "expected"),
+    ("tree", "repeats", "model", "heads", "tuned", "expected"),
     [
         # Nothing asked for, nothing tuned: dynamic on any device.
         (None, False, CPU, HEADS, None, dynamic()),
@@ -227,11 +227,11 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         (None, False, CPU, HEADS, TUNED_ONLY_DYNAMIC, dynamic(LEARNED)),
         (None, False, CPU, HEADS, TUNED_PLAIN, plain()),
         (None, False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, recycling=True)),
-        (None, True, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED, lookup=False)),
+        (None, True, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED, lookup=False, watchdog=False)),
         ("static", False, CPU, HEADS, TUNED_RECYCLING, fixed("tuned", FIXED)),
         ("dynamic", False, CPU, HEADS, TUNED_RECYCLING, dynamic(LEARNED, lookup=False)),
         (None, False, GPU, HEADS, TUNED_PLAIN, plain()),
-        # A fixed tree is asked for, or a seed, which leaves lookup out too.
+        # A fixed tree is asked for, or steps that repeat, which leaves lookup and the watchdog out, too.
         ("static", False, CPU, HEADS, None, fixed("heads", STORED, 4)),
         ("static", False, CPU, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU)),
         ("static", False, GPU, HEADS, None, fixed("heads", STORED)),
@@ -242,16 +242,16 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
         ("static", False, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED)),
         ("static", False, CPU, HEADS, TUNED_PLAIN, plain()),
         ("static", False, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain()),
-        (None, True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
-        (None, True, CPU, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU, lookup=False)),
-        (None, True, GPU, HEADS, None, fixed("heads", STORED, lookup=False)),
-        (None, True, GPU, NO_TREE, None, fixed("mc_sim_7b_63", DEFAULT_GPU, lookup=False)),
-        (None, True, METAL, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
-        (None, True, CPU, HEADS, TUNED, fixed("tuned", FIXED, lookup=False)),
-        (None, True, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED, lookup=False)),
+        (None, True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False, watchdog=False)),
+        (None, True, CPU, NO_TREE, None, fixed("cpu_4", DEFAULT_CPU, lookup=False, watchdog=False)),
+        (None, True, GPU, HEADS, None, fixed("heads", STORED, lookup=False, watchdog=False)),
+        (None, True, GPU, NO_TREE, None, fixed("mc_sim_7b_63", DEFAULT_GPU, lookup=False, watchdog=False)),
+        (None, True, METAL, HEADS, None, fixed("heads", STORED, 4, lookup=False, watchdog=False)),
+        (None, True, CPU, HEADS, TUNED, fixed("tuned", FIXED, lookup=False, watchdog=False)),
+        (None, True, CPU, HEADS, TUNED_DYNAMIC, fixed("tuned", FIXED, lookup=False, watchdog=False)),
         (None, True, CPU, HEADS, TUNED_ONLY_DYNAMIC, plain(others=False)),
-        ("static", True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False)),
-        # A dynamic tree is asked for: also on a GPU, also with a seed, with what was learned where it is known.
+        ("static", True, CPU, HEADS, None, fixed("heads", STORED, 4, lookup=False, watchdog=False)),
+        # A dynamic tree is asked for: also on a GPU, also where steps repeat, with what was learned where it is known.
         ("dynamic", False, CPU, HEADS, None, dynamic(lookup=False)),
         ("dynamic", False, GPU, HEADS, None, dynamic(lookup=False)),
         ("dynamic", True, CPU, HEADS, None, dynamic(lookup=False)),
@@ -261,20 +261,20 @@ def test_the_heads_that_are_given_come_before_the_model_s_own(
     ],
 )
 def test_the_tree_of_heads(
-    tree: str | None, seeded: bool, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, expected: DraftPlan
+    tree: str | None, repeats: bool, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, expected: DraftPlan
 ) -> None:
     options = asked(tree)
     assert drafting.uses_profile(options)
     assert drafting.named_tree(options) is None
-    found = drafting.plan(options, model, heads, tuned, seeded=seeded)
+    found = drafting.plan(options, model, heads, tuned, repeats=repeats)
     assert found == expected
     assert found.dynamic == (expected.tree_name == "dynamic")
 
 
 @pytest.mark.parametrize(
-    ("options", "seeded", "model", "tuned", "expected"),
+    ("options", "repeats", "model", "tuned", "expected"),
     [
-        # Without heads: as asked for, whatever lookup does, also with a seed.
+        # Without heads: as asked for, whatever lookup does, also where steps repeat.
         (asked(recycling=True), False, BARE, None, BOTH),
         (asked(recycling=True), True, BARE, None, RECYCLING),
         (asked(recycling=True, lookup=False), False, BARE, None, RECYCLING),
@@ -291,18 +291,18 @@ def test_the_tree_of_heads(
         (asked(recycling=True), False, CPU, TUNED_PLAIN, plain()),
         (asked(recycling=False), False, CPU, TUNED_RECYCLING, dynamic(LEARNED)),
         (asked(recycling=True), False, CPU, TUNED, fixed("tuned", FIXED)),
-        (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False)),
+        (asked(recycling=True), True, CPU, None, fixed("heads", STORED, 4, lookup=False, watchdog=False)),
         (asked(recycling=True), False, GPU, None, dynamic(recycling=True)),
-        (asked(recycling=True), True, GPU, None, fixed("heads", STORED, lookup=False)),
+        (asked(recycling=True), True, GPU, None, fixed("heads", STORED, lookup=False, watchdog=False)),
     ],
 )
 def test_recycling_beside_heads_is_asked_for_and_needs_a_dynamic_tree(
-    options: DraftOptions, seeded: bool, model: ModelFacts, tuned: Tuned | None, expected: DraftPlan
+    options: DraftOptions, repeats: bool, model: ModelFacts, tuned: Tuned | None, expected: DraftPlan
 ) -> None:
-    assert drafting.plan(options, model, HEADS, tuned, seeded=seeded) == expected
+    assert drafting.plan(options, model, HEADS, tuned, repeats=repeats) == expected
 
 
-@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("model", [CPU, GPU])
 @pytest.mark.parametrize(
     ("tree", "name", "choices"),
@@ -315,7 +315,7 @@ def test_recycling_beside_heads_is_asked_for_and_needs_a_dynamic_tree(
     ],
 )
 def test_a_tree_that_is_named_is_kept_to(
-    tree: NamedTree, name: str, choices: trees.Choices | None, model: ModelFacts, seeded: bool
+    tree: NamedTree, name: str, choices: trees.Choices | None, model: ModelFacts, repeats: bool
 ) -> None:
     chosen = None if choices is None else FixedTree(choices)
     for lookup in (None, True, False):
@@ -323,7 +323,7 @@ def test_a_tree_that_is_named_is_kept_to(
         assert drafting.named_tree(options) == tree.name
         assert not drafting.uses_profile(options)
         expected = DraftPlan(BASE, chosen, name, bool(lookup))
-        assert drafting.plan(options, model, HEADS, tree=tree, seeded=seeded) == expected
+        assert drafting.plan(options, model, HEADS, tree=tree, repeats=repeats) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from medusa_cli.server import serve as life
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What the command would have run. model: what it was opened with."""
-    found = SimpleNamespace(model=None, server=None)
+    """What the command would have run. model: what it was opened with; sampling: the defaults of its file."""
+    found = SimpleNamespace(model=None, server=None, sampling={})
 
     class Model(FakeModel):
         def __init__(self, model: str, **options: Any) -> None:
-            super().__init__(name=model)
+            super().__init__(name=model, sampling_defaults=found.sampling)
             found.model = options
 
         def __enter__(self) -> Model:
@@ -62,6 +62,14 @@ def test_options_are_defaults_of_requests(started: SimpleNamespace) -> None:
     assert (started.model["no_spec"], started.model["ctx_size"]) == (True, 512)
     assert invoke("serve", "demo", "--port", "0")[0] == 0
     assert started.server.defaults == {"temperature": 0.7}
+
+
+def test_the_model_s_own_temperature_is_the_default(started: SimpleNamespace) -> None:
+    started.sampling["temperature"] = 0.3
+    assert invoke("serve", "demo", "--port", "0")[0] == 0
+    assert started.server.defaults == {"temperature": 0.3}
+    assert invoke("serve", "demo", "--port", "0", "--temp", "0.9")[0] == 0
+    assert started.server.defaults == {"temperature": 0.9}
 
 
 @pytest.mark.parametrize("key", ["", " ", " k", "a\nb"])

@@ -33,7 +33,7 @@ class FakePiece:
 
 @dataclass
 class FakeModel:
-    """chat_template, is_recurrent, has_heads, gpu, backend, device, devices can be set on the class for a test."""
+    """chat_template, is_recurrent, has_heads, gpu, backend, device, devices, placement can be set on the class."""
 
     path: str
     chat_template: ClassVar[str | None] = TEMPLATE
@@ -42,6 +42,7 @@ class FakeModel:
     has_heads: ClassVar[bool] = False
     gpu: ClassVar[bool] = False
     devices: ClassVar[list[Any]] = []
+    placement: ClassVar[list[Any]] = [SimpleNamespace(role="matrix", type="f32", buffer="of llama.cpp")]
     backend: ClassVar[str] = "CPU"
     device: ClassVar[str] = "a CPU that is none"
     description: str = "fake 1M F32"
@@ -74,6 +75,7 @@ class FakeGeneration:
     stop_reason: str
     prompt_tokens: int
     reused_tokens: int = 0
+    loop_tokens: int = 0
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def write_gguf(path: Path, metadata: dict[str, Any], tensors: dict[str, tuple[st
         if isinstance(item, bool):
             return 7, struct.pack("<?", item)
         if isinstance(item, int):
-            return 4, struct.pack("<I", item)
+            return (4, struct.pack("<I", item)) if item >= 0 else (5, struct.pack("<i", item))
         if isinstance(item, float):
             return 6, struct.pack("<f", item)
         if isinstance(item, list):
@@ -222,9 +224,9 @@ HEADS_TENSORS = {
 }
 
 
-def base_gguf(path: Path) -> Path:
-    """A file that looks like a model to everything that only reads headers."""
-    return write_gguf(path, BASE_METADATA, BASE_TENSORS)
+def base_gguf(path: Path, **metadata: Any) -> Path:
+    """A file that looks like a model to everything that only reads headers. metadata: more keys."""
+    return write_gguf(path, {**BASE_METADATA, **metadata}, BASE_TENSORS)
 
 
 def heads_gguf(path: Path) -> Path:

@@ -33,6 +33,7 @@ class FakeModel:
     n_vocab: int = 0x110000
     chat_template: str | None = TEMPLATE
     session_bytes: int = 100
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
     gate: threading.Event = field(default_factory=threading.Event)
     sessions: list[FakeSession] = field(default_factory=list)
     asked: list[tuple[str, Options]] = field(default_factory=list)
