@@ -16,8 +16,10 @@ from medusa_cli import native
 from medusa_cli.decoding import transfers, trees
 from medusa_cli.models import demo
 
-TREE = native.Tree(trees.named(trees.DEFAULT_GPU).choices).clipped(3, BASE_VOCAB, 16)
-WIDE = native.Tree([[n] for n in range(12)] + [[n, 0] for n in range(12)] + [[0, 0, 0]])
+TREES = {
+    "16": native.Tree(trees.named(trees.DEFAULT_GPU).choices).clipped(3, BASE_VOCAB, 16),
+    "wide": native.Tree([[n] for n in range(12)] + [[n, 0] for n in range(12)] + [[0, 0, 0]]),
+}
 NEEDS_DEVICE = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
 
 
@@ -31,10 +33,11 @@ def counted(order: dict[str, Any]) -> float:
 @NEEDS_DEVICE
 @pytest.mark.parametrize(("kind", "prefix"), [("medusa", False), ("medusa", True), ("hydra", False), ("hydra++", True)])
 @pytest.mark.parametrize("lm_head", ["own", "draft_vocab"])
-@pytest.mark.parametrize("tree", [TREE, WIDE], ids=["16", "wide"])
+@pytest.mark.parametrize("shape", list(TREES))
 def test_the_formula_is_what_the_device_counts(
-    tmp_path: Path, kind: Any, prefix: bool, lm_head: Any, tree: native.Tree
+    tmp_path: Path, kind: Any, prefix: bool, lm_head: Any, shape: str
 ) -> None:
+    tree = TREES[shape]
     base = str(tiny_base(tmp_path / "base.gguf"))
     heads = str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind, lm_head, prefix=prefix)))
     order = {"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"}

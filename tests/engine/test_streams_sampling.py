@@ -57,7 +57,7 @@ class Says:
         return states @ self.output.T
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize(
     "chain", [{"temperature": 0.3, "top_k": 5}, {"temperature": 1.0, "repeat_penalty": 1.3}], ids=str
 )
