@@ -88,7 +88,6 @@ class GgufFile:
     def get(self, key: str) -> Any:
         """The value of one key of the metadata; None without it."""
 
-
 def read_gguf(path: str) -> GgufFile:
     """Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.
 

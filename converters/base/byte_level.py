@@ -39,7 +39,7 @@ def read_entries(files: TokenizerFiles, size: int) -> dict[str, int]:
         raise MedusaError(f"{where}: its vocab is not an object of texts and ids, download it again")
     ids = entries.values()
     if not all(type(id) is int and id >= 0 for id in ids) or len(set(ids)) != len(entries):
-        raise MedusaError(f"{where}: its vocab holds an id twice or something that is no id, download it again")
+        raise MedusaError(f"{where}: its vocab holds an id twice or something that is not an id, download it again")
     if entries and max(ids) >= size:
         raise MedusaError(
             f"{where}: its vocab goes up to id {max(ids)}, but the model has {size} tokens: they do not belong together"
@@ -55,7 +55,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
             return merges
         if all(isinstance(merge, list) and [type(part) for part in merge] == [str, str] for merge in merges):
             return [" ".join(part.replace(" ", ENCODED_SPACE) for part in merge) for merge in merges]
-    raise MedusaError(f"{files.where(TOKENIZER)}: its merges are no list of pairs, download it again")
+    raise MedusaError(f"{files.where(TOKENIZER)}: its merges are not a list of pairs, download it again")
 
 
 def _mentions_byte_level(tokenizer: dict[str, Any] | None) -> bool:

@@ -93,7 +93,7 @@ def _merge_ranks(model: dict[str, Any], where: str) -> dict[str, int]:
     for number, merge in enumerate(merges if isinstance(merges, list) else [None], 1):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(parts, list) or [type(part) for part in parts] != [str, str]:
-            raise MedusaError(f"{where}: its merges are no list of pairs, download it again")
+            raise MedusaError(f"{where}: its merges are not a list of pairs, download it again")
         ranks.setdefault(parts[0] + parts[1], number)
     return ranks
 

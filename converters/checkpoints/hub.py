@@ -71,7 +71,7 @@ def _choose_heads(present: Collection[str], index_of: Callable[[str], dict[str, 
 def _choose_base(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
     model, where = model_files(present, index_of)
     if not model and any(name.endswith(".gguf") for name in present):
-        raise MedusaError(f"{label}: holds GGUF files only: name one with --base {label}:QUANT, Q8_0 for example")
+        raise MedusaError(f"{label}: contains only GGUF files: choose one with --base {label}:QUANT, Q8_0 for example")
     weights = model or other_files(set(present) - set(head_files(present)), label)
     return _with_side_files(present, weights, where, TOKENIZER_FILES)
 

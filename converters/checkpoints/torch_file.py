@@ -90,7 +90,7 @@ class TorchFile:
     def _stored(self, name: Any, value: Any) -> StoredTensor:
         label = f"{self.path}: entry {name!r}"
         if not isinstance(name, str) or not isinstance(value, self._torch.Tensor):
-            raise MedusaError(f"{label} is no named tensor, save a plain state dict")
+            raise MedusaError(f"{label} is not a named tensor, save a plain state dict")
         if value.layout != self._torch.strided or value.is_quantized or value.device.type != "cpu":
             raise MedusaError(f"{label} is not a dense tensor, save it as F16, BF16 or F32")
         dtype = DTYPES.get(str(value.dtype).removeprefix("torch."))

@@ -58,7 +58,9 @@ def accelerate(on: bool = True) -> Acceleration:
     native.forward_log(True)
     info = native.kernel_info()
     if on and info["late"]:
-        raise MedusaError("accelerate() comes before the first model of the process is loaded: call it at the start")
+        raise MedusaError(
+            "accelerate() must be called before the first model of the process is loaded: call it at the start"
+        )
     reason = info["reason"] or ("" if info["used"] else "accelerate(False)")
     return Acceleration(
         info["used"], info["selected"], reason, info["attention"], tuple(info["supported"]), tuple(info["types"])

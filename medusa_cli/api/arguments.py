@@ -147,7 +147,7 @@ def check_text(what: str, text: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise MedusaError(f"{what} is no valid text: character {error.start} is half of a pair") from error
+        raise MedusaError(f"{what} is not valid text: character {error.start} is half of a pair") from error
 
 
 def _check_names(given: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -155,8 +155,8 @@ def _check_names(given: Mapping[str, Any], known: frozenset[str]) -> None:
         if name not in known:
             other = ENGINE_NAMES | ANSWER_NAMES
             where = "" if name not in other else (" of an answer" if name in ANSWER_NAMES else " of Model()")
-            hint = f": it is an argument{where}" if where else f": there are {', '.join(sorted(known))}"
-            raise MedusaError(f"no argument {name!r} here{hint}")
+            hint = f": it is an argument{where}" if where else f": choose from {', '.join(sorted(known))}"
+            raise MedusaError(f"unknown argument {name!r}{hint}")
 
 
 def _bias_entries(bias: Any) -> list[str]:
@@ -166,7 +166,7 @@ def _bias_entries(bias: Any) -> list[str]:
     entries = []
     for token, value in bias.items():
         if not _is_number(token, int) or token < 0 or not _is_number(value, float) or math.isnan(value):
-            raise MedusaError(f"logit_bias: {token!r:.40}: {value!r:.40} is no token id with a number to add")
+            raise MedusaError(f"logit_bias: {token!r:.40}: {value!r:.40} is not a token id with a number to add")
         entries.append(f"{token}={float(value):f}")
     return entries
 

@@ -36,9 +36,9 @@ class Model(Asked):
     ) -> None:
         """model: a GGUF file, org/repo[:QUANT] on the Hub, or "demo". options: those of `medusa generate`.
 
-        repeatable: answers with a seed repeat, as with `--seed`: where their text could depend on what is drafted, drafts
-        that go by the clock are left out. quiet: no progress and no remarks on stderr. MedusaError, one line, for everything that does not fit
-        together.
+        repeatable: answers with a seed have the same text each time, as with `--seed`. Where that text could depend on
+        the drafts, drafting is the same in each run, too. quiet: no progress and no remarks on stderr. MedusaError, one
+        line, for everything that does not fit together.
         """
         from rich.console import Console
 

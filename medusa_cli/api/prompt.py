@@ -32,17 +32,17 @@ def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) ->
     if not prompt:
         raise MedusaError("the prompt is empty: give some messages or tokens")
     if raw:
-        raise MedusaError("raw=True is for a prompt that is text")
+        raise MedusaError("raw=True needs a prompt that is text")
     if isinstance(prompt[0], Mapping):
         return engine.chat_tokens([_message(one, number) for number, one in enumerate(prompt)], tools=tools)
     if tools:
-        raise MedusaError("tools go into the chat template: give text or messages, not tokens")
+        raise MedusaError("tools need the chat template: give text or messages, not tokens")
     return [_token(one, engine.model.n_vocab) for one in prompt]
 
 
 def _token(value: Any, vocabulary: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) < vocabulary:
-        raise MedusaError(f"{value!r:.60} is no token id: they go from 0 to {vocabulary - 1}")
+        raise MedusaError(f"{value!r:.60} is not a token id: they go from 0 to {vocabulary - 1}")
     return int(value)
 
 
@@ -57,7 +57,7 @@ def _message(value: Any, number: int) -> dict[str, Any]:
     if content is None and message.get("tool_calls"):
         message["content"] = ""
     elif not isinstance(content, str):
-        raise MedusaError(f"message {number}: its content is text, not {type(content).__name__}")
+        raise MedusaError(f"message {number}: its content must be text, not {type(content).__name__}")
     else:
         check_text(f"message {number}", content)
     return message

@@ -28,8 +28,8 @@ class Asked:
 
     The others are the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty,
     frequency_penalty, presence_penalty, repeat_last_n, logit_bias ({token id: number}), seed, stop (a text or several),
-    stop_loops, ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells ln p of its
-    token, and of the N likeliest ones in its place.
+    stop_loops, ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells
+    ln p of its token, and of the N likeliest ones in its place.
     """
 
     def _session(self) -> Session:

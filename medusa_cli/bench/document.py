@@ -118,14 +118,14 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise MedusaError(f"no such file: {path}: give what `medusa bench --json` wrote") from error
+        raise MedusaError(f"no such file: {path}: give a file written by `medusa bench --json`") from error
     except IsADirectoryError as error:
-        raise MedusaError(f"{path} is a directory: give what `medusa bench --json` wrote") from error
+        raise MedusaError(f"{path} is a directory: give a file written by `medusa bench --json`") from error
     except (ValueError, RecursionError) as error:
-        raise MedusaError(f"{path} is not JSON: give what `medusa bench --json` wrote") from error
+        raise MedusaError(f"{path} is not JSON: give a file written by `medusa bench --json`") from error
     format = found.get("bench_format") if isinstance(found, dict) else None
     if format is None or not isinstance(found.get("methods"), dict):
-        raise MedusaError(f"{path} is no benchmark: give what `medusa bench --json` wrote")
+        raise MedusaError(f"{path} is not a benchmark: give a file written by `medusa bench --json`")
     if format != FORMAT:
         raise MedusaError(f"{path} has benchmark format {format}, this medusa knows {FORMAT}: run the benchmark again")
     return found

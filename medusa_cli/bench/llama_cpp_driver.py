@@ -66,7 +66,7 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
     import llama_cpp
 
     if options.device is not None:
-        raise MedusaError("llama-cpp-python cannot be told which devices to use: leave out --device, or this method")
+        raise MedusaError("llama-cpp-python does not let us choose devices: leave out --device, or this method")
     metadata = native.read_gguf(path).metadata
     if KIND_KEY in metadata:
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")

@@ -89,29 +89,29 @@ _ALL = (
         draft=_without_drafts,
     ),
     Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", draft=_without_drafts),
-    Method(MEDUSA, "drafts of the heads that the model has", needs_heads=True, draft=_with_lookup(False)),
-    Method(LOOKUP, "drafts of prompt lookup, without heads", draft=_lookup_alone),
-    Method(f"{MEDUSA}+{LOOKUP}", "drafts of both", needs_heads=True, draft=_with_lookup(True)),
+    Method(MEDUSA, "drafts from the model's heads", needs_heads=True, draft=_with_lookup(False)),
+    Method(LOOKUP, "drafts from prompt lookup, without heads", draft=_lookup_alone),
+    Method(f"{MEDUSA}+{LOOKUP}", "drafts from both", needs_heads=True, draft=_with_lookup(True)),
     Method(
         f"{LOOKUP}+{RECYCLING}",
-        "drafts of prompt lookup and of the model's own likeliest tokens, without heads",
+        "drafts from prompt lookup and recycled tokens, without heads",
         draft=_recycling_without_heads,
     ),
     Method(
         f"{MEDUSA}+{LOOKUP}+{RECYCLING}",
-        "drafts of all three, in dynamic trees",
+        "drafts from all three, in dynamic trees",
         needs_heads=True,
         draft=_with_recycling,
     ),
     Method(
         DRAFT_MODEL,
-        "drafts of a smaller model, in a row",
+        "drafts from a smaller model, in a chain",
         needs_draft_model=True,
         draft=_draft_model(None),
     ),
     Method(
         f"{DRAFT_MODEL}-tree",
-        "drafts of a smaller model, in dynamic trees",
+        "drafts from a smaller model, in dynamic trees",
         needs_draft_model=True,
         draft=_draft_model(trees.DYNAMIC),
     ),
@@ -126,7 +126,7 @@ _ALL = (
     ),
     Method(
         f"llama-{DRAFT_MODEL}",
-        "drafts of a smaller model, in llama-cpp-python (its loop is Python)",
+        "drafts from a smaller model, in llama-cpp-python (its loop is Python)",
         driver=LLAMA_CPP,
         stock_kernels=True,
         needs_draft_model=True,
@@ -164,6 +164,6 @@ def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: b
         if method.needs_draft_model and not has_draft_model:
             raise MedusaError(f"{method.name} needs a second model: give --draft-model FILE")
         if synthetic and method.driver != ENGINE:
-            raise MedusaError(f"--synth-accept cannot make up what {method.name} accepts: leave that method out")
+            raise MedusaError(f"--synth-accept cannot simulate acceptance for {method.name}: leave that method out")
     if has_draft_model and not any(method.needs_draft_model for method in methods):
         raise MedusaError(f"--draft-model is for the methods named {DRAFT_MODEL}: add one to --methods")

@@ -160,7 +160,9 @@ def step_lines(name: str, figures: Figures) -> list[str]:
         cost = "" if overhead is None else f"; a step takes {overhead:.2f} times a plain one"
         lines.append(f"{name}: ms per step: {split}{cost}")
     if figures["plain_steps"]:
-        lines.append(f"{name}: {figures['plain_steps']} of {figures['steps']} steps without drafts, which did not pay")
+        lines.append(
+            f"{name}: {figures['plain_steps']} of {figures['steps']} steps without drafts, because they did not pay"
+        )
     totals = [
         f"{figures[f'speedup_vs_{base}_total']:.2f} times {base}"
         for base in (STOCK, PLAIN)
@@ -211,7 +213,7 @@ def busy_line(document: dict[str, Any]) -> str | None:
             slow, fast = speeds[tenth], speeds[-1 - tenth]
             if fast > NOTABLE_SPREAD * slow:
                 return (
-                    f"{name} decoded at {slow:.0f} to {fast:.0f} tokens/s: something else used this machine. "
+                    f"{name} decoded at {slow:.0f} to {fast:.0f} tokens/s: other programs used this machine. "
                     "Close other programs and measure again."
                 )
     return None

@@ -50,7 +50,7 @@ def _exit(chat: Chat, _: str) -> bool:
 
 def _clear(chat: Chat, _: str) -> bool:
     chat.conversation.clear()
-    chat.screen.note("The conversation starts afresh.")
+    chat.screen.note("Started a new conversation.")
     return False
 
 
@@ -66,7 +66,7 @@ def _system(chat: Chat, argument: str) -> bool:
     quoted = len(argument) >= 2 and argument[0] == argument[-1] == '"'
     text = argument[1:-1] if quoted else argument
     chat.conversation.system = text or None
-    chat.screen.note("The system prompt is set." if text else "The system prompt is removed.")
+    chat.screen.note("Set the system prompt." if text else "Removed the system prompt.")
     return False
 
 
@@ -92,7 +92,7 @@ def _set(chat: Chat, argument: str) -> bool:
 
 def _stats(chat: Chat, _: str) -> bool:
     if chat.generation is None:
-        raise MedusaError("there is no answer to show figures of yet")
+        raise MedusaError("there is no answer yet, so there are no figures")
     rows = figures.stats_rows(chat.generation, chat.seed, chat.engine.n_ctx)
     chat.screen.show("\n".join(f"{label:<17} {value}" for label, value in rows))
     return False
@@ -127,7 +127,7 @@ COMMANDS = {
     "/regen": Command("/regen", "answer the last message again", _regen),
     "/system": Command("/system [TEXT]", 'show or set the system prompt ("" removes it)', _system),
     "/set": Command("/set [NAME VALUE]", "show or set sampling, as in /set temp 0.2", _set),
-    "/stats": Command("/stats", "figures of the last answer", _stats),
+    "/stats": Command("/stats", "figures for the last answer", _stats),
     "/save": Command("/save FILE", "write the conversation to a file", _save),
     "/load": Command("/load FILE", "read a conversation from a file", _load),
     "/exit": Command("/exit", "leave", _exit),

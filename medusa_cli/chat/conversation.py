@@ -45,7 +45,7 @@ class Conversation:
         from medusa_cli.support.atomic import atomic_file
 
         if path.exists() and not _is_transcript(path):
-            raise MedusaError(f"{path} exists and is no transcript of medusa: give another name")
+            raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
         content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.messages()}
         with atomic_file(path) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
@@ -62,7 +62,7 @@ class Conversation:
         except (ValueError, RecursionError) as error:
             raise MedusaError(f"{path} is not a transcript (not JSON)") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise MedusaError(f"{path} is not a transcript of medusa")
+            raise MedusaError(f"{path} is not a medusa transcript")
         if content.get("version") != VERSION:
             raise MedusaError(
                 f"{path} is a transcript of version {content.get('version')}, this medusa knows {VERSION}"

@@ -91,7 +91,7 @@ class Repl:
         """Answers the last user turn again, with another seed; the old answer stays if no new one comes."""
         old = self.conversation.drop_last("assistant")
         if not self.conversation.turns:
-            raise MedusaError("there is nothing to answer again yet")
+            raise MedusaError("there is no message to answer again yet")
         self._regenerated += 1
         try:
             return self._generate_answer()
@@ -116,7 +116,7 @@ class Repl:
         if len(tokens) >= self.engine.n_ctx:
             raise MedusaError(
                 f"the conversation has {len(tokens)} tokens, the context holds {self.engine.n_ctx}: "
-                "/clear starts afresh, a larger -c makes room"
+                "/clear starts over, a larger -c makes room"
             )
         # A fixed seed gives the same answer each time, so /regen moves on from it.
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
@@ -160,11 +160,11 @@ class Repl:
             self.conversation.add_answer(text)
         if generation is not None and generation.stop_reason == "loop":
             self.screen.error(
-                f"the answer said the same {generation.loop_tokens} tokens over and over, so it was ended: "
-                "/regen tries again, /set repeat-penalty 1.1 helps, --no-stop-loops lets such answers go on"
+                f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
+                "try /regen or /set repeat-penalty 1.1; --no-stop-loops lets such answers continue"
             )
         if generation is not None and generation.stop_reason == "context_full":
             self.screen.error(
-                f"the context of {self.engine.n_ctx} tokens is full, the answer ends here: "
-                "/clear starts afresh, a larger -c makes room"
+                f"the context of {self.engine.n_ctx} tokens is full, so the answer stops here: "
+                "/clear starts over, a larger -c makes room"
             )

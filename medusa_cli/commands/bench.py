@@ -65,12 +65,12 @@ def run(
             "--methods",
             metavar="NAMES",
             show_default=False,
-            help=f"Comma-separated: {', '.join(METHODS)}. Default: stock and plain, medusa where there are heads, "
-            "draft-model where one is given.",
+            help=f"Comma-separated: {', '.join(METHODS)}. Default: stock and plain, medusa if there are heads, "
+            "draft-model if one is given.",
         ),
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option("-n", "--max-tokens", metavar="N", min=2, help="Most tokens of one answer.")
+        int, typer.Option("-n", "--max-tokens", metavar="N", min=2, help="Maximum number of tokens per answer.")
     ] = 128,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="How often each prompt is answered.")] = 3,
     limit: Annotated[
@@ -78,7 +78,7 @@ def run(
         typer.Option("--limit", metavar="N", min=1, help="Use only N prompts, spread over the categories."),
     ] = None,
     temp: Annotated[
-        str, typer.Option("--temp", metavar="X,...", help="Temperatures, comma-separated; 0: most likely token.")
+        str, typer.Option("--temp", metavar="X,...", help="Temperatures, comma-separated; 0: likeliest token.")
     ] = "0",
     seed: Annotated[
         int,
@@ -94,13 +94,17 @@ def run(
             metavar="dynamic|NAME|RULE|FILE[:NAME]",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft tree of medusa.",
+            help="Draft tree for the method medusa.",
         ),
     ] = None,
     accept: Annotated[
         AcceptKind | None,
         typer.Option(
-            "--accept", show_default=False, rich_help_panel=DRAFT_PANEL, hidden=True, help="Accept rule of medusa."
+            "--accept",
+            show_default=False,
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Acceptance rule for the method medusa.",
         ),
     ] = None,
     synth_accept: Annotated[
@@ -113,7 +117,7 @@ def run(
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Accept each draft with this probability, whatever the model says: real times, no real output.",
+            help="Accept each draft with this probability, whatever the model says: real timings, meaningless text.",
         ),
     ] = None,
     draft_model: Annotated[
@@ -135,7 +139,7 @@ def run(
             min=0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help=f"Tokens in a row of the methods named draft-model and of llama-lookup; 0: {DRAFT_MAX}, and in "
+            help=f"Tokens drafted in a row by the draft-model methods and llama-lookup; 0: {DRAFT_MAX}, and in "
             "llama-cpp-python 2 on a CPU or 10 on a GPU.",
         ),
     ] = 0,
@@ -146,7 +150,7 @@ def run(
             metavar="W,N,G",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Columns, n-gram and n-grams in a step of the method lookahead.",
+            help="For the method lookahead: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None,
     json_file: Annotated[
@@ -203,8 +207,8 @@ def run(
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="What `medusa bench --json` wrote.")],
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A file written by `medusa bench --json`.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Such a file from another run.")],
 ) -> None:
     """Compare two results: speeds, speedups, tokens per step."""
     from medusa_cli.bench import compare as comparing
@@ -221,7 +225,7 @@ def compare(
 def kernels(
     model: ModelArgument,
     widths: Annotated[
-        str, typer.Option("--columns", metavar="N,...", help="Columns at once: tokens of one pass, comma-separated.")
+        str, typer.Option("--columns", metavar="N,...", help="Numbers of columns (tokens per pass), comma-separated.")
     ] = "1,2,4,8,16",
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Rounds; medians are shown.")] = 5,
     threads: ThreadsOption = 0,
@@ -248,7 +252,7 @@ add_command(
     DEFAULT_COMMAND,
     run,
     path="medusa bench",
-    epilog="Two results: `medusa bench compare A.json B.json`. The papers' tables: `medusa bench ablate MODEL`.",
+    epilog="Compare two results: `medusa bench compare A.json B.json`. Papers' tables: `medusa bench ablate MODEL`.",
     hidden=True,
     no_args_is_help=True,
 )
@@ -261,7 +265,9 @@ def _widths(text: str) -> list[int]:
     """ "1,4" -> [1, 4]. typer.BadParameter for anything else."""
     parts = text.split(",")
     if not all(part.strip().isdigit() and 1 <= int(part) <= 512 for part in parts):
-        raise typer.BadParameter(f"{text!r} is no list of numbers from 1 to 512, such as 1,4,8", param_hint="--columns")
+        raise typer.BadParameter(
+            f"{text!r} is not a list of numbers from 1 to 512 such as 1,4,8", param_hint="--columns"
+        )
     return [int(part) for part in parts]
 
 
@@ -272,7 +278,7 @@ def _temperatures(text: str) -> list[float]:
     except ValueError:
         found = []
     if not found or not all(0 <= value < 100 for value in found):
-        raise typer.BadParameter(f"{text!r} is no list of temperatures, such as 0,0.7", param_hint="--temp")
+        raise typer.BadParameter(f"{text!r} is not a list of temperatures such as 0,0.7", param_hint="--temp")
     return list(dict.fromkeys(found))
 
 
@@ -311,7 +317,7 @@ def _check_memory(model: Path, copies: int, messages: Console) -> None:
     needed, (_, available) = copies * gguf_files.read_header(model).file_size, machine.memory()
     if available is not None and needed > available:
         messages.print(
-            f"note: {copies} copies of the model need {size(needed)}, {size(available)} of memory are available: "
+            f"note: {copies} copies of the model need {size(needed)}, {size(available)} of memory is available: "
             "choose fewer --methods",
             soft_wrap=True,
         )

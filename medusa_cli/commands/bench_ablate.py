@@ -22,15 +22,15 @@ def ablate(
             "--heads",
             metavar="FILE",
             rich_help_panel=DRAFT_PANEL,
-            help="Draft heads beside the model (repeatable: the first are ablated, the others compared with them).",
+            help="Draft heads (repeatable: the first are ablated, the others compared with them).",
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="N", min=0.2, help="How long it takes, tables included.")
+        float, typer.Option("--minutes", metavar="N", min=0.2, help="How long it may take, tables included.")
     ] = 10,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="FILE", help="Prompts as JSON lines, as `medusa bench` takes them."),
+        typer.Option("--data", metavar="FILE", help="Prompts as JSON lines, as for `medusa bench`."),
     ] = None,
     json_file: Annotated[
         Path | None,

@@ -31,7 +31,7 @@ def chat(
     system: SystemOption = None,
     color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
 ) -> None:
-    """Chat with a model. Piped input: one message a line, only the answers on stdout."""
+    """Chat with a model. Piped input: one message per line; only the answers go to stdout."""
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
@@ -71,20 +71,20 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
         drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name})"
         drafting += "".join(f" and {other}" for other in others)
     elif plan.lookahead is not None:
-        drafting = "lookahead decoding drafts"
+        drafting = "drafting by lookahead decoding"
     elif heads is not None and plan.tree is None:
         drafting = (
-            "heads draft nothing: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
+            "heads are not used: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )
-        drafting += f", {' and '.join(others)} {'do' if len(others) > 1 else 'does'}" if others else ""
+        drafting += f"; drafting by {' and '.join(others)}" if others else ""
     elif heads is not None:
         tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
         drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({plan.tree_name})"
         drafting += "".join(f" and {other}" for other in others)
     elif others:
-        drafting = f"{' and '.join(others)} {'draft' if len(others) > 1 else 'drafts'} (`medusa train` adds heads)"
+        drafting = f"drafting by {' and '.join(others)} (`medusa train` adds heads)"
     else:
-        drafting = "nothing drafts: plain decoding (`medusa train` makes draft heads for a model)"
+        drafting = "no drafts: plain decoding (`medusa train` makes draft heads for a model)"
     return [
         f"medusa {__version__} · {name} · {model.architecture}, {size(model.size_bytes)} · {where}",
         f"{drafting} · context {engine.n_ctx} · {settings.accept_kind}, temperature {settings.temperature:g}",

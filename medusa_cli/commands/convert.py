@@ -27,7 +27,9 @@ def convert(
     ] = False,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="BASE", help="Base model: GGUF, folder or org/repo; default: what HEADS names."),
+        typer.Option(
+            "--base", metavar="BASE", help="Base model: GGUF, folder or org/repo; default: the one HEADS names."
+        ),
     ] = None,
     quant: Annotated[str, typer.Option("--quant", metavar="TYPE", help="Type of the base; F16, Q8_0, ...")] = "Q4_K_M",
     heads_quant: Annotated[
@@ -48,15 +50,15 @@ def convert(
         ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", hidden=True, help="Text to count tokens in.")
+        Path | None, typer.Option("--calibration", metavar="FILE", hidden=True, help="Text in which to count tokens.")
     ] = None,
     allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", hidden=True, help="Requantize a base GGUF that is quantized already.")
+        bool, typer.Option("--allow-requantize", hidden=True, help="Requantize a base GGUF that is already quantized.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", hidden=True, help="Fail when a head predicts nothing.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, from headers alone.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, reading only headers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")] = False,
     threads: Annotated[
         int, typer.Option("-t", "--threads", min=0, hidden=True, help="CPU threads; 0: physical cores.")
     ] = 0,
@@ -69,7 +71,7 @@ def convert(
     if (output is None) != install:
         raise typer.BadParameter("give either -o FILE or --install", param_hint="--output")
     if output is not None and output.exists() and not force and not dry_run:
-        raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
+        raise MedusaError(f"{output} exists: give another name, or add --force to overwrite it")
     messages = console.messages()
     conversion = Conversion(
         ConvertOptions(
@@ -127,4 +129,4 @@ def _print(found: dict[str, Any], out: Console) -> None:
             use = "medusa chat BASE, with any quantization of it"
         elif found["sidecar"]:
             use = f"medusa chat BASE --heads {found['output']}"
-        out.print(f"\nRun it: {use}", markup=False, soft_wrap=True)
+        out.print(f"\nRun it: {use}", markup=False, no_wrap=True, soft_wrap=True)

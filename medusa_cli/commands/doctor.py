@@ -63,7 +63,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
             ("device", f"{device['name']}: {device['description']} ({device['type']}, {device['backend']}{memory})")
         )
     demo = found["demo"]
-    rows.append(("demo model", f"{'cached' if demo['cached'] else 'not fetched yet'} ({demo['path']})"))
+    rows.append(("demo model", f"{'cached' if demo['cached'] else 'not downloaded yet'} ({demo['path']})"))
     rows.append(("cache disk", f"{_gib(demo['disk_free'])} free"))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
@@ -84,7 +84,7 @@ def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
     if threads is None:
         return "unknown"
     others = threads["cores_of_others"]
-    why = "what other programs use is not known here" if others is None else f"other programs use {others:.1f} cores"
+    why = "load from other programs is unknown here" if others is None else f"other programs use {others:.1f} cores"
     return f"{threads['now']} of {_known(cores)} without -t: {why}"
 
 
@@ -101,7 +101,7 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     shape = f"a {drafts['shape']}" if drafts["shape"] else "none"
     out.print(f"Drafts:    {shape}{remark}", markup=False, soft_wrap=True)
     if not model["weights"]:
-        out.print("Which kernels it runs on is not known on this platform.")
+        out.print("Which kernels it runs on is unknown on this platform.")
         _print_devices(model, out)
         return
     table = Table("weights", "type", "tensors", "size", "kernels", "remark", box=None, pad_edge=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def forget() -> None:
-    """Remove what --history has kept: the likeliest tokens of your conversations, for all models."""
+    """Delete what --history has saved (likely tokens from your conversations), for all models."""
     from medusa_cli.decoding import history
     from medusa_cli.support.units import size
 
@@ -12,4 +12,4 @@ def forget() -> None:
     if files:
         print(f"removed {files} {'file' if files == 1 else 'files'}, {size(taken)}, from {history.folder()}")
     else:
-        print(f"nothing is kept in {history.folder()}")
+        print(f"nothing is stored in {history.folder()}")

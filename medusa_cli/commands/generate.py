@@ -36,7 +36,7 @@ def generate(
         Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE (-: standard input).")
     ] = None,
     system: SystemOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Give the prompt as it is, without the chat template.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Use the prompt as it is, without the chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming.")] = False,
 ) -> None:
     """Generate text after one prompt: -p TEXT, -f FILE, or standard input."""
@@ -46,7 +46,7 @@ def generate(
 
     text = _read_prompt(prompt, file)
     if raw and system is not None:
-        raise typer.BadParameter("--raw has no place for a system prompt", param_hint="-sys")
+        raise typer.BadParameter("--raw cannot be combined with a system prompt", param_hint="-sys")
     settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # contradictions are told before a model is loaded
     from medusa_cli.decoding.runtime import keeping, open_engine
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List the models in the cache: sizes, which have draft heads and a tuned tree; then installed heads."""
+    """List the models in the cache (size, draft heads, tuned tree), then installed heads."""
     from medusa_cli.diagnosis.inventory import inventory
     from medusa_cli.support import console
 
@@ -37,7 +37,7 @@ def _print(found: dict[str, Any], out: Console, messages: Console) -> None:
         return MISSING if heads is None else f"{heads['head_count']} {heads['kind']}, {heads['origin']}"
 
     if not found["models"] and not found["heads"]:
-        messages.print("Nothing is here yet: `medusa pull org/repo` fetches a model, `medusa chat demo` the demo.")
+        messages.print("No models yet: `medusa pull org/repo` downloads one, `medusa chat demo` starts the demo.")
     if models := found["models"]:
         rows = [
             (escape(model["name"]), size(model["size"]), heads_of(model), "yes" if model["tuned"] else MISSING)

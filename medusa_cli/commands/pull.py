@@ -17,10 +17,10 @@ def pull(
             metavar="MODEL...", help="org/repo[:QUANT] on the Hub, or `demo`.", autocompletion=complete_models
         ),
     ],
-    heads: Annotated[bool, typer.Option("--heads", help="The names are of draft heads, not of models.")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="The names are draft heads, not models.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each name.")] = False,
 ) -> None:
-    """Fetch models from the Hugging Face Hub, or what is newer of them, and print where they are."""
+    """Download or update models from the Hugging Face Hub, and print where they are."""
     from pathlib import Path
 
     from medusa_cli.models import demo, remote
@@ -32,7 +32,9 @@ def pull(
     parsed = [(name, None if name == demo.DEMO and not heads else references.parse(name)) for name in names]
     for name, found in parsed:
         if isinstance(found, Path):
-            what = "is a path, there is nothing to fetch" if references.exists(found) else "is no name on the Hub"
+            what = (
+                "is a path, so there is nothing to download" if references.exists(found) else "is not a name on the Hub"
+            )
             raise MedusaError(f"{console.printable(name)} {what}: give org/repo, or `demo`")
     shown: dict[str, str | None]
     for name, found in parsed:

@@ -19,7 +19,7 @@ def remove(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Names that `medusa list` shows; org/repo: all quantizations of it.",
+            help="Names as shown by `medusa list`; org/repo: all its quantizations.",
             autocompletion=complete_installed,
         ),
     ],
@@ -35,7 +35,7 @@ def remove(
     found = removal.find(names)
     if not yes:
         if not sys.stdin.isatty():
-            raise MedusaError(f"{_described(found)} would be removed: say --yes, there is nobody to ask")
+            raise MedusaError(f"{_described(found)} would be removed: add --yes, there is no terminal to ask in")
         messages = console.messages()
         for one in found:
             messages.print(f"{one.name}  {size(one.size)}", markup=False, soft_wrap=True)
@@ -46,7 +46,7 @@ def remove(
     if as_json:
         print(json.dumps({"removed": [one.name for one in found], "freed": freed}, ensure_ascii=False))
     else:
-        console.messages().print(f"Removed {_described(found)}: {size(freed)} are free again.", markup=False)
+        console.messages().print(f"Removed {_described(found)}: freed {size(freed)}.", markup=False)
 
 
 def _described(found: list[Removal]) -> str:

@@ -48,14 +48,12 @@ class ServerOptions:
             envvar=KEY_VARIABLE,
             show_envvar=True,
             rich_help_panel=SERVER_PANEL,
-            help="Answer only who sends this key.",
+            help="Only answer clients that send this key.",
         ),
     ] = None
     queue: Annotated[
         int,
-        typer.Option(
-            "--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="Requests that may wait for their turn."
-        ),
+        typer.Option("--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="How many requests may wait."),
     ] = 16
     cache_memory: Annotated[
         int,
@@ -87,7 +85,7 @@ def serve(
     draft: DraftOptions,
     sampling: SamplingOptions,
 ) -> None:
-    """Serve a model to other programs, as OpenAI's API, with a chat page. Sampling options are defaults of requests."""
+    """Serve a model through OpenAI's API, with a chat page. Sampling options become the defaults of requests."""
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
@@ -111,7 +109,7 @@ def serve(
         )
         url = life.url_of(bound, server.host)
         messages.print(
-            f"{opened.name} at {url}: a page to chat on, and /v1 for programs. Ctrl-C ends.",
+            f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops.",
             markup=False,
             soft_wrap=True,
         )
@@ -139,7 +137,7 @@ def check_key(options: ServerOptions, messages: Console) -> None:
         raise typer.BadParameter("it is empty, or has spaces around it", param_hint="--api-key")
     if key is None and not is_loopback(options.host):
         messages.print(
-            f"WARNING: {options.host} can be reached from other machines, and there is no --api-key: whoever reaches "
+            f"WARNING: {options.host} can be reached from other machines, and there is no --api-key: anyone reaching "
             f"port {options.port} can use this model.",
             style="bold red",
             markup=False,

@@ -21,7 +21,7 @@ def split(
         Path | None,
         typer.Option("--heads-out", metavar="FILE", show_default=False, help="Heads; default NAME.heads.gguf."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Split a single-file GGUF into the base model and its heads (a sidecar for --heads)."""
     from medusa_cli.models import gguf_files
@@ -43,7 +43,7 @@ def _check_outputs(base: Path, heads: Path, force: bool) -> None:
         if path.is_dir():
             raise MedusaError(f"{path} is a directory: give a file name")
         if path.exists() and not force:
-            raise MedusaError(f"{path} exists: give another name, or --force to overwrite it")
+            raise MedusaError(f"{path} exists: give another name, or add --force to overwrite it")
         if not path.absolute().parent.is_dir():
             raise MedusaError(f"{path}: no such folder")
 

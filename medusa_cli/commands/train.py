@@ -42,7 +42,7 @@ def train(
     ] = DEFAULT_STREAMS_LAYERS,
     joint: Annotated[
         bool,
-        typer.Option("--joint", help="Train the model's top layers, too: its text changes (Medusa-2)."),
+        typer.Option("--joint", help="Also train the model's top layers, which changes its text (Medusa-2)."),
     ] = False,
     joint_layers: Annotated[
         str,
@@ -69,7 +69,7 @@ def train(
             "--joint-warmup",
             metavar="WHAT",
             hidden=True,
-            help="heads: they are trained alone first; sine: their loss comes in slowly; both or none; default: the "
+            help="heads: train them alone first; sine: phase in their loss slowly; both or none; default: the "
             "strategy's.",
         ),
     ] = None,
@@ -85,7 +85,7 @@ def train(
             "--joint-heads-rate",
             metavar="X",
             hidden=True,
-            help="That of the heads, so many times as high; default: the strategy's.",
+            help="Learning rate of the heads as a multiple of the layers'; default: the strategy's.",
         ),
     ] = None,
     joint_weight: Annotated[
@@ -94,7 +94,7 @@ def train(
             "--joint-weight",
             metavar="X",
             hidden=True,
-            help="Weight of the heads' loss beside the layers' own; default: the strategy's.",
+            help="Weight of the heads' loss, added to the layers' own; default: the strategy's.",
         ),
     ] = None,
     joint_rounds: Annotated[
@@ -103,7 +103,7 @@ def train(
             "--joint-rounds",
             metavar="X",
             hidden=True,
-            help="Rounds over the text with --joint; default: what the minutes leave, at most 4.",
+            help="Rounds over the text with --joint; default: as many as the minutes allow, at most 4.",
         ),
     ] = None,
     adapter: Annotated[
@@ -115,7 +115,10 @@ def train(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            "--recipe", metavar="FILE", hidden=True, help="Heads, training and text as a paper has them: TOML or JSON."
+            "--recipe",
+            metavar="FILE",
+            hidden=True,
+            help="A recipe file (TOML or JSON): heads, training and text as in a paper.",
         ),
     ] = None,
     objective: Annotated[
@@ -136,10 +139,18 @@ def train(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="FILE", help="Prompts, one JSON object a line; default: the model's own."),
+        typer.Option("--data", metavar="FILE", help="Prompts, one JSON object per line; default: the model's own."),
     ] = None,
     seed: Annotated[
-        int, typer.Option("-s", "--seed", min=0, max=MAX_SEED, hidden=True, help="Same seed and text, same heads.")
+        int,
+        typer.Option(
+            "-s",
+            "--seed",
+            min=0,
+            max=MAX_SEED,
+            hidden=True,
+            help="Random seed; the same seed and text give the same heads.",
+        ),
     ] = 0,
     tokens: Annotated[
         int | None,
@@ -147,7 +158,7 @@ def train(
     ] = None,
     threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
     n_gpu_layers: Annotated[
-        int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all when there is one.")
+        int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all if there is one.")
     ] = -1,
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, max=256, hidden=True, help="Texts generated at a time.")
@@ -170,10 +181,10 @@ def train(
     work_dir: Annotated[
         Path | None,
         typer.Option(
-            "--work-dir", metavar="DIR", hidden=True, help="Where text and hidden states are kept to resume from."
+            "--work-dir", metavar="DIR", hidden=True, help="Where to keep text and hidden states for resuming."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")] = False,
 ) -> None:
     """Train draft heads for a model on its own text (needs torch). Ctrl-C saves; the same command resumes."""
     from medusa_cli.models import references
@@ -183,11 +194,11 @@ def train(
     if joint and output is None:
         raise MedusaError("--joint writes a new model: give it a file name with -o")
     if output is not None and output.exists() and not force:
-        raise MedusaError(f"{output} exists: give another name, or --force to overwrite it")
+        raise MedusaError(f"{output} exists: give another name, or add --force to overwrite it")
     if export_hf is not None and export_hf.is_dir() and any(export_hf.iterdir()) and not force:
-        raise MedusaError(f"{export_hf} is not empty: give another folder, or --force to overwrite what is in it")
+        raise MedusaError(f"{export_hf} is not empty: give another folder, or add --force to overwrite its contents")
     if adapter is not None and adapter.exists() and not force:
-        raise MedusaError(f"{adapter} exists: give another name, or --force to overwrite it")
+        raise MedusaError(f"{adapter} exists: give another name, or add --force to overwrite it")
     file = _recipe(ctx, recipe)
     messages = console.messages()
     ref = references.resolve(model, messages)
@@ -198,7 +209,7 @@ def train(
     said = file.option("draft_vocab", draft_vocab)
     drafts = file.option("kind", kind)
     if drafts == STREAMS and str(ctx.get_parameter_source("joint_layers")).endswith("COMMANDLINE"):
-        raise MedusaError("--joint-layers: streams change the layers they run through, say --streams-layers")
+        raise MedusaError("--joint-layers: streams train the layers they run through, use --streams-layers")
     training.run(
         TrainOptions(
             model=ref.path,

@@ -27,18 +27,18 @@ OUTPUT_PANEL = "Output"
 def tune(
     model: ModelArgument,
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="N", min=0.1, help="How long to measure, at most about.")
+        float, typer.Option("--minutes", metavar="N", min=0.1, help="About how long to measure, at most.")
     ] = 3,
     ctx: Annotated[
         str,
         typer.Option(
-            "--ctx", metavar="N,...", hidden=True, help="Context lengths, in tokens, to measure the costs at."
+            "--ctx", metavar="N,...", hidden=True, help="Context lengths in tokens at which to measure costs."
         ),
     ] = "512,4096",
     text: Annotated[
         Path | None,
         typer.Option(
-            "--text", metavar="FILE", help='Prompts like yours as JSON lines ({"prompt": ...}); default: made up.'
+            "--text", metavar="FILE", help='Prompts similar to yours as JSON lines ({"prompt": ...}); default: made up.'
         ),
     ] = None,
     heads: HeadsOption = None,
@@ -59,7 +59,7 @@ def tune(
             "--write",
             rich_help_panel=OUTPUT_PANEL,
             hidden=True,
-            help="Store accuracies and tree in the GGUF of the heads, too.",
+            help="Also store accuracies and tree in the GGUF of the heads.",
         ),
     ] = False,
     show: Annotated[
@@ -73,7 +73,7 @@ def tune(
         typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
     ] = None,
 ) -> None:
-    """Find the draft tree that is fastest on this machine, or that none is. chat and generate then use it."""
+    """Find the fastest way to draft on this machine, if any. chat and generate then use it."""
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
@@ -112,7 +112,7 @@ def _positions(text: str) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise typer.BadParameter(f"{text!r} is no list of context lengths, such as 512,4096", param_hint="--ctx")
+        raise typer.BadParameter(f"{text!r} is not a list of context lengths such as 512,4096", param_hint="--ctx")
     return sorted(set(found))
 
 

@@ -154,7 +154,9 @@ def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
 
 def recurrent(model: ModelFacts) -> str:
     """The beginning of what is said of a recurrent model: what cannot be done comes next."""
-    return f"{model.ref.name} is a recurrent model ({model.architecture}), which follows a chain of drafts, no tree"
+    return (
+        f"{model.ref.name} is a recurrent model ({model.architecture}), which can check a chain of drafts, not a tree"
+    )
 
 
 def plan(
@@ -180,7 +182,7 @@ def plan(
     if path is None:
         return DraftPlan(lookup=lookup, recycling=may_recycle if recycling is None else recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
-        raise MedusaError(f"--recycling drafts beside dynamic trees, not beside --tree {options.tree}: leave one out")
+        raise MedusaError(f"--recycling works only with dynamic trees, not with --tree {options.tree}: leave one out")
     assert heads is not None
     name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, repeats)
     if model.is_recurrent and isinstance(chosen, FixedTree):
@@ -202,7 +204,7 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | N
     name = "--draft-model" if options.draft_model else "--lookahead"
     barred = ("--heads", "--lookahead") if options.draft_model else tuple(asked)
     if others := [other for other in barred if other != name and asked[other]]:
-        raise MedusaError(f"{name} drafts without {others[0]}: leave one of them out")
+        raise MedusaError(f"{name} cannot be combined with {others[0]}: leave one out")
     if model.is_recurrent:
         raise MedusaError(f"{model.ref.name} is a recurrent model ({model.architecture}): leave out {name}")
     if options.lookahead:
@@ -221,7 +223,7 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | N
         tree_name, chosen = CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
     recycling = bool(options.recycling)
     if recycling and isinstance(chosen, FixedTree):
-        raise MedusaError(f"--recycling drafts beside dynamic trees, not beside a {tree_name}: add --tree dynamic")
+        raise MedusaError(f"--recycling works only with dynamic trees, not with a {tree_name}: add --tree dynamic")
     lookup = _lookup(options, repeats)
     return DraftPlan(None, chosen, tree_name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
 
@@ -230,7 +232,7 @@ def parse_lookahead(text: str) -> Lookahead:
     """ "4,3,4" -> Lookahead(4, 3, 4). MedusaError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise MedusaError(f"--lookahead {text}: three numbers are needed, such as {LOOKAHEAD}")
+        raise MedusaError(f"--lookahead {text}: give three numbers such as {LOOKAHEAD}")
     return Lookahead(*map(int, parts))
 
 

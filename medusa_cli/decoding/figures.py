@@ -28,10 +28,10 @@ STAT_KEYS = (
 
 
 THREAD_REASONS = {
-    "asked": "as asked for",
+    "asked": "as requested",
     "all": "one for each core",
     "others": "other programs keep the processor busy",
-    "slower": "more were slower",
+    "slower": "more threads were slower",
 }
 """Why that many threads ran, by the engine's word for it."""
 
@@ -106,7 +106,7 @@ def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tup
     timings = stats.get("timings_ms") or {}
     depths = stats.get("acceptance_per_depth") or []
     steps, plain = stats.get("steps", 0), stats.get("plain_steps", 0)
-    undrafted = f", {plain} more plain ones" if plain else ""
+    undrafted = f", plus {plain} plain ones" if plain else ""
     rows = [
         ("prompt", f"{generation.prompt_tokens} tokens, {generation.reused_tokens} of them cached, "
                    f"{_rate(stats.get('prompt_tokens_per_second'), 1)} t/s"),

@@ -39,7 +39,7 @@ def recall(session: native.Session, path: Path) -> None:
 
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise MedusaError(f"{path} is too large to be what was learned: remove it with `medusa forget`")
+            raise MedusaError(f"{path} is too large for a history file: remove it with `medusa forget`")
         session.recall(path.read_bytes())
     except FileNotFoundError:
         return

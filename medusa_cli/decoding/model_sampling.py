@@ -46,7 +46,10 @@ class ModelSampling:
 
 
 def read(lookup: Callable[[str], Any]) -> ModelSampling:
-    """The defaults in a file's metadata, by key (None: it has none). They are a stranger's: what is no number in range is left out, with a note."""
+    """The defaults in a file's metadata; lookup: the value of a key, None without it.
+
+    They are a stranger's: what is not a number in range is left out, with a note.
+    """
     values: dict[str, Any] = {}
     notes = []
     for name, key in KEYS.items():

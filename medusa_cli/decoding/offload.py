@@ -192,9 +192,9 @@ def remedies(shape: Shape, context: Context, devices: Sequence[Device], count: i
 def remark(count: int, most: int, devices: Sequence[Device]) -> str:
     """What is said where not all layers fit."""
     if count == 0:
-        return f"note: no layer fits on {described(devices)}: the CPU does all"
+        return f"note: no layer fits on {described(devices)}: everything runs on the CPU"
     return (
-        f"note: {count} of {most} layers fit on {described(devices)}, the output matrix counted as one; the CPU does "
+        f"note: {count} of {most} layers fit on {described(devices)}, the output matrix counted as one; the CPU runs "
         f"the rest (-c, -ctk {SMALL_CACHE} -ctv {SMALL_CACHE} make room)"
     )
 

@@ -35,7 +35,7 @@ ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=co
 ThreadsOption = Annotated[
     int,
     typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: as cores are free."
+        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: adapt to free cores."
     ),
 ]
 GpuLayersOption = Annotated[
@@ -58,7 +58,7 @@ DeviceOption = Annotated[
         show_default=False,
         rich_help_panel=ENGINE_PANEL,
         hidden=True,
-        help="Devices for the layers, as `medusa doctor` names them; none: the CPU alone. Default: all GPUs.",
+        help="Devices to run layers on, by the names in `medusa doctor`; none: CPU only. Default: all GPUs.",
     ),
 ]
 
@@ -69,7 +69,7 @@ HeadsOption = Annotated[
         "--heads",
         metavar="HEADS",
         rich_help_panel=DRAFT_PANEL,
-        help="Draft heads beside the model: a GGUF file, or org/repo on the Hub. Default: those found for it.",
+        help="Draft heads to use: a GGUF file, or org/repo on the Hub. Default: heads found for the model.",
     ),
 ]
 
@@ -147,7 +147,10 @@ class DraftOptions:
     no_heads: Annotated[
         bool,
         typer.Option(
-            "--no-heads", rich_help_panel=DRAFT_PANEL, hidden=True, help="Load no heads: lookup and recycling draft."
+            "--no-heads",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Load no heads; draft with lookup and recycling.",
         ),
     ] = False
     lookup: Annotated[
@@ -157,7 +160,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft what followed the same words before; default: unless --tree is given.",
+            help="Draft what followed the same words earlier; default: on unless --tree is given.",
         ),
     ] = None
     recycling: Annotated[
@@ -167,7 +170,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft the model's own likeliest next tokens; default: where no heads draft.",
+            help="Draft tokens the model ranked highly earlier; default: on if no heads draft.",
         ),
     ] = None
     history: Annotated[
@@ -176,7 +179,7 @@ class DraftOptions:
             "--history/--no-history",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Keep what recycling learns for the next run, in a file that only you can read.",
+            help="Save what recycling learns for the next run, in a file only you can read.",
         ),
     ] = False
     draft_model: Annotated[
@@ -187,7 +190,7 @@ class DraftOptions:
             metavar="MODEL",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="A smaller model of the same vocabulary drafts, in place of heads.",
+            help="Draft with a smaller model of the same vocabulary instead of heads.",
         ),
     ] = None
     draft_max: Annotated[
@@ -198,7 +201,7 @@ class DraftOptions:
             min=0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help=f"Tokens in a row that the draft model drafts; 0: {DRAFT_MAX}.",
+            help=f"Tokens the draft model drafts in a row; 0: {DRAFT_MAX}.",
         ),
     ] = 0
     lookahead: Annotated[
@@ -208,7 +211,7 @@ class DraftOptions:
             metavar="W,N,G",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Lookahead decoding drafts: columns of its window, tokens of an n-gram, n-grams in a step.",
+            help="Draft by lookahead decoding: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None
     repeat_steps: Annotated[
@@ -217,7 +220,7 @@ class DraftOptions:
             "--repeat-steps",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Draft alike in every run, with a fixed tree and without lookup, so that the number of steps repeats.",
+            help="Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats.",
         ),
     ] = False
     no_spec: Annotated[
@@ -231,7 +234,7 @@ class DraftOptions:
             show_default=False,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Accept rule; default greedy at temperature 0, exact above. typical and nucleus are lossy.",
+            help="Acceptance rule; default: greedy at temperature 0, exact above. typical and nucleus change the text.",
         ),
     ] = None
     epsilon: Annotated[
@@ -243,7 +246,7 @@ class DraftOptions:
             max=1.0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Threshold of typical. Default 0.09.",
+            help="Threshold for typical. Default 0.09.",
         ),
     ] = None
     delta: Annotated[
@@ -255,7 +258,7 @@ class DraftOptions:
             max=1.0,
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="Entropy factor of typical. Default 0.3.",
+            help="Entropy factor for typical. Default 0.3.",
         ),
     ] = None
     greedy_root: Annotated[
@@ -264,7 +267,7 @@ class DraftOptions:
             "--greedy-root",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="With typical and nucleus: most likely root.",
+            help="With typical and nucleus: take the likeliest token as the root.",
         ),
     ] = False
     as_published: Annotated[
@@ -273,8 +276,8 @@ class DraftOptions:
             "--as-published",
             rich_help_panel=DRAFT_PANEL,
             hidden=True,
-            help="With typical: over the model's distribution at the temperature alone, most likely root, "
-            "delta the square root of epsilon unless given.",
+            help="With typical: the paper's rule, applied after temperature alone, with the likeliest root and "
+            "delta = the square root of epsilon unless given.",
         ),
     ] = False
 
@@ -291,7 +294,7 @@ class SamplingOptions:
             metavar="N",
             min=-1,
             rich_help_panel=SAMPLING_PANEL,
-            help="Most tokens to generate; -1: until the model ends or the context is full.",
+            help="Maximum number of tokens to generate; -1: until the model stops or the context is full.",
         ),
     ] = -1
     temp: Annotated[
@@ -314,7 +317,7 @@ class SamplingOptions:
             min=0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Keep the k likeliest; 0: all. Default 40.",
+            help="Keep the k likeliest tokens; 0: all. Default 40.",
         ),
     ] = None
     top_p: Annotated[
@@ -326,7 +329,7 @@ class SamplingOptions:
             max=1.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Nucleus; 1: off. Default 0.95.",
+            help="Keep the likeliest tokens up to this total probability; 1: off. Default 0.95.",
         ),
     ] = None
     min_p: Annotated[
@@ -338,7 +341,7 @@ class SamplingOptions:
             max=1.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Drop what is less likely than this share of the likeliest; 0: off. Default 0.05.",
+            help="Drop tokens less likely than this share of the likeliest one; 0: off. Default 0.05.",
         ),
     ] = None
     repeat_penalty: Annotated[
@@ -349,7 +352,7 @@ class SamplingOptions:
             min=0.01,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Penalty on repeats; 1, the default: off.",
+            help="Penalty on repeated tokens; 1 (default): off.",
         ),
     ] = None
     frequency_penalty: Annotated[
@@ -361,7 +364,7 @@ class SamplingOptions:
             max=2.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Off a token's logit, for each time it was there. Default 0.",
+            help="Lower a token's logit by this for each earlier occurrence. Default 0.",
         ),
     ] = None
     presence_penalty: Annotated[
@@ -373,7 +376,7 @@ class SamplingOptions:
             max=2.0,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Off the logit of a token that was there. Default 0.",
+            help="Lower the logit of tokens that occurred earlier by this. Default 0.",
         ),
     ] = None
     repeat_last_n: Annotated[
@@ -384,7 +387,7 @@ class SamplingOptions:
             min=-1,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="Tokens that penalties look back on; -1: the whole context. Default 64.",
+            help="How many tokens back penalties look; -1: the whole context. Default 64.",
         ),
     ] = None
     logit_bias: Annotated[
@@ -413,13 +416,13 @@ class SamplingOptions:
     stop: Annotated[
         list[str] | None,
         typer.Option(
-            "--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, hidden=True, help="End before TEXT (repeatable)."
+            "--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Stop before TEXT (repeatable)."
         ),
     ] = None
     ignore_eos: Annotated[
         bool,
         typer.Option(
-            "--ignore-eos", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Go on past end-of-generation tokens."
+            "--ignore-eos", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Continue past end-of-generation tokens."
         ),
     ] = False
     stop_loops: Annotated[
@@ -429,7 +432,7 @@ class SamplingOptions:
             show_default=False,
             rich_help_panel=SAMPLING_PANEL,
             hidden=True,
-            help="End an answer that only repeats itself; default: in chat.",
+            help="Stop an answer that only repeats itself; default: on in chat.",
         ),
     ] = None
 
@@ -451,7 +454,7 @@ def parse_logit_bias(entries: list[str] | None) -> dict[int, float]:
     for entry in entries or []:
         match = _LOGIT_BIAS.fullmatch(entry.strip())
         if match is None:
-            raise typer.BadParameter(f"{entry!r} is not ID=BIAS, such as 15043=-1.5", param_hint="--logit-bias")
+            raise typer.BadParameter(f"{entry!r} is not ID=BIAS, for example 15043=-1.5", param_hint="--logit-bias")
         bias[int(match[1])] = float(match[2])
     return bias
 

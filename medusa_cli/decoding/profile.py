@@ -84,7 +84,7 @@ def check_writable() -> None:
     """MedusaError when save() could not write. Creates nothing."""
     existing = next(place for place in (folder(), *folder().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise MedusaError(f"{existing} cannot be written: set XDG_DATA_HOME to a folder of yours")
+        raise MedusaError(f"{existing} cannot be written: set XDG_DATA_HOME to a folder you can write to")
 
 
 def save(profile: dict[str, Any]) -> Path:
@@ -96,7 +96,7 @@ def save(profile: dict[str, Any]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MedusaError(
-            f"{path.parent}: {error.strerror or error}: set XDG_DATA_HOME to a folder of yours"
+            f"{path.parent}: {error.strerror or error}: set XDG_DATA_HOME to a folder you can write to"
         ) from error
     with atomic_file(path) as file:
         file.write(json.dumps(profile, ensure_ascii=False, indent=1).encode() + b"\n")
@@ -149,7 +149,7 @@ def tuned_of(profile: dict[str, Any]) -> Tuned:
 
 def damaged(path: Path) -> MedusaError:
     """The error for a file that no `medusa tune` wrote."""
-    return MedusaError(f"{path} is no profile of `medusa tune`: delete it, or tune again")
+    return MedusaError(f"{path} is not a profile of `medusa tune`: delete it, or tune again")
 
 
 def tuned(model: native.Model, heads_file: Path, options: EngineOptions, console: Console) -> Tuned | None:

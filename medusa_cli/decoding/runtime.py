@@ -137,7 +137,7 @@ def keeping(engine: Engine, console: Console) -> Iterator[None]:
             try:
                 history.keep(engine.session, engine.kept)
             except MedusaError as error:
-                console.print(f"note: nothing was kept: {error}", markup=False, soft_wrap=True)
+                console.print(f"note: history was not saved: {error}", markup=False, soft_wrap=True)
 
 
 def open_engine(
@@ -184,7 +184,7 @@ def _open(
     model = load_model(ref.path, layers, console, options.device)
     facts = model_facts(ref, model)
     if not model.can_draft and not draft.no_spec:
-        console.print(f"note: no drafts: llama.cpp cannot follow them with {model.architecture} models")
+        console.print(f"note: no drafts: llama.cpp cannot check them with {model.architecture} models")
         draft, tree = dataclasses.replace(draft, no_spec=True), None
     loaded = heads_facts = tuned = None
     if (path := drafting.heads_to_load(draft, facts)) is not None:
@@ -232,7 +232,7 @@ def _check_cache(model: native.Model, options: EngineOptions) -> None:
     needed = _cache_bytes(model.path, offload.Context(options.ctx_size, *types))
     if not model.gpu and total is not None and needed > total:
         raise MedusaError(
-            f"a context of {options.ctx_size} tokens takes {size(needed)}, this machine has {size(total)}: "
+            f"a context of {options.ctx_size} tokens needs {size(needed)}, this machine has {size(total)}: "
             "give a smaller -c"
         )
 
@@ -242,7 +242,7 @@ def _recall(model: native.Model, session: native.Session, plan: DraftPlan, conso
     from medusa_cli.decoding import history
 
     if not plan.recycling:
-        console.print("note: --history keeps what recycling learns, and nothing is recycled: add --recycling")
+        console.print("note: --history has no effect without recycling: add --recycling")
         return None
     path = history.path_of(model)
     try:
@@ -279,7 +279,7 @@ def within_memory(
         except native.OutOfMemoryError as error:
             fitting = " or ".join(offload.remedies(shape, context, used, min(asked, most)))
             raise MedusaError(
-                f"-ngl {asked} does not fit on {offload.described(used)}: by estimate {fitting} would"
+                f"-ngl {asked} does not fit on {offload.described(used)}; by estimate, {fitting} would"
             ) from error
     planned = offload.most_layers(shape, context, used)
     for layers in (planned, *offload.fewer(planned)):

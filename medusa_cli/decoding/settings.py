@@ -144,7 +144,7 @@ def from_options(
         if value is not None and value <= 0:
             raise typer.BadParameter("it must be above 0", param_hint=name)
     if any(not text for text in sampling.stop or []):
-        raise typer.BadParameter("an empty text would end every answer at once", param_hint="--stop")
+        raise typer.BadParameter("an empty text would stop every answer at once", param_hint="--stop")
     return Settings(
         temperature=temperature,
         seed=sampling.seed if is_seed(sampling.seed) else None,
@@ -214,9 +214,9 @@ def _check_rule(sampling: SamplingOptions, draft: DraftOptions, temperature: flo
             f"{rule.value} needs a temperature above 0: add --temp 0.7; at 0 greedy accepts", param_hint="--accept"
         )
     if draft.greedy_root and rule not in (AcceptKind.typical, AcceptKind.nucleus):
-        raise typer.BadParameter("it belongs to --accept typical or nucleus", param_hint="--greedy-root")
+        raise typer.BadParameter("it only applies to --accept typical or nucleus", param_hint="--greedy-root")
     if draft.as_published and rule is not AcceptKind.typical:
-        raise typer.BadParameter("it belongs to --accept typical", param_hint="--as-published")
+        raise typer.BadParameter("it only applies to --accept typical", param_hint="--as-published")
     if not draft.as_published and rule is not AcceptKind.nucleus:
         return
     left_out = {
@@ -231,7 +231,7 @@ def _check_rule(sampling: SamplingOptions, draft: DraftOptions, temperature: flo
     for name, value in left_out.items():
         if value is not None:
             asked = "--as-published" if draft.as_published else "--accept nucleus"
-            raise typer.BadParameter(f"{asked} looks at the temperature alone: leave {name} out", param_hint=name)
+            raise typer.BadParameter(f"{asked} applies after temperature alone: leave {name} out", param_hint=name)
 
 
 @dataclass(frozen=True)
@@ -246,16 +246,16 @@ class Parameter:
 
 
 PARAMETERS = {
-    "temp": Parameter("temperature", float, 0, 100, "temperature, 0: most likely token"),
-    "top-k": Parameter("top_k", int, 0, 1e9, "keep the k likeliest, 0: all"),
+    "temp": Parameter("temperature", float, 0, 100, "temperature, 0: likeliest token"),
+    "top-k": Parameter("top_k", int, 0, 1e9, "keep the k likeliest tokens, 0: all"),
     "top-p": Parameter("top_p", float, 0, 1, "nucleus, 1: off"),
     "min-p": Parameter("min_p", float, 0, 1, "share of the likeliest, 0: off"),
     "repeat-penalty": Parameter("repeat_penalty", float, 0.01, 100, "1: off"),
-    "repeat-last-n": Parameter("repeat_last_n", int, -1, 1e9, "tokens it looks back on, -1: all"),
+    "repeat-last-n": Parameter("repeat_last_n", int, -1, 1e9, "how many tokens back it looks, -1: all"),
     "max-tokens": Parameter("max_tokens", int, -1, 1e9, "-1: no limit"),
     "seed": Parameter("seed", int, -1, MAX_SEED, "-1: a new one each time"),
-    "epsilon": Parameter("epsilon", float, 1e-6, 1, "threshold of typical"),
-    "delta": Parameter("delta", float, 1e-6, 1, "entropy factor of typical"),
+    "epsilon": Parameter("epsilon", float, 1e-6, 1, "threshold for typical"),
+    "delta": Parameter("delta", float, 1e-6, 1, "entropy factor for typical"),
 }
 ACCEPT = "accept"
 ACCEPT_MEANING = ", ".join(kind.value for kind in AcceptKind)

@@ -67,7 +67,7 @@ def render(
         raise MedusaError(f"the model has no chat template: {RAW_HINT}")
     if tools and "tools" not in source:
         raise MedusaError(
-            "the model's chat template knows no tools: leave them out, or choose a model that calls tools"
+            "the model's chat template does not support tools: leave them out, or choose a model that calls tools"
         )
     names = {"bos_token": bos_text, "eos_token": eos_text, **({"tools": list(tools)} if tools else {})}
     try:

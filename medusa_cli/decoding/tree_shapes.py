@@ -49,7 +49,7 @@ def parse_cartesian(argument: str) -> Choices:
     text = argument.removeprefix(f"{CARTESIAN}:")
     widths = [int(part) for part in text.split(",")] if _WIDTHS.fullmatch(text) else []
     if not widths or min(widths) < 1:
-        raise MedusaError(f"{argument}: say how many tokens of each head, from 1, such as {CARTESIAN}:3,2,2")
+        raise MedusaError(f"{argument}: give the number of tokens of each head, from 1, such as {CARTESIAN}:3,2,2")
     size = cartesian_size(widths)
     if size > MAX_NODES:
         raise MedusaError(f"{argument} has {size} nodes, at most {MAX_NODES} are possible: give smaller numbers")
@@ -69,7 +69,7 @@ class RandomTree:
         shapes = list(dense_shapes(self.nodes, heads, ranks))
         if not shapes:
             raise MedusaError(
-                f"{self.name}: {heads} heads with {min(ranks, MAX_RANDOM_RANK)} tokens each fill no such tree: "
+                f"{self.name}: {heads} heads with {min(ranks, MAX_RANDOM_RANK)} tokens each cannot fill such a tree: "
                 "give a smaller number"
             )
         return list(random.Random(self.seed).choice(shapes))
@@ -93,6 +93,6 @@ def parse_random(argument: str) -> RandomTree:
     match = _RANDOM.fullmatch(argument.removeprefix(f"{RANDOM}:"))
     if match is None or not 2 <= int(match[1]) <= MAX_NODES:
         raise MedusaError(
-            f"{argument}: say how many nodes, from 2 to {MAX_NODES}, and, if you like, a seed, such as {RANDOM}:64:1"
+            f"{argument}: give the number of nodes, from 2 to {MAX_NODES}, and optionally a seed, such as {RANDOM}:64:1"
         )
     return RandomTree(argument, int(match[1]), int(match[2] or 0))

@@ -88,7 +88,9 @@ def resolve(argument: str) -> AskedTree:
 def fixed(argument: str) -> AskedTree:
     """resolve() where DYNAMIC and STATIC are no answer. MedusaError for those, too."""
     if argument in (DYNAMIC, STATIC):
-        raise MedusaError(f"{argument} is no tree but a way to choose one: give a name, {tree_shapes.SPELLING}, a file")
+        raise MedusaError(
+            f"{argument} is not a tree but a way to choose one: give a name, {tree_shapes.SPELLING}, a file"
+        )
     return resolve(argument)
 
 
@@ -114,7 +116,7 @@ def _pick(path: Path, content: dict[str, Any], name: str) -> tuple[Any, str]:
         name = next(iter(content))
     if name not in content:
         wanted = f"no tree {name!r}" if name else f"{len(content)} trees"
-        raise MedusaError(f"{path} holds {wanted}: say which with {path}:NAME ({', '.join(content) or 'it is empty'})")
+        raise MedusaError(f"{path} holds {wanted}: choose one with {path}:NAME ({', '.join(content) or 'it is empty'})")
     return content[name], name
 
 

@@ -188,11 +188,11 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
 
 _DRAFTS: dict[str, dict[str, str | None]] = {
     "cells": {"shape": "tree", "remark": None},
-    "none": {"shape": None, "remark": "llama.cpp cannot follow any with this architecture"},
-    "snapshots": {"shape": "chain", "remark": "a recurrent state, which steps back over what is refused"},
+    "none": {"shape": None, "remark": "llama.cpp cannot check any with this architecture"},
+    "snapshots": {"shape": "chain", "remark": "a recurrent state, which steps back over refused drafts"},
     "copies": {
         "shape": "chain",
-        "remark": "a recurrent state: behind a refused draft, what was accepted of it is decoded again",
+        "remark": "a recurrent state: after a refused draft, its accepted tokens are decoded again",
     },
 }
 """By native.draft_memory()."""
@@ -224,7 +224,7 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
         return f"kernels are off: {info['reason']}"
     if group.buffer == REPACKED:
         return f"{STOCK}'s loops depend on the tokens of a pass: drafts may change the text"
-    reason = "shapes that the kernels do not take" if group.type in info["types"] else "no kernel for this type"
+    reason = "shapes that the kernels do not support" if group.type in info["types"] else "no kernel for this type"
     return f"{reason}: one column at a time"
 
 

@@ -123,13 +123,13 @@ def fetch_shown(
             paths = fetch(repo, commit, files, advance)
     except KeyboardInterrupt:
         console.print(
-            f"Stopped at {size(done)} of {size(total)}: the same command goes on from there.",
+            f"Stopped at {size(done)} of {size(total)}: the same command resumes from there.",
             markup=False,
             soft_wrap=True,
         )
         raise
     except Unreachable as error:
-        raise MedusaError(f"{label}: {error}: {size(done)} of {size(total)} are kept, run again to go on") from error
+        raise MedusaError(f"{label}: {error}: {size(done)} of {size(total)} are kept, run again to resume") from error
     _remember_branch(repo, revision, commit)
     return paths
 
@@ -235,7 +235,7 @@ def _stream(repo: str, commit: str, file: RemoteFile, writer: _Summed) -> None:
             if writer.complete:
                 break
     if not writer.complete:
-        raise LinkLost("the connection ends too early")
+        raise LinkLost("the connection closed too early")
 
 
 class _Summed:

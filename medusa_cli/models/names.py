@@ -57,7 +57,7 @@ def parse(reference: str) -> Path | HubName:
     name = _page(inside) if inside is not None else None
     name = name or _name(unquote(inside) if inside is not None else reference)
     if name is None and inside is not None:
-        raise MedusaError(f"{printable(reference)}: no model's address: give hf.co/org/repo, or a file's page there")
+        raise MedusaError(f"{printable(reference)}: not a model's address: give hf.co/org/repo, or a file's page there")
     return name or path
 
 
@@ -122,7 +122,9 @@ def _after_host(reference: str) -> str | None:
         if host.lower() not in (*HOSTS, *_endpoint_host()):
             if scheme is None:
                 return None
-            raise MedusaError(f"{printable(reference)}: not an address of the Hub: fetch it, and give the file's path")
+            raise MedusaError(
+                f"{printable(reference)}: not an address on the Hub: download it, and give the file's path"
+            )
     inside = re.split(r"[?#]", inside, maxsplit=1)[0].strip("/")
     if inside.partition("/")[0] in OTHER_KINDS:
         raise MedusaError(f"{printable(reference)}: not a model's address: give hf.co/org/repo")

@@ -101,7 +101,7 @@ def pick(found: Sequence[Candidate], label: str, quant: str | None, file: str | 
     names = [one.name for one in (best, *rivals)]
     shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
     what = best.quant or "models"
-    raise MedusaError(f"{label}: holds several {what}: name one, {label}/FILE, of {shown}")
+    raise MedusaError(f"{label}: has several {what}: choose one as {label}/FILE, from {shown}")
 
 
 def _by_file(found: Sequence[Candidate], label: str, file: str) -> Candidate:

@@ -88,8 +88,8 @@ def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Pat
         raise MedusaError(f"{name}: {error}, and its heads are not in the cache: give a local file") from error
     chosen = _named_heads(name, listing.files, _remote_start(name.repo, listing))
     if chosen is None:
-        missing = f"has no {name.file}" if name.file else "holds no GGUF of draft heads"
-        raise MedusaError(f"{_label(name)}: {missing}: other formats come by `medusa convert {name.repo} --install`")
+        missing = f"has no {name.file}" if name.file else "has no GGUF of draft heads"
+        raise MedusaError(f"{_label(name)}: {missing}: for other formats use `medusa convert {name.repo} --install`")
     return _fetch(name, listing, [listing.files[chosen]], console)[0]
 
 
@@ -192,7 +192,7 @@ def _without_models(name: HubName, files: Iterable[str]) -> str:
     """The line for a repository without GGUF files."""
     near = search.quantized(name.repo)
     hint = f"of the same model: {', '.join(near)}" if near else "look for its name and GGUF on the Hub"
-    other = "holds no GGUF model"
+    other = "has no GGUF model"
     if any(file.endswith((".safetensors", ".bin", ".pt")) for file in files):
         other += ", but weights in another format"
     return f"{_label(name)}: {other}: {hint}"
@@ -205,7 +205,7 @@ def _announce(
     heads = ", draft heads" if len(wanted) > len(chosen.files) else ""
     parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
     others = quantizations.listed(models, without=_what(chosen))
-    also = f"; there are also {others}" if others and name.quant is None and name.file is None else ""
+    also = f"; also available: {others}" if others and name.quant is None and name.file is None else ""
     _say(console, f"{_label(name)}: {_what(chosen)}, {size(_bytes(wanted))}{parts}{heads}{also}")
 
 
@@ -228,18 +228,18 @@ def _check_room(
     missing, free = download.missing_bytes(name.repo, wanted), download.room(name.repo)
     if missing > free:
         raise MedusaError(
-            f"{_label(name)}: {size(missing)} are to be fetched, {size(free)} are free in {download.cache_folder()}: "
+            f"{_label(name)}: {size(missing)} must be downloaded, {size(free)} is free in {download.cache_folder()}: "
             f"free some, set HF_HOME to a folder on another disk{smaller(free)}"
         )
     needed = quantizations.total(chosen, sizes)
     memory, available = machine.memory()
     if memory is not None and needed > memory and to_run and needed > memory + _device_memory():
         raise MedusaError(
-            f"{_label(name)}: {_what(chosen)} needs more than {size(needed)} of memory, there are {size(memory)}: "
-            f"`medusa pull` fetches it all the same{smaller(memory * 3 // 4)}"
+            f"{_label(name)}: {_what(chosen)} needs more than {size(needed)} of memory, but there is {size(memory)}: "
+            f"`medusa pull` downloads it anyway{smaller(memory * 3 // 4)}"
         )
     if available is not None and needed > available:
-        _say(console, f"note: {_what(chosen)} needs {size(needed)} of memory, {size(available)} are available")
+        _say(console, f"note: {_what(chosen)} needs {size(needed)} of memory, {size(available)} is available")
 
 
 def _device_memory() -> int:

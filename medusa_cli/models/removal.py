@@ -36,8 +36,8 @@ def find(wanted: Sequence[str]) -> list[Removal]:
         if not fitting:
             known = [model.name for model in models] + [one.name for one in installed]
             near = difflib.get_close_matches(name, known, 3, 0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`medusa list` shows what is"
-            raise MedusaError(f"{printable(name)} is not here: {hint}")
+            hint = f"did you mean {' or '.join(near)}?" if near else "see `medusa list`"
+            raise MedusaError(f"{printable(name)} is not on this machine: {hint}")
         found |= {one.name: one for one in fitting}
     return list(found.values())
 

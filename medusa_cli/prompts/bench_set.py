@@ -43,7 +43,7 @@ def read(path: Path) -> list[Prompt]:
     seen: set[str] = set()
     for prompt in prompts:
         if prompt.id in seen:
-            raise MedusaError(f"{path}: question_id {prompt.id} comes twice: give each line one of its own")
+            raise MedusaError(f"{path}: question_id {prompt.id} appears twice: give each line its own")
         seen.add(prompt.id)
     return prompts
 

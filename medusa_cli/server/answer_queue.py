@@ -86,7 +86,7 @@ class AnswerQueue:
         if self.waiting >= self._most and not is_idle:
             raise ApiError(
                 429,
-                f"{self.waiting} requests wait already: try again later",
+                f"{self.waiting} requests are already waiting: try again later",
                 code="queue_full",
                 headers={"Retry-After": str(self.retry_after())},
             )

@@ -56,7 +56,7 @@ def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
     """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
     tools = offered(request)
     if tools and not tool_calls.knows_tools(engine.chat_template):
-        raise wrong("this model's chat template knows no tools", "tools")
+        raise wrong("this model's chat template does not support tools", "tools")
     return engine.tokens([_for_template(message) for message in request.messages], tools=tools or None)
 
 
@@ -118,5 +118,5 @@ def _arguments(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MedusaError("the arguments of a tool call are not JSON") from error
     if not isinstance(arguments, dict):
-        raise MedusaError("the arguments of a tool call are no JSON object")
+        raise MedusaError("the arguments of a tool call are not a JSON object")
     return arguments

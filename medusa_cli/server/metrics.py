@@ -39,10 +39,10 @@ class Metrics:
         ):
             Gauge(name, meaning, registry=self.registry).set_function(value)
         self.responses = Counter("medusa_http_responses", "Responses by status.", ["status"], registry=self.registry)
-        self.answers = Counter("medusa_answers", "Answers by what ended them.", ["stop_reason"], registry=self.registry)
+        self.answers = Counter("medusa_answers", "Answers by stop reason.", ["stop_reason"], registry=self.registry)
         self.prompt_tokens = Counter("medusa_prompt_tokens", "Tokens of prompts.", registry=self.registry)
         self.cached_tokens = Counter(
-            "medusa_cached_prompt_tokens", "Of them, those found in a prompt cache.", registry=self.registry
+            "medusa_cached_prompt_tokens", "Prompt tokens found in a prompt cache.", registry=self.registry
         )
         self.tokens = Counter("medusa_generated_tokens", "Tokens of answers.", registry=self.registry)
         self.steps = Counter("medusa_steps", "Forward passes that generated them.", registry=self.registry)

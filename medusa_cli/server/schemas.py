@@ -37,15 +37,15 @@ class Sampled(Strict):
     seed: Annotated[int, Field(ge=-SEEDS, lt=SEEDS)] | None = Field(None, description="-1: a new one. Modulo 2^32.")
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, description="What to add to the logit of a token, by its id."
+        None, description="Values to add to the logits of tokens, by token id."
     )
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    n: Literal[1] | None = Field(None, description="One answer for each request.")
+    n: Literal[1] | None = Field(None, description="Only one answer per request is supported.")
     top_k: Annotated[int, Field(ge=0, le=MOST_COUNT)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Beyond OpenAI.")
-    stop_loops: bool | None = Field(None, description="Beyond OpenAI: end an answer that only repeats itself.")
+    stop_loops: bool | None = Field(None, description="Beyond OpenAI: stop an answer that only repeats itself.")
     drafted: bool | None = Field(None, description="Beyond OpenAI: stream which tokens were drafted (`medusa.pieces`).")
 
     @model_validator(mode="before")
@@ -88,7 +88,7 @@ class Sampled(Strict):
 
 
 class TextPart(Strict):
-    type: Literal["text"] = Field(description="Only text: this server sees no images and hears no sound.")
+    type: Literal["text"] = Field(description="Only text is supported, no images or audio.")
     text: str
 
 
@@ -115,7 +115,7 @@ class Message(Strict):
         if self.content is None and not (self.role == "assistant" and self.tool_calls):
             raise ValueError("content is missing")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("only an assistant's message has tool_calls")
+            raise ValueError("only assistant messages have tool_calls")
         return self
 
 
@@ -138,11 +138,11 @@ class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = Field(None, description="Wins over `max_tokens`.")
+    max_completion_tokens: Count | None = Field(None, description="Takes precedence over `max_tokens`.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["auto", "none"] | None = Field(None, description="Calls cannot be forced.")
+    tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
     response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ def explain_os_error(error: OSError, path: Path) -> MedusaError:
     if error.errno == errno.ENOSPC:
         return MedusaError(f"{path}: no space left on the device, free some and run the command again")
     if error.errno is None:  # NumPy's way to say that an array was written in part
-        return MedusaError(f"{path}: could not be written whole ({error}), is the device full?")
+        return MedusaError(f"{path}: could not be written completely ({error}), is the device full?")
     return MedusaError(f"{path}: {error.strerror or error}")
 
 

@@ -221,7 +221,7 @@ class TrainOptions:
 
     def _check_streams(self) -> None:
         if of_heads := self.file.of_heads():
-            raise MedusaError(f"{self.file.path}: {of_heads[0]} is about heads, streams have none: leave it out")
+            raise MedusaError(f"{self.file.path}: {of_heads[0]} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
         if self.streams_layers < 1:
@@ -229,7 +229,7 @@ class TrainOptions:
         if self.joint:
             self._check_shared()
         if self.export_hf is not None:
-            raise MedusaError("--export-hf knows no layout for streams: leave it out, or choose another --kind")
+            raise MedusaError("--export-hf has no layout for streams: leave it out, or choose another --kind")
 
     def _check_shared(self) -> None:
         if self.joint_strategy not in SHARED_RECIPES:
@@ -237,11 +237,11 @@ class TrainOptions:
             raise MedusaError(f"--joint-strategy {self.joint_strategy}: streams learn with {known}")
         for option, given in (("warmup", self.joint_warmup), ("heads-rate", self.joint_heads_rate)):
             if given is not None:
-                raise MedusaError(f"--joint-{option} is about heads, streams have none: leave it out")
+                raise MedusaError(f"--joint-{option} applies to heads, not to streams: leave it out")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:
-            raise MedusaError("--adapter holds what --joint trains: give both")
+            raise MedusaError("--adapter saves what --joint trains: give both")
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
         if path.absolute() in (self.output.absolute(), self.model.absolute()):

@@ -91,7 +91,7 @@ class RecipeFile:
     def refuse_twice(self, options: Collection[str]) -> None:
         """MedusaError when one of the `options` that were given says what the file says."""
         for key in (key for key in OPTION_KEYS if key in self.values and key in options):
-            raise MedusaError(f"--{key.replace('_', '-')}: {self.path} says {key}, too: leave one of them out")
+            raise MedusaError(f"--{key.replace('_', '-')}: {self.path} also sets {key}: leave one of them out")
 
     def option(self, key: str, given: Any) -> Any:
         """The file's value of one of OPTION_KEYS, else the given one."""
@@ -145,7 +145,7 @@ def _load(path: Path) -> Any:
     except OSError as error:
         raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(raw) > MOST_BYTES:
-        raise MedusaError(f"{path}: of {len(raw)} bytes, no recipe is that long")
+        raise MedusaError(f"{path}: {len(raw)} bytes are too many for a recipe")
     try:
         text = raw.decode("utf-8-sig")
         return json.loads(text) if path.suffix == ".json" else _toml(text, path)
@@ -160,7 +160,7 @@ def _toml(text: str, path: Path) -> Any:
     try:
         tomllib = importlib.import_module("tomllib")
     except ImportError:  # Python 3.10
-        raise MedusaError(f"{path}: Python 3.10 reads no TOML, write the recipe as a .json file") from None
+        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
     return tomllib.loads(text)
 
 

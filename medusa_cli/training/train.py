@@ -33,7 +33,7 @@ def run(options: TrainOptions) -> TrainResult:
     base = read_base(options.model)
     if base.parts > 1 and not options.sidecar:
         raise MedusaError(
-            f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or say --sidecar"
+            f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or add --sidecar"
         )
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)

@@ -171,12 +171,12 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
     """
     tried = [candidate for candidate in candidates if candidate.name in measured]
     if not tried:
-        return Verdict(None, False, "drafting does not pay: the heads are right about nothing")
+        return Verdict(None, False, "drafting does not pay: the heads are never right")
     best = max(tried, key=lambda candidate: measured[candidate.name])
     speed, dynamic = measured[best.name], measured.get(DYNAMIC, 0.0)
     bargain = (
-        f"a {best.name} nodes brings {best.tokens_per_step:.2f} tokens a step for the time of {best.costs[0]:.2f} "
-        f"plain steps, real decoding ran at {speed:.2f} of plain speed"
+        f"a {best.name} nodes brings {best.tokens_per_step:.2f} tokens per step at the cost of {best.costs[0]:.2f} "
+        f"plain steps; real decoding ran at {speed:.2f} of plain speed"
     )
     if DYNAMIC in measured:
         bargain += f", and at {dynamic:.2f} with a tree grown in each step"
@@ -186,7 +186,7 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
         return Verdict(best, False, f"drafting pays: {bargain}")
     beside, recycled = measured.get(WITH_LOOKUP, 0.0), measured.get(WITH_RECYCLING, 0.0)
     if recycled > beside:
-        bargain += f"; beside lookup, recycling takes that from {beside:.2f} to {recycled:.2f}"
+        bargain += f"; together with lookup, recycling raises that from {beside:.2f} to {recycled:.2f}"
     reason = f"drafting pays most with dynamic trees: {bargain}"
     return Verdict(best if speed > 1 else None, True, reason, recycled > beside)
 

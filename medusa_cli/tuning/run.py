@@ -99,7 +99,7 @@ def open_model(
             "`medusa train` or `medusa convert`"
         )
     if model.is_recurrent:
-        raise MedusaError(f"{drafting.recurrent(facts)}: there is none to tune")
+        raise MedusaError(f"{drafting.recurrent(facts)}: there is no tree to tune")
     loaded = runtime.load_heads(model, heads_path, ref, console)
     key = profile.key(model, heads_path, options)
     writable = ref.heads.is_own if ref.heads else True
@@ -112,7 +112,7 @@ def check_can_write(opened: Opened) -> None:
 
     if not opened.writable:
         raise MedusaError(
-            f"--write would change {opened.heads_path}, which was fetched: copy it and give the copy to --heads"
+            f"--write would change {opened.heads_path}, which was downloaded: copy it and give the copy to --heads"
         )
     check_writable(opened.heads_path)
 
@@ -212,9 +212,7 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
     room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.sizes[-1]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
-        raise MedusaError(
-            f"the prompts are longer than the model's context leaves room for ({room} tokens): shorten them"
-        )
+        raise MedusaError(f"the prompts do not fit the model's context ({room} tokens are left for them): shorten them")
     return fitting
 
 
@@ -246,7 +244,7 @@ def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list
     for position in positions:
         if position not in fitting:
             console.print(
-                f"note: --ctx {position} is left out, the model was trained on {opened.model.n_ctx_train} tokens"
+                f"note: --ctx {position} is skipped, the model was trained on {opened.model.n_ctx_train} tokens"
             )
     return fitting
 

@@ -19,7 +19,7 @@ File open_file(const std::string& path) {
     const std::filesystem::path native(std::u8string(path.begin(), path.end()));
     std::error_code ignored;
     if (std::filesystem::is_directory(native, ignored)) {
-        throw Error(path + " is a directory: name the .gguf file inside it");
+        throw Error(path + " is a directory: give the .gguf file inside it");
     }
     if (!std::filesystem::exists(native, ignored)) throw Error(path + " does not exist: check the path");
 #ifdef _WIN32
@@ -57,7 +57,7 @@ GgufFile::Header GgufFile::add_part(const std::string& path) {
     }
     std::rewind(file.get());
     Header header(gguf_init_from_file_ptr(file.get(), {/*no_alloc=*/true, /*ctx=*/nullptr}));
-    if (!header) throw Error(path + " has a damaged or truncated GGUF header: fetch it again");
+    if (!header) throw Error(path + " has a damaged or truncated GGUF header: download it again");
     const uint64_t data_offset = gguf_get_data_offset(header.get());
     for (int64_t i = 0; i < gguf_get_n_tensors(header.get()); ++i) {
         TensorInfo info{};
@@ -71,7 +71,7 @@ GgufFile::Header GgufFile::add_part(const std::string& path) {
         info.part = files_.size();
         if (info.offset < data_offset || info.offset > file_size || info.size > file_size - info.offset) {
             throw Error(path + " is truncated: tensor " + info.name + " ends beyond the file's " +
-                        std::to_string(file_size) + " bytes: fetch it again");
+                        std::to_string(file_size) + " bytes: download it again");
         }
         tensors_.push_back(std::move(info));
     }
@@ -114,7 +114,8 @@ uint16_t GgufFile::split_key(const char* key) const {
 
 void GgufFile::check_text(const std::string& what, std::string_view text) const {
     if (is_utf8(text)) return;
-    throw Error(path_ + ": " + what + " '" + std::string(text) + "' is not UTF-8: the file is damaged, fetch it again");
+    throw Error(path_ + ": " + what + " '" + std::string(text) +
+                "' is not UTF-8: the file is damaged, download it again");
 }
 
 const TensorInfo* GgufFile::find(const std::string& name) const {

@@ -26,7 +26,7 @@ ggml_type quantized_type(const std::string& name, int64_t columns) {
         if (ggml_quantize_requires_imatrix(type))
             throw Error("type " + name + " needs an importance matrix: choose another");
         if (columns < 1 || columns % ggml_blck_size(type) != 0) {
-            throw Error("rows of " + std::to_string(columns) + " values cannot be " + name + ", whose blocks hold " +
+            throw Error("rows of " + std::to_string(columns) + " values do not fit " + name + ", whose blocks hold " +
                         std::to_string(ggml_blck_size(type)) + ": choose f16 or q8_0");
         }
         return type;

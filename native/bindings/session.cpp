@@ -203,14 +203,14 @@ void bind_answers(nb::module_& m) {
 }  // namespace
 
 RecyclingLevels& SessionBinding::recycling() const {
-    if (!recycling_) throw Error("this session recycles no tokens");
+    if (!recycling_) throw Error("this session does not recycle tokens");
     if (busy_) throw Error("this session is generating: wait for it");
     return *recycling_;
 }
 
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
                                     const nb::object& on_step) {
-    if (busy_.exchange(true)) throw Error("this session is generating already: wait for it or open another");
+    if (busy_.exchange(true)) throw Error("this session is already generating: wait for it or open another");
     struct Release {
         std::atomic<bool>& flag;
         ~Release() { flag = false; }

@@ -30,7 +30,8 @@ void check_heads(const LlamaModel& model, const Heads& heads, const Tree& tree) 
 
 void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
     if (draft.is_recurrent()) {
-        throw Error(draft.path() + " is a recurrent model, whose state cannot go back: give another draft model");
+        throw Error(draft.path() +
+                    " is a recurrent model, whose state cannot be rolled back: give another draft model");
     }
     check_same_vocabulary(model, draft);
 }
@@ -39,7 +40,7 @@ void check_lookahead(const LookaheadParams& params) {
     const std::string given =
         std::to_string(params.window) + "," + std::to_string(params.ngram) + "," + std::to_string(params.guesses);
     if (params.window < 1 || params.ngram < 2 || params.guesses < 1) {
-        throw Error("lookahead " + given + ": a window from 1, n-grams from 2 and guesses from 1 are needed");
+        throw Error("lookahead " + given + ": give a window from 1, n-grams from 2 and guesses from 1");
     }
     const TreeBounds bounds = LookaheadDrafter::bounds(params);
     if (bounds.nodes > Tree::max_size) {
@@ -53,23 +54,23 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error("a tree needs heads to fill it: give --heads or --no-spec");
     }
     if (model.is_recurrent() && (tree.leaf_count() > 1 || params.lookahead)) {
-        throw Error(model.path() + " is a recurrent model, which follows a chain of drafts, no tree: leave out " +
+        throw Error(model.path() + " is a recurrent model, which can check a chain of drafts, not a tree: leave out " +
                     (params.lookahead ? "--lookahead" : "--tree"));
     }
     const bool drafts = tree.size() > 1 || params.lookup || params.recycling || params.lookahead;
     if (drafts && !model.can_draft()) {
-        throw Error(model.path() + ": llama.cpp cannot follow drafts with " + model.architecture() +
+        throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() +
                     " models: use --no-spec");
     }
-    if (heads && params.draft_model) throw Error("heads and a draft model both fill a tree: give one of them");
+    if (heads && params.draft_model) throw Error("give either heads or a draft model, not both");
     if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
-        throw Error("lookahead drafts alone: leave out all other drafts");
+        throw Error("lookahead cannot be combined with other drafts: leave them out");
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
     if (params.lookahead) check_lookahead(*params.lookahead);
     if (params.recycling && tree.size() > 1 && !params.dynamic) {
-        throw Error("recycled tokens draft beside dynamic trees, not beside a fixed one");
+        throw Error("recycling works only with dynamic trees, not with a fixed one");
     }
     if (params.context_size < 0) {
         throw Error("a context of " + std::to_string(params.context_size) + " tokens: give a positive --ctx-size");
@@ -79,7 +80,7 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
 DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSessionParams& params) {
     const bool has_levels = heads || params.draft_model;
     if (params.dynamic && (params.tree.size() > 1 || (!has_levels && !params.recycling))) {
-        throw Error("dynamic trees need heads or a draft model, and no tree beside them");
+        throw Error("dynamic trees need heads or a draft model, and no fixed tree");
     }
     DraftingPlan plan;
     plan.tree = params.tree;

@@ -25,7 +25,7 @@ void ChainMemory::forget() {
 }
 
 void ChainMemory::prepare(const Tree& tree, std::span<const Token> tokens) {
-    if (tree.leaf_count() > 1) throw Error("a recurrent model can follow a chain of drafts only");
+    if (tree.leaf_count() > 1) throw Error("a recurrent model can check only a chain of drafts");
     if (snapshots_ > 0 && tree.size() > 1 + snapshots_) throw Error("the chain is longer than the state can step back");
     chain_.assign(tokens.begin(), tokens.end());
     if (snapshots_ > 0 || saved_ || tree.size() == 1) return;
@@ -42,7 +42,7 @@ void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
     }
     position_ += accepted;
     if (snapshots_ > 0) {
-        if (!ops_.remove(0, position_, -1)) throw Error("the state of this model cannot be taken back: use --no-spec");
+        if (!ops_.remove(0, position_, -1)) throw Error("the state of this model cannot be rolled back: use --no-spec");
         return;
     }
     restore();

@@ -8,13 +8,13 @@ namespace medusa {
 std::string host_reason(const StepFacts& session, const AnswerFacts& answer) {
     if (!session.on_device) return "the output matrix is on the CPU";
     if (!session.branches) return "the model carries a recurrent state";
-    if (session.draft_model) return "a draft model drafts, and it is a model of its own";
-    if (session.lookahead) return "lookahead decoding learns from the rows of all its branches";
+    if (session.draft_model) return "drafts come from a separate draft model";
+    if (session.lookahead) return "lookahead decoding reads the logits of all its branches";
     if (!session.heads_need.empty()) return session.heads_need;
     if (!session.lacks.empty()) return session.lacks;
     if (!answer.bare_logits) return "logits are penalized or biased";
     if (answer.greedy) return "";
-    if (!answer.few_ranks) return "more than the " + std::to_string(most_ranked) + " likeliest tokens count";
+    if (!answer.few_ranks) return "more than the " + std::to_string(most_ranked) + " likeliest tokens are needed";
     return "";
 }
 

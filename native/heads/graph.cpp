@@ -9,7 +9,7 @@ Error unsupported(const ggml_tensor* node, ggml_backend_t backend) {
         return Error(name + " cannot multiply with the heads' " + ggml_type_name(node->src[0]->type) +
                      " matrices: convert them to f16 or q8_0, or use --no-spec");
     }
-    return Error(name + " lacks " + op + ", which the heads need: use --no-spec or --device none");
+    return Error(name + " does not support " + op + ", which the heads need: use --no-spec or --device none");
 }
 
 }  // namespace

@@ -36,10 +36,10 @@ class Reader {
   private:
     void read_kind() {
         const auto version = file_.get_u32("medusa.version");
-        if (!version) throw Error(path_ + " holds no draft heads: train or convert some, or run with --no-spec");
+        if (!version) throw Error(path_ + " contains no draft heads: train or convert some, or run with --no-spec");
         if (*version != 1) {
             throw Error(path_ + ": heads of format version " + std::to_string(*version) +
-                        ", 1 is known: update medusa");
+                        ", but this medusa supports only 1: update medusa");
         }
         const std::string kind = file_.get_string("medusa.kind").value_or("");
         for (const HeadsKind known : {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus, HeadsKind::streams}) {

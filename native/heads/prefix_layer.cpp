@@ -188,7 +188,7 @@ void PrefixLayer::settle() {
 
 std::span<const float> PrefixLayer::newest() {
     settle();
-    if (!is_computed_) throw Error("the prefix layer has no state of the last token: this is an error of medusa");
+    if (!is_computed_) throw Error("the prefix layer has no state of the last token: this is a bug in medusa");
     return output_;
 }
 

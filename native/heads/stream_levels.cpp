@@ -56,8 +56,8 @@ void StreamLevels::check_device() const {
         if (!reaches(cache.keys) || !reaches(cache.rotary.factors) || !reaches(base.query.weight) ||
             !reaches(base.down.weight)) {
             throw Error("layer " + std::to_string(heads_->metadata().streams.first_layer + static_cast<int>(i)) +
-                        " lies on another device than the output matrix, which streams cannot follow: give all "
-                        "layers to one device (-ngl), or use --no-spec");
+                        " is on another device than the output matrix, which streams do not support: put all "
+                        "layers on one device (-ngl), or use --no-spec");
         }
     }
 }
@@ -69,7 +69,7 @@ int64_t StreamLevels::choose_places() {
     for (int64_t cell = first_place_; cell < cells && std::ssize(places_) < wanted; ++cell) {
         if (!seen_[static_cast<size_t>(cell)]) places_.push_back(cell);
     }
-    if (places_.empty()) throw Error("streams found no free cell: this is an error of medusa");
+    if (places_.empty()) throw Error("streams found no free cell: this is a bug in medusa");
     for (int64_t cell = 0; cell < cells; ++cell) {
         if (seen_[static_cast<size_t>(cell)]) end = cell + 1;
     }

@@ -146,7 +146,7 @@ std::vector<float> StreamWeights::numbers(const std::string& name, const std::ve
     std::vector<float> out(static_cast<size_t>(count));
     to_floats(info.type, bytes.data(), out);
     if (!std::all_of(out.begin(), out.end(), [](float value) { return std::isfinite(value); })) {
-        throw Error(file_.path() + ": tensor " + name + " holds values that are no numbers: train the streams again");
+        throw Error(file_.path() + ": tensor " + name + " holds values that are not numbers: train the streams again");
     }
     return out;
 }

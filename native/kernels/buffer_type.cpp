@@ -262,10 +262,10 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
 
 std::string why_none_is_selected(const std::string& isa) {
     if (isa == "off") return "MEDUSA_ISA=off";
-    if (isa.empty()) return "there are none for this processor that are faster than llama.cpp's own";
+    if (isa.empty()) return "none for this processor is faster than llama.cpp's own";
     std::string names;
     for (const Kernels* one : supported_kernels()) names += (names.empty() ? "" : ", ") + std::string(one->name);
-    return "MEDUSA_ISA=" + isa + " is none of this processor's (" + names + ", or off)";
+    return "MEDUSA_ISA=" + isa + " is not supported by this processor (" + names + ", or off)";
 }
 
 // Puts the type first. false: it comes too late for models, whose loader copied the list when it loaded the first one.
@@ -282,9 +282,9 @@ bool put_first(ggml_backend_buffer_type_t type) {
 Status choose_and_register() {
     Status out{nullptr, requested(), ""};
     if (!ggml_backend_cpu_get_extra_buffer_types) {
-        out.reason = "this build of llama.cpp exports no way in for kernels";
+        out.reason = "this build of llama.cpp does not export what our kernels need";
     } else if (!layout_is_known()) {
-        out.reason = "the structures of the loaded ggml are not those of the pinned version";
+        out.reason = "the loaded ggml does not match the pinned version";
     } else if (kernels = select_kernels(); !kernels) {
         out.reason = why_none_is_selected(out.requested);
     } else {

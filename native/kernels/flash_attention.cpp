@@ -132,10 +132,10 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
     // Why llama.cpp's own operator has to run; nullptr: ours does.
     const char* refusal(const ggml_tensor* op) const {
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
-        if (!kernels_.attend) return "these kernels have none";
+        if (!kernels_.attend) return "these kernels have no attention";
         if (!cell_type(k->type) || !cell_type(v->type)) return "the cache is not F16, Q8_0 or Q4_0";
         if (!attention_takes(kernels_, k->type, v->type, k->ne[0], v->ne[0])) {
-            return "heads of a size that the kernels do not take";
+            return "a head size that the kernels do not support";
         }
         if (float_parameter(op, 1) != 0) return "scores with a position bias";
         const bool taken =
@@ -145,7 +145,7 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
             (!mask ||
              (mask->type == GGML_TYPE_F16 && mask->nb[0] == 2 && mask->ne[2] == 1 && mask->ne[3] == q->ne[3])) &&
             (!sinks || (sinks->type == GGML_TYPE_F32 && ggml_is_contiguous(sinks) && sinks->ne[0] == q->ne[2]));
-        return taken ? nullptr : "a layout that the kernels do not take";
+        return taken ? nullptr : "a layout that the kernels do not support";
     }
 
     const Kernels& kernels_;

@@ -108,7 +108,7 @@ std::string AttentionTap::read_layer(const ggml_tensor* attention, size_t layer)
 
 int AttentionTap::seen_by(int row, std::vector<char>& out) const {
     if (!lacks_.empty() || row < 0 || row >= mask_->ne[1]) {
-        throw Error("the cells that were seen are not known: this is an error of medusa");
+        throw Error("the cells that were seen are not known: this is a bug in medusa");
     }
     std::vector<ggml_fp16_t> values(static_cast<size_t>(mask_->ne[0]));
     ggml_backend_tensor_get(mask_, values.data(), static_cast<size_t>(row) * mask_->nb[1],
@@ -118,7 +118,8 @@ int AttentionTap::seen_by(int row, std::vector<char>& out) const {
     int count = 0;
     for (size_t cell = 0; cell < values.size(); ++cell) {
         if (values[cell] == hidden) continue;
-        if (values[cell] != 0) throw Error("cells are weighed by the mask, which streams do not follow: use --no-spec");
+        if (values[cell] != 0)
+            throw Error("the attention mask has weights, which streams do not support: use --no-spec");
         out[cell] = 1;
         ++count;
     }

@@ -89,7 +89,7 @@ auto guarded(Call&& call) {
     try {
         return call();
     } catch (const std::exception& failure) {
-        throw Error(std::string("the device failed (") + failure.what() + "): start again, or use --device none");
+        throw Error(std::string("the device failed (") + failure.what() + "): try again, or use --device none");
     }
 }
 
@@ -180,7 +180,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     }
     if (attention() && !attention()->lacks().empty()) {
         llama_free(context_);
-        throw Error(model_->path() + ": streams cannot follow its attention (" + attention()->lacks() +
+        throw Error(model_->path() + ": streams do not support its attention (" + attention()->lacks() +
                     "): use --no-spec, or leave the cache types and kernels as they are");
     }
 }
@@ -267,7 +267,7 @@ std::span<const float> LlamaContext::found() {
         if (count == 0) break;
         found_.insert(found_.end(), data, data + count);
     }
-    if (found_.empty()) throw Error("the model's graph found nothing: this is an error of medusa");
+    if (found_.empty()) throw Error("the model's graph returned nothing: this is a bug in medusa");
     return found_;
 }
 

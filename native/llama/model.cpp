@@ -33,9 +33,9 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     : file_(path), gpu_layers_(gpu_layers), repack_(repack) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
-    if (!architecture_key) throw Error(path + " names no architecture: it is not a language model");
+    if (!architecture_key) throw Error(path + " has no architecture: it is not a language model");
     if (*architecture_key == "medusa") {
-        throw Error(path + " holds draft heads only: give the base model, and this file with --heads");
+        throw Error(path + " contains only draft heads: give the base model, and this file with --heads");
     }
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
@@ -72,7 +72,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (!llama_model_has_decoder(model_) || llama_model_has_encoder(model_) || llama_model_is_diffusion(model_) ||
         llama_vocab_n_tokens(vocab_) == 0) {
         llama_model_free(model_);
-        throw Error(path + " is no decoder-only language model (" + *architecture_key + "): give one that chats");
+        throw Error(path + " is not a decoder-only language model (" + *architecture_key +
+                    "): give one that generates text");
     }
 }
 
@@ -119,7 +120,7 @@ void LlamaModel::require_states() const {
     // libllama's graph of these leaves out the output matrix when it is to give states; their logits would be stale.
     const std::string name = architecture();
     if (name == "lfm2" || name == "lfm2moe") {
-        throw Error(path() + ": llama.cpp gives the logits or the hidden states of " + name +
+        throw Error(path() + ": llama.cpp returns the logits or the hidden states of " + name +
                     " models, not both, so heads cannot draft: use --no-heads");
     }
 }

@@ -120,7 +120,7 @@ print(len(llama.create_completion("Hi", max_tokens=2)["choices"]))
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.splitlines() == [
-        "accelerate() comes before the first model of the process is loaded: call it at the start", "1",
+        "accelerate() must be called before the first model of the process is loaded: call it at the start", "1",
     ], done.stderr  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def test_good_arguments_reach_the_settings() -> None:
         ({"no_spec": 1}, "no_spec takes True or False"),
         ({"threads": 1.5}, "threads takes a whole number"),
         ({"seed": 3}, "it is an argument of an answer"),
-        ({"lookahead": "4,3,4", "lookup": True}, "lookahead drafts without lookup"),
+        ({"lookahead": "4,3,4", "lookup": True}, "lookahead cannot be combined with lookup"),
         ({"device": "toaster"}, "device: there is no 'toaster' here"),
     ],
     ids=str,
@@ -134,10 +134,10 @@ def model(demo_model_path: Path) -> Iterator[Model]:
         ("\ud800", "no valid text"),
         (5, "a prompt is text"),
         (b"bytes", "a prompt is text"),
-        ([1, 2, -5], "-5 is no token id"),
-        ([1, 2.5], "2.5 is no token id"),
-        ([1, 10**9], "is no token id"),
-        (["text"], "is no token id"),
+        ([1, 2, -5], "-5 is not a token id"),
+        ([1, 2.5], "2.5 is not a token id"),
+        ([1, 10**9], "is not a token id"),
+        (["text"], "is not a token id"),
         ([{"role": 1}], "message 0"),
         ([{"role": "user"}], "message 0"),
         ([{"role": "user", "content": "x"}, 5], "message 1"),
@@ -159,7 +159,7 @@ def test_bad_prompts(model: Model, prompt: Any, said: str) -> None:
 def test_biases_and_tokens_beyond_the_vocabulary(model: Model) -> None:
     with pytest.raises(MedusaError, match="logit_bias names token 9999999, the vocabulary ends at 49151"):
         model.generate("Hi", logit_bias={9999999: 1.0})
-    with pytest.raises(MedusaError, match="raw=True is for a prompt that is text"):
+    with pytest.raises(MedusaError, match="raw=True needs a prompt that is text"):
         model.generate([1, 2], raw=True)
     with pytest.raises(MedusaError, match="no tools"):
         model.generate("Hi", tools=[{"type": "function", "function": {"name": "f"}}])

@@ -397,7 +397,7 @@ def test_tables_fit_into_60_columns(capsys: pytest.CaptureFixture[str]) -> None:
     for title in report.TITLES.values():
         assert title in out
     assert "sparse trees are the Medusa authors' choices" in out
-    assert "2 prompts are too long for a context of 1024 tokens" in out
+    assert "2 prompts were skipped, too long for a context of 1024 tokens" in out
     tables = [report.table_of(document, name) for name in TABLES]
     for table in filter(None, tables):
         widths = [max(len(line[at]) for line in (table.headers, *table.rows)) for at in range(len(table.headers))]

@@ -81,7 +81,7 @@ def test_files_of_both_forms(tmp_path: Path) -> None:
         (b'{"text": "a"}', "line 1: no text"),
         (b'{"prompt": "a", "category": 5}', "line 1: 'category'"),
         (b'{"prompt": "a", "question_id": [1]}', "line 1: 'question_id'"),
-        (b'{"prompt": "a", "question_id": 1}\n{"prompt": "b", "question_id": 1}', "question_id 1 comes twice"),
+        (b'{"prompt": "a", "question_id": 1}\n{"prompt": "b", "question_id": 1}', "question_id 1 appears twice"),
     ],
 )
 def test_bad_data_names_the_line(tmp_path: Path, content: bytes, message: str) -> None:
@@ -132,7 +132,7 @@ def test_methods_that_lack_something() -> None:
         methods.check(methods.parse("plain"), "m.gguf", True, True)
     methods.check(methods.parse("plain,medusa,draft-model"), "m.gguf", True, True)
     methods.check(methods.parse("plain,medusa"), "m.gguf", True, False, synthetic=True)
-    with pytest.raises(MedusaError, match="--synth-accept cannot make up what llama-lookup accepts"):
+    with pytest.raises(MedusaError, match="--synth-accept cannot simulate acceptance for llama-lookup"):
         methods.check(methods.parse("medusa,llama-lookup"), "m.gguf", True, False, synthetic=True)
 
 
@@ -452,8 +452,8 @@ def test_results_without_a_common_method(worker: type[FakeWorker]) -> None:
     ("content", "message"),
     [
         ("{", "is not JSON"),
-        ("[1]", "is no benchmark"),
-        ('{"methods": {}}', "is no benchmark"),
+        ("[1]", "is not a benchmark"),
+        ('{"methods": {}}', "is not a benchmark"),
         ('{"bench_format": 99, "methods": {}}', "benchmark format 99"),
     ],
 )

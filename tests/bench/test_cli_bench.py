@@ -161,7 +161,7 @@ def test_bad_input_is_one_line(model: str, worker: type[FakeWorker], tmp_path: P
     assert "no method 'stok'" in bad(model, "--methods", "stok")
     assert "give --heads" in bad(model, "--methods", "medusa")
     assert "give --draft-model" in bad(model, "--methods", "draft-model")
-    assert "three numbers are needed" in bad(model, "--methods", "lookahead", "--lookahead", "4,4")
+    assert "give three numbers such as" in bad(model, "--methods", "lookahead", "--lookahead", "4,4")
     assert "No such file or directory" in bad(model, "--json", str(tmp_path / "gone" / "a.json"))
     assert "is a directory" in bad(model, "--json", str(tmp_path))
     assert "a plot is" in bad(model, "--plot", str(tmp_path / "a.txt"))

@@ -127,7 +127,7 @@ def test_chat_says_when_plain_decoding_was_chosen(model: tuple[Path, Path, Any])
     profile.save(made_up(key_of(model), []))
     engine = open_engine(str(model[0]), EngineOptions(), DraftOptions(heads=str(model[1])), Console(quiet=True))
     assert (engine.plan.tree_name, engine.tree_nodes) == ("", 1)
-    assert first_screen(engine, Settings(0.0))[1].startswith("heads draft nothing: plain decoding was measured to be")
+    assert first_screen(engine, Settings(0.0))[1].startswith("heads are not used: plain decoding was measured to be")
 
 
 def test_a_profile_of_other_circumstances_does_not_apply(
@@ -215,8 +215,11 @@ def test_profiles_lie_in_the_data_folder_whole(
     assert profile.load(key_of(model)) == made_up(key_of(model), TREE)
     monkeypatch.setenv("XDG_DATA_HOME", str(model[0]))
     code, _, error = invoke("tune", str(model[0]), "--heads", str(model[1]))
-    assert (code, error) == (1, f"error: {model[0]} cannot be written: set XDG_DATA_HOME to a folder of yours\n")
-    with pytest.raises(MedusaError, match="set XDG_DATA_HOME to a folder of yours"):
+    assert (code, error) == (
+        1,
+        f"error: {model[0]} cannot be written: set XDG_DATA_HOME to a folder you can write to\n",
+    )
+    with pytest.raises(MedusaError, match="set XDG_DATA_HOME to a folder you can write to"):
         profile.save(made_up(key_of(model), TREE))
 
 
@@ -313,8 +316,8 @@ def test_without_heads_it_says_what_it_needs(model: tuple[Path, Path, Any]) -> N
 @pytest.mark.parametrize(
     ("more", "code", "words"),
     [
-        (("--ctx", "512,many"), 2, "is no list of context lengths"),
-        (("--ctx", "0"), 2, "is no list of context lengths"),
+        (("--ctx", "512,many"), 2, "is not a list of context lengths"),
+        (("--ctx", "0"), 2, "is not a list of context lengths"),
         (("--minutes", "0"), 2, "--minutes"),
         (("--text", "no-such-file"), 1, "no such file: no-such-file"),
         (("--plot", "x.txt"), 1, "a plot is .svg, .png, .pdf"),

@@ -104,7 +104,7 @@ def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     assert (found.candidate.name, found.dynamic) == (names[0], False)
     assert "real decoding ran at 1.31 of plain speed" in found.reason
     assert choose.verdict(candidates, dict.fromkeys(names, 0.9)).candidate is None
-    assert choose.verdict([], {}).reason == "drafting does not pay: the heads are right about nothing"
+    assert choose.verdict([], {}).reason == "drafting does not pay: the heads are never right"
     dynamic = choose.verdict(candidates, {names[0]: 1.1, "dynamic": 1.2})
     assert dynamic.candidate is not None
     assert (dynamic.candidate.name, dynamic.dynamic) == (names[0], True)
@@ -117,7 +117,7 @@ def test_verdict_follows_the_measurement_not_the_prediction() -> None:
     recycled = choose.verdict(candidates, both)
     assert recycled.dynamic
     assert recycled.recycling
-    assert recycled.reason.endswith("; beside lookup, recycling takes that from 1.30 to 1.35")
+    assert recycled.reason.endswith("; together with lookup, recycling raises that from 1.30 to 1.35")
     assert not choose.verdict(candidates, {**both, "dynamic+lookup+recycling": 1.3}).recycling
     assert not choose.verdict(candidates, {**both, names[0]: 1.25}).recycling
 

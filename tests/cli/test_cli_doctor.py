@@ -158,7 +158,7 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
             "avx2",
             "llama.cpp's loops depend on the tokens of a pass: drafts may change the text",
         ),
-        ("matrix", "q4_0", "CPU", "avx2", "shapes that the kernels do not take: one column at a time"),
+        ("matrix", "q4_0", "CPU", "avx2", "shapes that the kernels do not support: one column at a time"),
         ("matrix", "iq2_xs", "CPU_Mapped", "avx2", "no kernel for this type: one column at a time"),
         ("matrix", "q4_0", "CUDA0", "avx2", "in CUDA0"),
         ("matrix", "q4_0", "CPU", None, "kernels are off: because"),
@@ -223,7 +223,7 @@ def test_heads_that_fill_no_register_are_left_to_llama_cpp(tmp_path: Path) -> No
     assert attention["kernels"] == "llama.cpp"
     # Where llama.cpp was built for half-precision vectors, its fused operator is off for such heads.
     assert attention["remark"] in (
-        "heads of a size that the kernels do not take",
+        "a head size that the kernels do not support",
         "no fused attention ran on the processor",
     )
 

@@ -454,4 +454,4 @@ def test_a_model_that_cannot_draft_decodes_plainly(
     session.answers = ["Hello you."]
     code, _, error = generate(model, "-p", "x", "--lookup")
     assert code == 0, error
-    assert error.startswith("note: no drafts: llama.cpp cannot follow them with ")
+    assert error.startswith("note: no drafts: llama.cpp cannot check them with ")

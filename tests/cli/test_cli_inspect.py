@@ -98,8 +98,8 @@ def test_any_tree_is_drawn_with_the_accuracies_of_the_heads(tmp_path: Path) -> N
     ("tree", "message"),
     [
         ("cartesian:2,2,2", "the tree is 3 deep, the heads draft 2 tokens"),
-        ("cartesian:nonsense", "say how many tokens of each head"),
-        ("dynamic", "is no tree but a way to choose one"),
+        ("cartesian:nonsense", "give the number of tokens of each head"),
+        ("dynamic", "is not a tree but a way to choose one"),
         ("nosuch", "no tree named 'nosuch'"),
     ],
 )

@@ -51,7 +51,7 @@ def test_names_and_files(tmp_path: Path) -> None:
         ([[0], [0]], "twice"),
         ([[rank] for rank in range(300)], "255"),
         ({}, "0 trees"),
-        ({"a": [[0]], "b": [[0]]}, "say which"),
+        ({"a": [[0]], "b": [[0]]}, "choose one with"),
     ],
 )
 def test_bad_trees_say_what_is_wrong(tmp_path: Path, content: object, message: str) -> None:
@@ -77,18 +77,21 @@ def test_bad_references_say_what_there_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("cartesian:", "cartesian:: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
-        ("cartesian:3,,2", "cartesian:3,,2: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
-        ("cartesian:3,0", "cartesian:3,0: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
-        ("cartesian:-1", "cartesian:-1: say how many tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:", "cartesian:: give the number of tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:3,,2", "cartesian:3,,2: give the number of tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:3,0", "cartesian:3,0: give the number of tokens of each head, from 1, such as cartesian:3,2,2"),
+        ("cartesian:-1", "cartesian:-1: give the number of tokens of each head, from 1, such as cartesian:3,2,2"),
         ("cartesian:6,6,6", "cartesian:6,6,6 has 259 nodes, at most 256 are possible: give smaller numbers"),
         ("cartesian:256", "cartesian:256 has 257 nodes, at most 256 are possible: give smaller numbers"),
-        ("random:1", "random:1: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
-        ("random:257", "random:257: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
-        ("random:x", "random:x: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1"),
+        ("random:1", "random:1: give the number of nodes, from 2 to 256, and optionally a seed, such as random:64:1"),
+        (
+            "random:257",
+            "random:257: give the number of nodes, from 2 to 256, and optionally a seed, such as random:64:1",
+        ),
+        ("random:x", "random:x: give the number of nodes, from 2 to 256, and optionally a seed, such as random:64:1"),
         (
             "random:8:-1",
-            "random:8:-1: say how many nodes, from 2 to 256, and, if you like, a seed, such as random:64:1",
+            "random:8:-1: give the number of nodes, from 2 to 256, and optionally a seed, such as random:64:1",
         ),
     ],
 )
@@ -106,6 +109,6 @@ def test_rules_make_trees() -> None:
 
 @pytest.mark.parametrize("argument", ["dynamic", "static"])
 def test_where_one_tree_is_wanted_a_way_to_choose_one_is_not_taken(argument: str) -> None:
-    with pytest.raises(MedusaError, match=f"^{argument} is no tree but a way to choose one"):
+    with pytest.raises(MedusaError, match=f"^{argument} is not a tree but a way to choose one"):
         trees.fixed(argument)
     assert trees.fixed("cpu_4") == trees.named("cpu_4")

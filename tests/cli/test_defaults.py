@@ -15,7 +15,7 @@ from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions,
 from medusa_cli.decoding.settings import Settings, engine_default, from_options
 
 STATED = re.compile(r"\bDefault (\d[\d.]*\d|\d)\.$")
-OFF = "1, the default: off."
+OFF = "1 (default): off."
 """How the help text of --repeat-penalty ends."""
 NAMES = [name for name in native.defaults() if name != "n_ctx"]
 

@@ -77,16 +77,16 @@ def test_a_damaged_file_is_one_remark(model: Path, kept: Path, content: bytes | 
 
 def test_a_folder_that_cannot_be_written_is_one_remark(model: Path, kept: Path) -> None:
     kept.parent.write_text("no folder")
-    assert "note: nothing was kept: " in generate(model, "--history").splitlines()[-1]
+    assert "note: history was not saved: " in generate(model, "--history").splitlines()[-1]
 
 
 def test_where_nothing_is_recycled_nothing_is_kept(model: Path, kept: Path) -> None:
-    assert "nothing is recycled" in generate(model, "--history", "--no-recycling")
+    assert "has no effect without recycling" in generate(model, "--history", "--no-recycling")
     assert not kept.exists()
 
 
 def test_forget_removes_all_of_it(model: Path, kept: Path) -> None:
-    assert invoke("forget")[:2] == (0, f"nothing is kept in {kept}\n")
+    assert invoke("forget")[:2] == (0, f"nothing is stored in {kept}\n")
     generate(model, "--history")
     (kept / ".torn.recycled.part").write_bytes(b"1")
     code, out, _ = invoke("forget")

@@ -65,7 +65,7 @@ def test_a_model_is_fetched_once_and_then_found_without_the_hub(hub: LocalHub) -
     path = Path(out.strip())
     assert path.read_bytes() == LARGE
     assert path.is_relative_to(hub.cache)
-    assert "org/m: Q4_K_M, 3.0 MB; there are also Q8_0" in error
+    assert "org/m: Q4_K_M, 3.0 MB; also available: Q8_0" in error
     assert hub.blobs("org/m") == [hashlib.sha256(LARGE).hexdigest()]
     hub.server.requests.clear()
     found = fetch("org/m")
@@ -113,7 +113,7 @@ def test_a_link_that_is_cut_anywhere_goes_on_where_it_was(hub: LocalHub, cuts: l
 def test_a_link_that_stays_broken_says_what_is_kept(hub: LocalHub) -> None:
     hub.add("org/m", {"m.gguf": LARGE})
     hub.server.cuts["m.gguf"] = [1_000_000, *[0] * 9]
-    assert refused("org/m") == "org/m: the Hub cannot be reached: 1.0 MB of 3.0 MB are kept, run again to go on"
+    assert refused("org/m") == "org/m: the Hub cannot be reached: 1.0 MB of 3.0 MB are kept, run again to resume"
     hub.server.cuts.clear()
     assert fetch("org/m").path.read_bytes() == LARGE
     assert hub.server.ranges[-1] == "bytes=1000000-"
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_what_is_there(hub: LocalHub, tmp_path: Path) -> None:
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert error.splitlines()[-1].startswith("Stopped at ")
-    assert "the same command goes on from there" in error
+    assert "the same command resumes from there" in error
     kept = part.stat().st_size
     hub.server.pause = 0.0
     assert fetch("org/m").path.read_bytes() == LARGE
@@ -169,7 +169,7 @@ def test_more_or_less_than_the_hub_promised(hub: LocalHub) -> None:
         claim = {"size": size, "lfs": {"sha256": sha256, "size": size, "pointerSize": 1}}
         hub.add(name, {"m.gguf": LARGE}, claims={"m.gguf": claim})
     assert "has the checksum" in refused("org/more")
-    assert refused("org/less").startswith("org/less: the connection ends too early: 3.0 MB of 3.0 MB are kept")
+    assert refused("org/less").startswith("org/less: the connection closed too early: 3.0 MB of 3.0 MB are kept")
 
 
 def test_a_damaged_part_of_a_download_is_found_out(hub: LocalHub) -> None:
@@ -208,7 +208,7 @@ def test_no_access_is_one_line_each(hub: LocalHub, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (429, "too many requests, says the Hub: try again later, or set HF_TOKEN"),
+        (429, "the Hub reports too many requests: try again later, or set HF_TOKEN"),
         (500, "the Hub answers with error 500"),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_hub_that_fails(hub: LocalHub, status: int, words: str) -> None:
     assert refused("org/m") == f"org/m: {words}, and it is not in the cache: give a local file"
     hub.server.failing = None
     hub.server.failing_files = status
-    assert refused("org/m") == f"org/m: {words}: 0 B of 3.0 MB are kept, run again to go on"
+    assert refused("org/m") == f"org/m: {words}: 0 B of 3.0 MB are kept, run again to resume"
     hub.server.failing_files = None
     path = fetch("org/m").path
     hub.server.failing = status
@@ -251,9 +251,9 @@ def test_near_names_are_offered(hub: LocalHub) -> None:
         hint = "check the name (did you mean org/Tiny-1.5B-Instruct-GGUF?), or set HF_TOKEN"
         assert refused(typo) == f"{typo}: not on the Hub, or private: {hint}"
     assert refused("org/Tiny-1.5B-Instruct") == (
-        "org/Tiny-1.5B-Instruct: holds no GGUF model, but weights in another format: of the same model: other/quants"
+        "org/Tiny-1.5B-Instruct: has no GGUF model, but weights in another format: of the same model: other/quants"
     )
-    assert refused("org/docs") == "org/docs: holds no GGUF model: look for its name and GGUF on the Hub"
+    assert refused("org/docs") == "org/docs: has no GGUF model: look for its name and GGUF on the Hub"
     assert search.similar("org/zzzzzz") == []
 
 
@@ -268,14 +268,14 @@ def test_too_little_room_is_said_before(hub: LocalHub, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(download, "room", lambda repo: 2_000_000_000)
     assert refused("org/m") == (
-        f"org/m: 9.00 GB are to be fetched, 2.00 GB are free in {hub.cache}: free some, set HF_HOME to a folder on "
+        f"org/m: 9.00 GB must be downloaded, 2.00 GB is free in {hub.cache}: free some, set HF_HOME to a folder on "
         "another disk, or take org/m:Q3_K_M (1.00 GB)"
     )
     monkeypatch.setattr(download, "room", lambda repo: 1 << 60)
     monkeypatch.setattr(machine, "memory", lambda: (4_000_000_000, 3_000_000_000))
     monkeypatch.setattr(remote, "_device_memory", lambda: 0)
     with pytest.raises(
-        MedusaError, match=r"Q4_K_M needs more than 9.00 GB of memory, there are 4.00 GB: `medusa pull`"
+        MedusaError, match=r"Q4_K_M needs more than 9.00 GB of memory, but there is 4.00 GB: `medusa pull`"
     ):
         fetch("org/m")
     assert hub.server.downloads() == []
@@ -309,7 +309,7 @@ def test_sizes_that_cannot_be(hub: LocalHub) -> None:
         {"m.gguf": LARGE},
         claims={"m.gguf": {"size": 1 << 62, "lfs": {"sha256": "0" * 64, "size": 1 << 62, "pointerSize": 1}}},
     )
-    assert "are to be fetched" in refused("org/m")
+    assert "must be downloaded" in refused("org/m")
 
 
 # --- heads ------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_heads_of_the_repository_are_found_beside_the_model(
     used, error = generated(session, "org/m")
     assert used is not None
     assert Path(used).name == "m-medusa.gguf"
-    assert "Drafting with heads of the same repository: m-medusa.gguf" in error
+    assert "Drafting with heads from the same repository: m-medusa.gguf" in error
     assert generated(session, "org/m", "--no-spec")[0] is None
     # A model with heads in one file is a model, whatever its name.
     assert generated(session, "org/m:Q8_0")[0] == used
@@ -360,7 +360,7 @@ def test_heads_of_the_repository_are_found_beside_the_model(
     hub.add("org/plain", {"m.gguf": base})
     code, _, error = invoke("generate", str(local), "--heads", "org/plain", "-p", "x")
     assert error == (
-        "error: org/plain: holds no GGUF of draft heads: other formats come by `medusa convert org/plain --install`\n"
+        "error: org/plain: has no GGUF of draft heads: for other formats use `medusa convert org/plain --install`\n"
     )
 
 
@@ -371,7 +371,7 @@ def test_heads_for_another_base_are_left_out(
     hub.add("org/m", {"m-Q4_K_M.gguf": other, "m-medusa.gguf": gguf_bytes(heads_gguf, tmp_path)})
     used, error = generated(session, "org/m")
     assert used is None
-    assert "m-medusa.gguf in the same repository is for another base, and is left out" in error
+    assert "m-medusa.gguf in the same repository is for another base and is ignored" in error
 
 
 # --- list, rm, completion ---------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_list_and_rm(hub: LocalHub, tmp_path: Path) -> None:
     assert "org/m:Q8_0" in out
 
     code, _, error = invoke("rm", "org/m:Q8_0")
-    assert (code, error) == (1, "error: org/m:Q8_0 would be removed: say --yes, there is nobody to ask\n")
+    assert (code, error) == (1, "error: org/m:Q8_0 would be removed: add --yes, there is no terminal to ask in\n")
     code, out, error = invoke("rm", "org/m:Q8_0", "--yes", "--json")
     assert (code, json.loads(out)) == (0, {"removed": ["org/m:Q8_0"], "freed": len(base) + 100})
     assert not Path(models["org/m:Q8_0"]["path"]).exists()
@@ -404,13 +404,13 @@ def test_list_and_rm(hub: LocalHub, tmp_path: Path) -> None:
     assert [model["name"] for model in json.loads(out)["models"] if model["name"] != "demo"] == []
     assert not (hub.cache / "models--org--n").exists()
     code, _, error = invoke("rm", "org/m", "-y")
-    assert (code, error) == (1, "error: org/m is not here: `medusa list` shows what is\n")
+    assert (code, error) == (1, "error: org/m is not on this machine: see `medusa list`\n")
 
 
 def test_pull_takes_names_only(hub: LocalHub, tmp_path: Path) -> None:
     path = base_gguf(tmp_path / "m.gguf")
-    assert refused(str(path)) == f"{path} is a path, there is nothing to fetch: give org/repo, or `demo`"
-    assert refused("word") == "word is no name on the Hub: give org/repo, or `demo`"
+    assert refused(str(path)) == f"{path} is a path, so there is nothing to download: give org/repo, or `demo`"
+    assert refused("word") == "word is not a name on the Hub: give org/repo, or `demo`"
 
 
 def test_completion_offers_what_is_here(hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

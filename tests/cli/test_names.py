@@ -148,7 +148,9 @@ def test_split_models_are_one_and_must_be_whole() -> None:
 
 def test_several_models_in_one_repository_must_be_told_apart() -> None:
     names = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"]
-    with pytest.raises(MedusaError, match=r"several Q4_K_M: name one, org/repo/FILE, of a-Q4_K_M.gguf, b-Q4_K_M.gguf"):
+    with pytest.raises(
+        MedusaError, match=r"several Q4_K_M: choose one as org/repo/FILE, from a-Q4_K_M.gguf, b-Q4_K_M.gguf"
+    ):
         picked(names)
     assert picked(names, "Q8_0") == "a-Q8_0.gguf"
     assert picked(names, file="b-Q4_K_M.gguf") == "b-Q4_K_M.gguf"

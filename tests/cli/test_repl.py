@@ -127,7 +127,7 @@ def test_of_a_loop_the_first_round_is_kept() -> None:
     code, shown, engine, repl = chat(["sing", "again"], engine=Looping([]))
     assert code == 0
     assert "answer oh <la >li <la >li <la >li " in shown
-    assert any(line.startswith("error the answer said the same 2 tokens over and over") for line in shown)
+    assert any(line.startswith("error the answer kept repeating the same 2 tokens") for line in shown)
     assert engine.asked[1][1] == {"role": "assistant", "content": "oh la li "}
     assert repl.conversation.turns[-1]["content"] == "oh la li "
 
@@ -191,16 +191,16 @@ def test_without_a_seed_every_answer_gets_its_own() -> None:
 def test_clear_forgets_the_turns_and_keeps_the_system_prompt() -> None:
     _, lines, engine, _ = chat(["/system Rhyme.", "Hi", "/clear", "Ho"], ["One", "Two"])
     assert engine.asked[1] == [{"role": "system", "content": "Rhyme."}, user("Ho")]
-    assert "note The conversation starts afresh." in lines
+    assert "note Started a new conversation." in lines
 
 
 def test_system_shows_sets_and_removes() -> None:
     _, lines, _, repl = chat(["/system", '/system Say "no"', "/system", '/system ""', "/system"])
     assert lines == [
         "show there is no system prompt",
-        "note The system prompt is set.",
+        "note Set the system prompt.",
         'show system prompt: Say "no"',
-        "note The system prompt is removed.",
+        "note Removed the system prompt.",
         "show there is no system prompt",
     ]
     assert repl.conversation.messages() == []
@@ -236,7 +236,7 @@ def test_a_rule_that_the_temperature_rules_out_gives_way_to_the_default() -> Non
         ("/save", "/save needs a file name"),
         ("/load nowhere.json", "no such file: nowhere.json"),
         ("/stats", "there is no answer"),
-        ("/regen", "there is nothing to answer again"),
+        ("/regen", "there is no message to answer again"),
         ("/frobnicate", "no command /frobnicate"),
     ],
 )
@@ -345,7 +345,7 @@ def test_save_never_overwrites_another_kind_of_file(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("mine")
     _, lines, _, _ = chat([f"/save {file}"])
-    assert lines[0].startswith(f"error {file} exists and is no transcript")
+    assert lines[0].startswith(f"error {file} exists and is not a medusa transcript")
     assert file.read_text() == "mine"
 
 

@@ -261,7 +261,7 @@ def stderr(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
     return make
 
 
-MESSAGE = "the context of 2048 tokens is full, the answer ends here: /clear starts afresh, a larger -c makes room"
+MESSAGE = "the context of 2048 tokens is full, so the answer stops here: /clear starts over, a larger -c makes room"
 
 
 @pytest.mark.parametrize("columns", [20, 30, 60, 100])

@@ -106,9 +106,9 @@ def test_a_pickle_with_a_payload_is_refused_and_not_run(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ([torch.ones(1)], "instead of named tensors"),
-        ({"a": [1]}, "no named tensor"),
-        ({"state_dict": {"a": torch.ones(1)}}, "no named tensor"),
-        ({3: torch.ones(1)}, "no named tensor"),
+        ({"a": [1]}, "is not a named tensor"),
+        ({"state_dict": {"a": torch.ones(1)}}, "is not a named tensor"),
+        ({3: torch.ones(1)}, "is not a named tensor"),
         ({"a": torch.ones(2).to_sparse()}, "dense"),
         ({"a": torch.ones(1, dtype=torch.complex64)}, "dtype"),
         ({"a": torch.ones(1).expand(10**6)}, "more values than the file holds"),

@@ -224,7 +224,7 @@ def test_join_refuses_wrong_pairs(pair: tuple[Path, Path], tmp_path: Path) -> No
     plain.write_text("not a model")
     for first, second, message in [
         (other, heads, "choose the right pair"),
-        (one, heads, "already carries heads"),
+        (one, heads, "already contains heads"),
         (base, base, "not a heads file"),
         (base, one, "not a heads file"),
         (shard, heads, "split model"),

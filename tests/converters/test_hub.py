@@ -157,7 +157,7 @@ def test_a_full_model_brings_all_shards_and_its_tokenizer(hub: Hub) -> None:
 
 
 def test_repositories_without_what_is_needed(hub: Hub) -> None:
-    assert "GGUF files only" in hub.resolve("org/gguf", "base")["error"]
+    assert "contains only GGUF files" in hub.resolve("org/gguf", "base")["error"]
     assert "no weights" in hub.resolve("org/empty")["error"]
     assert "lacks 'model-00002-of-00002.safetensors'" in hub.resolve("org/holed")["error"]
 

@@ -130,17 +130,17 @@ def test_lookahead_drafts_alone() -> None:
     ("options", "model", "message"),
     [
         (asked(heads="given.gguf", draft_model=str(BASE)), CPU,
-         "--draft-model drafts without --heads: leave one of them out"),
+         "--draft-model cannot be combined with --heads: leave one out"),
         (asked(lookahead="4,4,4", draft_model=str(BASE)), CPU,
-         "--draft-model drafts without --lookahead: leave one of them out"),
-        (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead drafts without --tree: leave one of them out"),
-        (asked(lookup=True, lookahead="4,4,4"), CPU, "--lookahead drafts without --lookup: leave one of them out"),
+         "--draft-model cannot be combined with --lookahead: leave one out"),
+        (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead cannot be combined with --tree: leave one out"),
+        (asked(lookup=True, lookahead="4,4,4"), CPU, "--lookahead cannot be combined with --lookup: leave one out"),
         (asked(recycling=True, draft_model=str(BASE)), CPU,
-         "--recycling drafts beside dynamic trees, not beside a chain: add --tree dynamic"),
+         "--recycling works only with dynamic trees, not with a chain: add --tree dynamic"),
         (asked(draft_model=str(BASE)), MAMBA,
          "m.gguf is a recurrent model (mamba): leave out --draft-model"),
-        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: three numbers are needed, such as 4,3,4"),
-        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: three numbers are needed, such as 4,3,4"),
+        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: give three numbers such as 4,3,4"),
+        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: give three numbers such as 4,3,4"),
     ],
 )  # fmt: skip
 def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFacts, message: str) -> None:
@@ -360,7 +360,7 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
             MAMBA_HEADS,
             HEADS,
             WRITTEN,
-            "m.gguf is a recurrent model (mamba), which follows a chain of drafts, no tree: "
+            "m.gguf is a recurrent model (mamba), which can check a chain of drafts, not a tree: "
             "leave out --tree, or give one path ([0], [0, 0], ...)",
         ),
         (
@@ -368,14 +368,14 @@ def test_a_tree_of_ranks_that_the_heads_do_not_have_drafts_nothing(choices: tree
             CPU,
             HEADS,
             CHAIN,
-            "--recycling drafts beside dynamic trees, not beside --tree chain_4: leave one out",
+            "--recycling works only with dynamic trees, not with --tree chain_4: leave one out",
         ),
         (
             asked("static", recycling=True),
             GPU,
             HEADS,
             None,
-            "--recycling drafts beside dynamic trees, not beside --tree static: leave one out",
+            "--recycling works only with dynamic trees, not with --tree static: leave one out",
         ),
         (
             asked("my.json"),

@@ -74,7 +74,9 @@ def test_all_dense_shapes_are_drawn() -> None:
 def test_heads_that_are_too_few_are_told() -> None:
     with pytest.raises(MedusaError) as caught:
         tree_shapes.parse_random("random:64").widths(1, 8192)
-    assert str(caught.value) == ("random:64: 1 heads with 10 tokens each fill no such tree: give a smaller number")
+    assert str(caught.value) == (
+        "random:64: 1 heads with 10 tokens each cannot fill such a tree: give a smaller number"
+    )
 
 
 # --- drawings --------------------------------------------------------------------------------------

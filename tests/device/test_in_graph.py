@@ -157,8 +157,8 @@ def test_where_it_cannot_be_the_host_does_it(base: str, heads: str, changed: dic
 @pytest.mark.parametrize(
     ("drafter", "reason"),
     [
-        ("draft_model", "a draft model drafts, and it is a model of its own"),
-        ("lookahead", "lookahead decoding learns from the rows of all its branches"),
+        ("draft_model", "drafts come from a separate draft model"),
+        ("lookahead", "lookahead decoding reads the logits of all its branches"),
     ],
 )
 def test_drafters_that_the_graph_does_not_have(base: str, drafter: str, reason: str) -> None:

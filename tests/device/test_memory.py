@@ -69,7 +69,7 @@ def test_where_the_estimate_was_too_much_fewer_layers_load(base: str, heads: str
 def test_layers_that_were_asked_for_are_kept_to(base: str, memory: int) -> None:
     code, out, err = generate({"memory": memory}, base, "-ngl", str(MOST))
     assert (code, out) == (1, "")
-    assert re.fullmatch(r"error: -ngl 3 does not fit on PRETENDED0 \(.* free\): by estimate -ngl \d.* would\n", err)
+    assert re.fullmatch(r"error: -ngl 3 does not fit on PRETENDED0 \(.* free\); by estimate, -ngl \d.* would\n", err)
 
 
 def test_what_is_said_to_fit_does(base: str) -> None:
@@ -94,7 +94,7 @@ def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp
         code, out, err = train(*arguments)
         assert (code, out) == (1, "")
         told = re.fullmatch(
-            r"error: \S+ does not fit on PRETENDED0 \(.* free\) with 32 texts at a time: by estimate "
+            r"error: \S+ does not fit on PRETENDED0 \(.* free\) with 32 texts at a time; by estimate, "
             r"-ngl (\d) or --parallel (\d+) would\n",
             err,
         )
@@ -102,7 +102,7 @@ def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp
         assert int(told[1]) < MOST
         assert int(told[2]) < 32
         fitting = told[2]
-    assert "at a time: by estimate -ngl 0 would\n" in train(memory=1 << 16)[2]
+    assert "at a time; by estimate, -ngl 0 would\n" in train(memory=1 << 16)[2]
     assert train("--parallel", fitting)[0] == 0
 
 

@@ -97,9 +97,9 @@ def test_real_heads_sample_the_host_s_text(demo_model_path: Path, tree: Any) -> 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"top_k": 0}, "more than the 40 likeliest tokens count"),
-        ({"top_k": 41}, "more than the 40 likeliest tokens count"),
-        ({"accept": "nucleus"}, "more than the 40 likeliest tokens count"),
+        ({"top_k": 0}, "more than the 40 likeliest tokens are needed"),
+        ({"top_k": 41}, "more than the 40 likeliest tokens are needed"),
+        ({"accept": "nucleus"}, "more than the 40 likeliest tokens are needed"),
     ],
 )
 def test_other_samplers_are_the_host_s(base: str, tmp_path: Path, changed: dict[str, Any], reason: str) -> None:

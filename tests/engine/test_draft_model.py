@@ -142,7 +142,7 @@ def test_a_draft_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(native.NativeError, match=r"other.gguf has another token 300 \(cx, not cu\): give a draft"):
         native.Session(model, tree=tree, draft_model=other)
     recurrent = native.Model(str(tiny_recurrent(tmp_path / "recurrent.gguf")))
-    with pytest.raises(native.NativeError, match="recurrent model, whose state cannot go back"):
+    with pytest.raises(native.NativeError, match="recurrent model, whose state cannot be rolled back"):
         native.Session(model, tree=tree, draft_model=recurrent)
     with pytest.raises(native.NativeError, match="lower --draft-max"):
         native.Session(model, dynamic=native.DynamicTree(), draft_model=model, draft_max=60)

@@ -53,7 +53,9 @@ def test_what_repeats_and_is_no_loop() -> None:
     assert testing.loop_end([9] * 3 + [1, 2, 3] * 100) == (259, 3)
 
 
-def answer(seed: int, tree: list[list[int]], *, stop_loops: bool, temperature: float, dynamic: bool = False):  # type: ignore[no-untyped-def]
+def answer(
+    seed: int, tree: list[list[int]], *, stop_loops: bool, temperature: float, dynamic: bool = False
+) -> native.Generation:
     session = testing.FakeSession(
         native.Tree(tree), context_size=2048, seed=seed, memory=2, dynamic=dynamic, lookup=True
     )

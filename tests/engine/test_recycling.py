@@ -126,7 +126,7 @@ def test_what_was_learned_goes_on_in_another_session() -> None:
     again = other.generate(PROMPT, max_tokens=40, ignore_eos=True)
     assert again.tokens == text[:40]
     assert len(again.paths) < steps
-    with pytest.raises(native.NativeError, match="this session recycles no tokens"):
+    with pytest.raises(native.NativeError, match="this session does not recycle tokens"):
         fake(recycling=False).recall(learned.recycled)
 
 

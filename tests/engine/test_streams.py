@@ -266,7 +266,7 @@ FILES: dict[str, tuple[Change, str]] = {
     "an unknown tensor": ({"rename": ("medusa.stream.0.attn_q.lora_b", "medusa.stream.9.attn_q.lora_b")}, "unknown"),
     "NaN": ({"bytes": ("medusa.stream.0.ffn_down.lora_a", b"\0\x7e")}, "lora_a holds values that are not numbers"),
     "values too large": ({"bytes": ("medusa.stream.0.ffn_down.lora_b", b"\xff\x7b")}, "lora_b holds .* too large"),
-    "embeddings without end": ({"bytes": ("medusa.stream.embedding", b"\0\0\x80\x7f")}, "no numbers"),
+    "embeddings without end": ({"bytes": ("medusa.stream.embedding", b"\0\0\x80\x7f")}, "not numbers"),
     "an unknown mode": ({"keys": {"medusa.streams.mode": "both"}}, "medusa.streams.mode is 'both'"),
     "another layer tapped": ({"keys": {"medusa.input_layer_offset": 3}}, "input_layer_offset is not"),
     "a base with fewer layers": ({"keys": {"medusa.streams.first_layer": 4}}, "layers 4 to 5, this base has 7"),

@@ -120,7 +120,7 @@ def test_stop_bias_and_counters(client: openai.OpenAI) -> None:
 
 def test_what_the_model_cannot_do_is_said(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    with pytest.raises(openai.BadRequestError, match="knows no tools"):
+    with pytest.raises(openai.BadRequestError, match="does not support tools"):
         client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}], tools=[tool])
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="any", prompt="word " * 2000)

@@ -149,7 +149,7 @@ def test_only_prompts_beyond_the_context(base: Path, tmp_path: Path) -> None:
     data.write_text(json.dumps({"prompt": "y" * 5000}))
     with pytest.raises(MedusaError, match="0 tokens of usable text"):
         train.run(options(base, tmp_path, data=data, console=console))
-    assert "Left out: 8 prompts of over 640 tokens" in shown(console)
+    assert "Skipped 8 prompts of over 640 tokens" in shown(console)
     data.write_text(json.dumps({"prompt": "z" * (dialogs.MAX_TURN + 1)}))
     with pytest.raises(MedusaError, match="every prompt is longer"):
         train.run(options(base, tmp_path, data=data))
@@ -241,7 +241,7 @@ def test_files_that_may_not_grow(base: Path, tmp_path: Path, limit: int, shard: 
     (message,) = done.stdout.splitlines()
     assert name in message
     assert "leaked" not in done.stderr
-    assert "could not be written whole" in message or "File too large" in message
+    assert "could not be written completely" in message or "File too large" in message
     assert not list(tmp_path.rglob("*.part"))
     train.run(options(base, tmp_path, console=quiet()))
     assert (tmp_path / "out.gguf").exists()
@@ -264,7 +264,7 @@ def test_a_full_disk_at_the_checkpoint_keeps_the_one_before(
     monkeypatch.setattr(fit, "CHECKPOINT_SHARE", math.inf)
     with monkeypatch.context() as context:
         context.setattr(torch, "save", save)
-        with pytest.raises(MedusaError, match=r"\.pt: could not be written whole") as caught:
+        with pytest.raises(MedusaError, match=r"\.pt: could not be written completely") as caught:
             train.run(given)
     assert "\n" not in str(caught.value)
     checkpoint = fit.load_checkpoint(next((tmp_path / "work").glob("*/*.pt")))

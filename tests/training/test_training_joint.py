@@ -236,7 +236,7 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     ("changes", "message"),
     [
         ({"adapter": Path("no/such/folder/a.gguf")}, "not a file name in an existing folder, choose another adapter"),
-        ({"adapter": Path("a.gguf"), "joint": False}, "--adapter holds what --joint trains"),
+        ({"adapter": Path("a.gguf"), "joint": False}, "--adapter saves what --joint trains"),
         ({"sidecar": True}, "--joint changes the model itself"),
         ({"joint_layers": 8}, "--joint-layers 8: .* has 7"),
         ({"joint_layers": 0}, "--joint-layers 0: choose at least 1, or all"),
@@ -258,7 +258,7 @@ def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str,
 
 def test_an_architecture_that_is_not_known_is_refused_before_any_work(tmp_path: Path) -> None:
     given = options(tmp_path, tiny_recurrent(tmp_path / "mamba.gguf"))
-    with pytest.raises(MedusaError, match="not of mamba") as caught:
+    with pytest.raises(MedusaError, match="not for mamba") as caught:
         train.run(given)
     assert "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "work").rglob("*") if path.is_file()]

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, message: s
 
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     cases = {"list.json": (b"[1]", "holds no keys"), "binary.toml": (b"\xff\xfe", "not UTF-8")}
-    cases |= {"cut.json": (b'{"kind": ', "not JSON"), "long.toml": (b"#" * 70000, "no recipe is that long")}
+    cases |= {"cut.json": (b'{"kind": ', "not JSON"), "long.toml": (b"#" * 70000, "are too many for a recipe")}
     for name, (content, message) in cases.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MedusaError, match=message):

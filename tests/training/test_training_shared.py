@@ -214,8 +214,8 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
     [
         ({"sidecar": True}, "cannot be written as a --sidecar"),
         ({"joint_strategy": "direct"}, "--joint-strategy direct: streams learn with distill or truth"),
-        ({"joint_warmup": "sine"}, "--joint-warmup is about heads"),
-        ({"joint_heads_rate": 2.0}, "--joint-heads-rate is about heads"),
+        ({"joint_warmup": "sine"}, "--joint-warmup applies to heads"),
+        ({"joint_heads_rate": 2.0}, "--joint-heads-rate applies to heads"),
         ({"joint_weight": -1.0}, "--joint-weight -1: must be positive"),
     ],
 )
@@ -229,4 +229,4 @@ def test_other_layers_cannot_be_named(whole: Path, tmp_path: Path) -> None:
     command = ["train", str(whole / "base.gguf"), "--kind", "streams", "--joint", "-o", str(tmp_path / "out.gguf")]
     shown = CliRunner().invoke(cli.app, [*command, "--joint-layers", "8"], env={"NO_COLOR": "1", "TERM": "dumb"})
     assert shown.exit_code == 1
-    assert "--joint-layers: streams change the layers they run through, say --streams-layers" in shown.output
+    assert "--joint-layers: streams train the layers they run through, use --streams-layers" in shown.output

@@ -205,7 +205,7 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
     [
         ({"streams_layers": 0}, "--streams-layers 0: choose at least 1"),
         ({"streams_layers": 2}, "--streams-layers 2: .* allows 1 to 1"),
-        ({"export_hf": Path("hf")}, "--export-hf knows no layout for streams"),
+        ({"export_hf": Path("hf")}, "--export-hf has no layout for streams"),
         ({"whole_vocabulary": True}, "streams need a draft vocabulary"),
         ({"kind": "stream"}, "--kind stream: choose one of medusa, hydra, hydra.*, streams"),
     ],
@@ -220,8 +220,8 @@ def test_what_cannot_be_asked_for(whole: Path, tmp_path: Path, changes: dict[str
     ("make", "message"),
     [
         (lambda path: random_base(path, "gemma3"), "streams cannot draft for models with sliding windows"),
-        (lambda path: tiny_base(path, experts=4), "llama.expert_count is 4: training knows no such layers"),
-        (tiny_recurrent, "not of mamba"),
+        (lambda path: tiny_base(path, experts=4), "llama.expert_count is 4: such layers cannot be trained"),
+        (tiny_recurrent, "not for mamba"),
     ],
 )
 def test_models_without_such_layers_are_refused_before_any_work(tmp_path: Path, make: Any, message: str) -> None:

@@ -146,7 +146,7 @@ class Bench:
             if found := self.round(0, prompt, tokens, budget.TRIAL_TOKENS):
                 return list(self.paces), found
         if self._stopped or self.clock() >= self.deadline:
-            raise MedusaError("the time was up before each way had answered once: give more --minutes")
+            raise MedusaError("time ran out before each row had one answer: give more --minutes")
         raise MedusaError("the model ends its answers at once: give other prompts with --data")
 
 

@@ -108,7 +108,9 @@ def settings_lines(document: dict[str, Any]) -> list[str]:
         f"{chosen['seconds']:.0f} s",
     ]
     if chosen["prompts_left_out"]:
-        lines.append(f"{chosen['prompts_left_out']} prompts are too long for a context of {chosen['context']} tokens")
+        lines.append(
+            f"{chosen['prompts_left_out']} prompts were skipped, too long for a context of {chosen['context']} tokens"
+        )
     if not document["heads"][0]["accuracy_known"]:
         lines.append("no accuracies are stored with the heads: sparse trees are the Medusa authors' choices")
     if not document["complete"]:

@@ -72,7 +72,7 @@ def check(
     for number, error in layer_errors(model, layers, texts[0][:LAYER_TOKENS], threads):
         if not error <= allowed.layer:
             raise MedusaError(
-                f"{model.path}: layer {number} computes something else in torch than in the engine "
+                f"{model.path}: layer {number} gives different results in torch and in the engine "
                 f"(error {error:.2f} of what it adds): it cannot be trained jointly"
             )
     texts = first_tokens(texts, TOKENS)

@@ -71,7 +71,7 @@ def read_shape(header: Header) -> DecoderShape:
     architecture = str(metadata.get("general.architecture"))
     if architecture not in ADJACENT_PAIRS:
         known = ", ".join(ADJACENT_PAIRS)
-        raise MedusaError(f"{header.name}: training of layers knows models of {known}, not of {architecture}")
+        raise MedusaError(f"{header.name}: layers can be trained for {known}, not for {architecture}")
     keys = _Keys(header.name, architecture, metadata)
     keys.refuse()
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
@@ -125,7 +125,7 @@ class _Keys:
 
     def unknown(self, key: str) -> MedusaError:
         return MedusaError(
-            f"{self.name}: {self.architecture}.{key} is {self.get(key)!r}: training knows no such layers"
+            f"{self.name}: {self.architecture}.{key} is {self.get(key)!r}: such layers cannot be trained"
         )
 
     def refuse(self) -> None:
@@ -155,8 +155,8 @@ def _check_tensors(header: Header, shape: DecoderShape) -> None:
     for number in range(len(shape.layers)):
         needed = {f"blk.{number}.{part}.weight" for part in (*MATRICES, *NORMS)}
         if missing := sorted(needed - found):
-            raise MedusaError(f"{header.name}: has no {missing[0]}: training knows no such layers")
+            raise MedusaError(f"{header.name}: has no {missing[0]}: such layers cannot be trained")
         known |= needed | {f"blk.{number}.{part}.weight" for part in OPTIONAL_NORMS}
         known |= {f"blk.{number}.{part}.bias" for part in BIASES}
     if stray := sorted(found - known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)]):
-        raise MedusaError(f"{header.name}: nothing here reads {stray[0]}: training knows no such layers")
+        raise MedusaError(f"{header.name}: unknown tensor {stray[0]}: such layers cannot be trained")

@@ -79,7 +79,7 @@ def _tell_too_long(setup: Setup, writer: TextWriter, source: PromptSource) -> No
     """What part of the prompts was not answered, where some were not."""
     if writer.too_long:
         limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
-        say(setup.options.console, f"Left out: {writer.too_long} prompts of over {limit}")
+        say(setup.options.console, f"Skipped {writer.too_long} prompts of over {limit}")
     if isinstance(source, FileSource) and source.too_long:
         what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
-        say(setup.options.console, f"Left out: {what}")
+        say(setup.options.console, f"Skipped {what}")

@@ -175,7 +175,7 @@ def say_gain(setup: Setup, alone: dict[int, float] | None, result: TrainResult) 
     say(
         setup.options.console,
         f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the heads "
-        f"alone on the unchanged model{'' if after > before else ': joint training did not pay, keep those'}",
+        f"alone on the unchanged model{'' if after > before else ': joint training did not pay off, keep those'}",
     )
 
 

@@ -30,8 +30,8 @@ def check_room(options: TrainOptions) -> None:
     if (texts := next(fewer, None)) is not None:
         remedies.append(f"--parallel {texts}")
     raise MedusaError(
-        f"{options.model} does not fit on {offload.described(used)} with {options.parallel} texts at a time: by "
-        f"estimate {' or '.join(remedies)} would"
+        f"{options.model} does not fit on {offload.described(used)} with {options.parallel} texts at a time; by "
+        f"estimate, {' or '.join(remedies)} would"
     )
 
 

@@ -94,7 +94,7 @@ class Corpus:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> MedusaError:
-        return MedusaError(f"{self.folder}: damaged training data ({why}), remove the folder to start anew")
+        return MedusaError(f"{self.folder}: damaged training data ({why}), remove the folder to start over")
 
     @property
     def bytes_per_token(self) -> int:

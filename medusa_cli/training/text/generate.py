@@ -141,7 +141,7 @@ class TextWriter:
             row = json.loads(self._round_file.read_text("utf-8"))
             return Round(row["number"], row["cursor"], row["next_job"], [Job(**job) for job in row["jobs"]])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MedusaError(f"{self._round_file}: damaged ({error}), remove the folder to start anew") from error
+            raise MedusaError(f"{self._round_file}: damaged ({error}), remove the folder to start over") from error
 
     def _current_round(self) -> Round | None:
         """The newest round when it is unfinished, with the jobs that still have no answer."""
