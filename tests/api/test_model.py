@@ -92,7 +92,7 @@ def test_stop_texts_and_biases(model: Model) -> None:
 
 
 def test_logprobs_are_the_models_own(model: Model) -> None:
-    answer = model.generate(PROMPT, max_tokens=12, logprobs=3)
+    answer = model.generate(PROMPT, max_tokens=12, logprobs=3, repeat_penalty=1.0)
     for piece in answer.pieces:
         assert [one.logprob for one in piece.top] == sorted((one.logprob for one in piece.top), reverse=True)
         assert (piece.top[0].token, piece.top[0].logprob) == (piece.token, piece.logprob)

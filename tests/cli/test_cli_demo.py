@@ -50,11 +50,30 @@ def test_the_same_seed_gives_the_same_text(heads: Path) -> None:
 
 
 def test_heads_draft_and_the_counters_show_it(heads: Path) -> None:
-    found = generate("--raw", "-p", "sea " * 20, "-n", "16", "--heads", str(heads), "-s", "1")
+    found = generate("--raw", "-p", "sea " * 20, "-n", "16", "--heads", str(heads), "--repeat-steps")
     assert (found["tree_nodes"], found["accept"], len(found["acceptance_per_depth"])) == (4, "greedy", 2)
     assert found["tokens_per_step"] == pytest.approx(1 + sum(found["acceptance_per_depth"]))
     assert found["tokens_per_step"] > 1
     assert found["generated_tokens"] == len(found["tokens"]) <= 16
+
+
+@pytest.mark.skipif(not native.kernel_info()["selected"], reason="without our kernels a text may depend on the drafts")
+@pytest.mark.parametrize("temperature", ["0", "0.7"])
+def test_a_seed_keeps_all_drafts_and_the_text(temperature: str) -> None:
+    arguments = ("-p", "Name three rivers.", "-n", "40", "--temp", temperature, "-s", "5")
+    plain, fixed, free = (generate(*arguments, *more) for more in (["--no-spec"], ["--repeat-steps"], []))
+    assert free["text"] == fixed["text"] == plain["text"]
+    again = generate(*arguments, "--repeat-steps")
+    assert (again["steps"], again["tree_nodes"]) == (fixed["steps"], fixed["tree_nodes"])
+    assert free["tree_nodes"] != fixed["tree_nodes"]
+
+
+def test_the_poem_ends() -> None:
+    ends = [
+        generate("-p", "Write a short poem about the sea.", "--temp", "0.7", "-n", "512", "-s", str(seed))
+        for seed in range(3)
+    ]
+    assert {found["stop_reason"] for found in ends} == {"eos"}
 
 
 def test_stops_are_named(heads: Path) -> None:

@@ -85,7 +85,7 @@ def test_drafts_change_no_text(name: str, files: dict[str, Path]) -> None:
     model = native.Model(str(files[name]))
     plain = native.Session(model).generate(PROMPT, max_tokens=60, ignore_eos=True)
     if not model.can_draft:
-        with pytest.raises(native.NativeError, match="cannot follow drafts"):
+        with pytest.raises(native.NativeError, match="cannot check drafts"):
             native.Session(model, lookup=True)
         return
     # Random text repeats itself soon, so these draft, and much of it is refused.
@@ -117,7 +117,7 @@ def test_heads_change_no_text(name: str, files: dict[str, Path], tmp_path: Path)
         return
     heads = repeating_heads(tmp_path / "heads.gguf", model)
     if not model.can_draft:
-        with pytest.raises(native.NativeError, match="cannot follow drafts"):
+        with pytest.raises(native.NativeError, match="cannot check drafts"):
             native.Session(model, heads, tree=CHAIN)
         return
     plain = native.Session(model).generate(PROMPT, max_tokens=40, ignore_eos=True)

@@ -90,7 +90,7 @@ def metric(url: str, name: str) -> float:
 def test_logprobs_are_those_of_the_text(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="any", messages=[{"role": "user", "content": QUESTIONS[0]}], temperature=0, max_tokens=12,
-        logprobs=True, top_logprobs=3,
+        logprobs=True, top_logprobs=3, extra_body={"repeat_penalty": 1.0},
     )  # fmt: skip
     found = answer.choices[0].logprobs
     assert found is not None
