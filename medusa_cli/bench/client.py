@@ -49,6 +49,11 @@ class Worker:
         found: dict[str, Any] = self._ask(dataclasses.asdict(order))
         return found
 
+    def untimed(self, order: Order) -> list[int]:
+        """The tokens of an answer that does not count."""
+        tokens: list[int] = self.generate(order)["tokens"]
+        return tokens
+
     def predict(self, position: int) -> dict[str, float] | None:
         """What the cost of a step at `position` and the heads' accuracies promise (medusa_cli.bench.predict)."""
         found: dict[str, float] | None = self._ask({"position": position})

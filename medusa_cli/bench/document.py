@@ -58,6 +58,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },
+        "loops": [dataclasses.asdict(loop) for loop in found.loops],
         "methods": methods,
         "spec_bench": _spec_bench(found.outcomes),
         "runs": _runs(found.outcomes),

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from medusa_cli.bench.client import Worker
-from medusa_cli.bench.methods import Method
+from medusa_cli.bench.methods import PLAIN, STOCK, Method
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.decoding.drafting import may_use_heads
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.models.references import ModelRef
 from medusa_cli.prompts.bench_set import Prompt
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 WARM_UP = "Count from one to twenty."
 WARM_UP_TOKENS = 32
+FEWEST_TOKENS = 2
+"""Of an answer: the first one is the prompt's, the second is timed."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,22 @@ class Plan:
                     yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, seed, self.synth_accept)
 
 
+@dataclass(frozen=True)
+class Loop:
+    """An answer that repeats itself, and is measured up to there. tokens: before its loop."""
+
+    prompt_id: str
+    temperature: float
+    seed: int
+    tokens: int
+
+
 @dataclass
 class Measurements:
     """What has been measured so far. predicted: by method, see medusa_cli.bench.predict."""
 
     outcomes: list[Outcome] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
     ready: dict[str, Ready] = field(default_factory=dict)
     predicted: dict[str, dict[str, float]] = field(default_factory=dict)
     complete: bool = False
@@ -114,8 +128,35 @@ def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.
     return workers
 
 
+class Scout:
+    """Writes each answer once, untimed, to see where it falls into a loop: from there on drafts are right for free."""
+
+    def __init__(self, workers: Sequence[Worker], found: Measurements) -> None:
+        """The text is plain decoding's, where that is among the methods."""
+        by_name = {worker.method.name: worker for worker in workers}
+        self._worker = by_name.get(PLAIN) or by_name.get(STOCK) or workers[0]
+        self._loops = found.loops
+        self._known: dict[tuple[str, float, int], int] = {}
+
+    def shortened(self, prompt: Prompt, order: Order) -> Order:
+        """The order, with fewer tokens where its answer begins to loop."""
+        if order.synth_accept is not None:
+            return order
+        seed = order.seed if order.temperature > 0 else 0
+        key = prompt.id, order.temperature, seed
+        if key not in self._known:
+            tokens = self._worker.untimed(order)
+            start = loop_start(tokens)
+            self._known[key] = order.max_tokens if start == len(tokens) else max(start, FEWEST_TOKENS)
+            if start < len(tokens):
+                self._loops.append(Loop(*key, self._known[key]))
+        return dataclasses.replace(order, max_tokens=self._known[key])
+
+
 def _run(plan: Plan, workers: Sequence[Worker], found: Measurements, bar: progress.Bar) -> None:
-    for number, (repeat, prompt, order) in enumerate(plan.orders()):
+    scout = Scout(workers, found)
+    for number, (repeat, prompt, whole) in enumerate(plan.orders()):
+        order = scout.shortened(prompt, whole)
         # Who goes first changes from prompt to prompt.
         first = number % len(workers)
         for worker in (*workers[first:], *workers[:first]):

@@ -63,11 +63,23 @@ def settings_lines(document: dict[str, Any]) -> list[str]:
         f"{model['name']}{described} on {machine['cpu'] or 'an unknown processor'}, {threads}",
         f"{chosen['prompts']} prompts ({chosen['data']}), {repeats}, up to {chosen['max_tokens']} tokens",
     ]
+    if loops := loops_line(document):
+        lines.append(loops)
     if made_up := synthetic(document):
         lines.append(made_up)
     if not document["complete"]:
         lines.append(f"cut short: {len(document['runs'])} answers so far")
     return lines
+
+
+def loops_line(document: dict[str, Any]) -> str | None:
+    """Which answers were measured only up to where they repeat themselves; None where none was."""
+    loops = document.get("loops") or []
+    if not loops:
+        return None
+    where = ", ".join(f"{loop['prompt_id']} after {loop['tokens']} tokens" for loop in loops)
+    answers = "answer is" if len(loops) == 1 else "answers are"
+    return f"{len(loops)} {answers} measured up to where the text begins to repeat itself: {where}"
 
 
 def synthetic(document: dict[str, Any]) -> str | None:

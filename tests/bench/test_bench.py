@@ -17,6 +17,7 @@ from medusa_cli.bench import compare, document, markdown, methods, plot, report,
 from medusa_cli.bench.measure import Measurements, Plan, measure
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.decoding import lossless
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.prompts import bench_set
 from medusa_cli.prompts.bench_set import Prompt
 from medusa_cli.prompts.seeds.prompts import iter_conversations
@@ -303,6 +304,23 @@ def test_methods_take_turns_on_each_prompt(worker: type[FakeWorker]) -> None:
     assert [order.seed for _, order in calls] == [0] * 12 + [1] * 12
     assert worker.open == 0
     assert found.complete
+
+
+def test_answers_are_measured_up_to_their_loops(worker: type[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    looping = [100, 101, 102, *([1, 2, 3, 4, 5, 6, 7, 8, 9, 10] * 10)]
+    start = loop_start(looping)
+    assert 3 < start < 40
+    monkeypatch.setattr(FakeWorker, "tokens", {**FakeWorker.tokens, "plain": looping})
+    built, found = run(plan(temperatures=(0.0, 0.7)))
+    assert {order.max_tokens for _, order in worker.calls[3:]} == {start}
+    prompts, repeats = {outcome.prompt_id for outcome in found.outcomes}, {outcome.repeat for outcome in found.outcomes}
+    # A greedy answer is the same in each repeat, a sampled one is not.
+    assert len(built["loops"]) == len(prompts) * (1 + len(repeats))
+    assert {loop["tokens"] for loop in built["loops"]} == {start}
+    line = next(line for line in report.settings_lines(built) if "begins to repeat itself" in line)
+    assert line.startswith(f"{len(document_['loops'])} answers are measured up to where")
+    made_up, _ = run(plan(synth_accept=0.5))
+    assert made_up["loops"] == []
 
 
 def test_each_method_gets_its_own_options(worker: type[FakeWorker]) -> None:

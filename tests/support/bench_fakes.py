@@ -48,6 +48,9 @@ class FakeWorker:
             accept="exact" if order.temperature else "greedy",
         )
 
+    def untimed(self, order: Order) -> list[int]:
+        return self.tokens.get(self.method.name, list(range(TOKENS)))
+
     def predict(self, position: int) -> dict[str, float] | None:
         return {"tokens_per_step": 1.5, "plain_ms": 10.0, "verify_ms": 12.0} if self.method.name == "medusa" else None
 
