@@ -318,7 +318,7 @@ def test_answers_are_measured_up_to_their_loops(worker: type[FakeWorker], monkey
     assert len(built["loops"]) == len(prompts) * (1 + len(repeats))
     assert {loop["tokens"] for loop in built["loops"]} == {start}
     line = next(line for line in report.settings_lines(built) if "begins to repeat itself" in line)
-    assert line.startswith(f"{len(document_['loops'])} answers are measured up to where")
+    assert line.startswith(f"{len(built['loops'])} answers are measured up to where")
     made_up, _ = run(plan(synth_accept=0.5))
     assert made_up["loops"] == []
 
