@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from medusa_cli.server import page
 from medusa_cli.server.errors import ApiError
 
-OPEN_PATHS = frozenset({"/", "/chat.css", "/chat.js", "/health"})
+OPEN_PATHS = frozenset({*page.FILES, "/health"})
 """Need no key: the page, which asks for it, and what tells a supervisor that the server lives."""
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -31,7 +32,8 @@ SEND_SECONDS = 30.0
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

@@ -1,17 +1,21 @@
-"""The page at `/`: three files of the package, read once; no request names a file."""
+"""The page at `/`: files of the package, read once; no request names a file."""
 
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import PurePath
 
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-FILES = {
-    "/": ("chat.html", "text/html"),
-    "/chat.css": ("chat.css", "text/css"),
-    "/chat.js": ("chat.js", "text/javascript"),
-}
+KINDS = {".css": "text/css", ".js": "text/javascript"}
+NAMES = (
+    *("chat.css", "answer.css"),
+    *("answer.js", "chat.js", "clipboard.js", "markdown.js", "math.js", "server.js", "text.js"),
+    *("vendor/highlight.min.js", "vendor/markdown-it.umd.min.js", "vendor/temml.min.js"),
+)
+FILES = {"/": ("chat.html", "text/html")} | {f"/{name}": (name, KINDS[PurePath(name).suffix]) for name in NAMES}
+"""Path of a request -> file, media type."""
 
 
 def add_page(app: FastAPI) -> None:

@@ -1,78 +1,138 @@
-// The page's own script. What a model says is only ever put into text nodes, never parsed as HTML.
-"use strict";
+// The page's own script: what is asked, the conversation, and the controls.
+
+import { Answer } from "./answer.js";
+import { copy } from "./clipboard.js";
+import { chunks } from "./server.js";
+import { make, textNodes } from "./text.js";
 
 const by = (id) => document.getElementById(id);
-const messages = [];
-let running = null; // the AbortController of the answer that is under way
+const turns = []; // {role, content, article, again, answer}: what the model is told of the conversation
+let running = null; // {answer, abort}: the answer that is under way
 
-function make(tag, kind, text) {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
-  if (text) element.textContent = text;
-  return element;
-}
-
-function addMessage(kind, name, text) {
-  by("hint").hidden = true;
-  const article = make("article", kind);
-  const said = make("div", "said", text);
-  article.append(make("h2", "", name), said);
-  by("log").append(article);
-  return { article, said };
-}
-
-// --- what is asked -------------------------------------------------------------------------------
+// --- the conversation ----------------------------------------------------------------------------
 
 function request() {
   const system = by("system").value.trim();
+  const messages = turns.map(({ role, content }) => ({ role, content }));
   const body = {
-    messages: system ? [{ role: "system", content: system }, ...messages] : [...messages],
+    messages: system ? [{ role: "system", content: system }, ...messages] : messages,
     stream: true,
+    drafted: true,
   };
-  if (by("drafted").checked) body.drafted = true;
   for (const [id, field] of [["temperature", "temperature"], ["most", "max_tokens"], ["seed", "seed"]]) {
     if (by(id).value !== "") body[field] = by(id).valueAsNumber;
   }
   return body;
 }
 
-async function post(body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (by("key").value) headers.Authorization = `Bearer ${by("key").value}`;
-  const response = await fetch("/v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), signal });
-  if (response.ok) return response;
-  const found = await response.json().catch(() => null);
-  const error = new Error(found?.error?.message ?? `the server said ${response.status}`);
-  error.needsKey = response.status === 401;
-  throw error;
+function ask(text) {
+  by("hint").hidden = true;
+  for (const form of document.querySelectorAll("article form")) form.reset();
+  // The question that failed went back into the box, and comes again.
+  for (const article of document.querySelectorAll("article.failed")) article.remove();
+  const article = make("article", "mine", make("h2", "", "You"), make("div", "said raw", ...textNodes(text)));
+  const turn = { role: "user", content: text, article };
+  turn.again = button("Edit", () => edit(turn));
+  article.append(make("div", "foot", turn.again));
+  turns.push(turn);
+  by("log").append(article);
+  following = true;
+  respond();
 }
 
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    const parts = held.split("\n\n");
-    held = parts.pop();
-    for (const part of parts) {
-      if (part.startsWith("data: ") && part !== "data: [DONE]") yield JSON.parse(part.slice(6));
+// previous: the turn that this answer replaces, if it comes.
+async function respond(previous) {
+  const answer = new Answer(by("model").textContent || "model", keepingPlace, by("drafted").checked);
+  running = { answer, abort: new AbortController() };
+  by("log").append(answer.article);
+  showRunning();
+  keepingPlace(() => {});
+  let line = "";
+  let needsKey = false;
+  try {
+    for await (const chunk of chunks(request(), by("key").value, running.abort.signal)) {
+      answer.add(chunk);
+      const reason = chunk.choices?.[0]?.finish_reason;
+      if (reason && chunk.medusa) line = make("p", "figures", figures(chunk.medusa, reason));
     }
+  } catch (error) {
+    line = error.name === "AbortError" ? make("p", "figures", "stopped") : failure(error);
+    needsKey = error.needsKey;
+  }
+  answer.finish();
+  keepingPlace(() => (answer.text ? keep(answer, line) : takeBack(answer, line, previous)));
+  running = null;
+  showRunning();
+  if (needsKey) {
+    showOptions(true);
+    by("key").focus();
   }
 }
 
-// --- an answer -----------------------------------------------------------------------------------
+function keep(answer, line) {
+  const turn = { role: "assistant", content: answer.text, article: answer.article, answer };
+  turn.again = button("Regenerate", regenerate);
+  const whole = button("Copy", () => copy(answer.text, whole));
+  answer.article.append(make("div", "foot", line, whole, turn.again));
+  turns.push(turn);
+}
 
-function append(said, chunk) {
-  const text = chunk.choices?.[0]?.delta?.content ?? "";
-  for (const piece of chunk.medusa?.pieces ?? [{ text, drafted: false }]) {
-    // White space between words is left alone: coloured, it would hang over the end of a line.
-    const words = piece.drafted ? piece.text.trimStart() : "";
-    said.append(piece.text.slice(0, piece.text.length - words.length));
-    if (words) said.append(make("span", "drafted", words));
+// A question without an answer goes back into the box, so that it can be sent again.
+function takeBack(answer, line, previous) {
+  answer.article.append(line);
+  answer.article.classList.add("failed");
+  if (previous) {
+    turns.push(previous);
+    answer.article.before(previous.article);
+    return;
   }
-  return text;
+  const last = turns.pop();
+  last.article.classList.add("failed");
+  last.again.remove();
+  if (!by("text").value) {
+    by("text").value = last.content;
+    fit(by("text"));
+  }
+}
+
+function drop(turn) {
+  for (const one of turns.splice(turns.indexOf(turn))) one.article.remove();
+}
+
+function regenerate() {
+  const last = turns.at(-1);
+  drop(last);
+  for (const article of document.querySelectorAll("article.failed")) article.remove();
+  respond(last);
+}
+
+function edit(turn) {
+  const shown = [...turn.article.querySelectorAll(".said, .foot")];
+  const box = make("textarea", "", turn.content);
+  box.setAttribute("aria-label", "Edited message");
+  const cancel = button("Cancel", () => form.reset());
+  const submit = make("button", "main", "Send");
+  const form = make("form", "", box, make("div", "foot", submit, cancel));
+  const close = () => {
+    form.remove();
+    for (const element of shown) element.hidden = false;
+  };
+  form.addEventListener("reset", close);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = box.value.trim();
+    if (!text || running) return;
+    drop(turn);
+    ask(text);
+  });
+  sendsByEnter(box, form);
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") form.reset();
+  });
+  for (const element of shown) element.hidden = true;
+  turn.article.append(form);
+  fit(box);
+  box.focus();
 }
 
 function figures(found, reason) {
@@ -83,71 +143,50 @@ function figures(found, reason) {
   return parts.join(" · ");
 }
 
-async function answer() {
-  const { article, said } = addMessage("theirs writing", by("model").textContent || "model", "");
-  running = new AbortController();
-  showRunning(true);
-  let text = "";
-  let needsKey = false;
-  try {
-    for await (const chunk of events(await post(request(), running.signal))) {
-      if (chunk.error) throw new Error(chunk.error.message);
-      const near = isNearEnd();
-      text += append(said, chunk);
-      const reason = chunk.choices?.[0]?.finish_reason;
-      if (reason && chunk.medusa) article.append(make("p", "figures", figures(chunk.medusa, reason)));
-      if (near) scrollToEnd();
-    }
-  } catch (error) {
-    if (error.name === "AbortError") article.append(make("p", "figures", "stopped"));
-    else article.append(failure(error));
-    needsKey = error.needsKey;
-  }
-  article.classList.remove("writing");
-  if (text) messages.push({ role: "assistant", content: text });
-  else takeBack();
-  running = null;
-  showRunning(false);
-  if (needsKey) {
-    showOptions(true);
-    by("key").focus();
-  }
-  if (isNearEnd()) scrollToEnd();
-}
-
 function failure(error) {
   const line = make("p", "wrong", error instanceof TypeError ? "the server does not answer" : error.message);
   line.setAttribute("role", "alert");
   return line;
 }
 
-// A question without an answer goes back into the box, so that it can be sent again.
-function takeBack() {
-  const last = messages.pop();
-  if (!by("text").value) {
-    by("text").value = last.content;
-    fit();
-  }
+// --- the reader's place --------------------------------------------------------------------------
+
+const log = by("log");
+let following = true; // whether the end stays in sight: until the reader scrolls up, and again from the end on
+let top = 0;
+
+log.addEventListener("scroll", () => {
+  if (log.scrollHeight - log.scrollTop - log.clientHeight <= 4) following = true;
+  else if (log.scrollTop < top) following = false;
+  top = log.scrollTop;
+});
+
+function keepingPlace(change) {
+  change();
+  if (following) log.scrollTop = log.scrollHeight;
 }
 
 // --- the page ------------------------------------------------------------------------------------
 
-function isNearEnd() {
-  const log = by("log");
-  return log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+function button(name, action) {
+  const element = make("button", name.toLowerCase(), name);
+  element.type = "button";
+  element.addEventListener("click", action);
+  return element;
 }
 
-function scrollToEnd() {
-  by("log").scrollTop = by("log").scrollHeight;
-}
-
-function showRunning(is) {
+function showRunning() {
+  const is = running !== null;
   by("send").hidden = is;
   by("stop").hidden = !is;
   by("new").disabled = is;
-  by("log").setAttribute("aria-busy", String(is));
+  log.setAttribute("aria-busy", String(is));
   by("status").textContent = is ? "answering" : "";
-  by("text").focus();
+  const question = turns.findLast((turn) => turn.role === "user");
+  for (const turn of turns) turn.again.hidden = is || (turn !== question && turn !== turns.at(-1));
+  // The focus goes where one writes, unless it is somewhere for a reason.
+  const focused = document.activeElement;
+  if ((focused === document.body || focused.hidden) && getSelection().isCollapsed) by("text").focus();
 }
 
 function showOptions(is) {
@@ -155,44 +194,48 @@ function showOptions(is) {
   by("options-button").setAttribute("aria-expanded", String(is));
 }
 
-function fit() {
-  const box = by("text");
+function fit(box) {
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`;
 }
 
-function send() {
+function sendsByEnter(box, form) {
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      form.requestSubmit();
+    }
+  });
+  box.addEventListener("input", () => fit(box));
+}
+
+sendsByEnter(by("text"), by("form"));
+by("form").addEventListener("submit", (event) => {
+  event.preventDefault();
   const text = by("text").value.trim();
   if (!text || running) return;
   by("text").value = "";
-  fit();
-  messages.push({ role: "user", content: text });
-  addMessage("mine", "You", text);
-  scrollToEnd();
-  answer();
-}
-
-by("form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  send();
+  fit(by("text"));
+  ask(text);
 });
-by("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    send();
-  }
-});
-by("text").addEventListener("input", fit);
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") running?.abort();
+  if (event.key === "Escape") running?.abort.abort();
 });
-by("stop").addEventListener("click", () => running?.abort());
+by("stop").addEventListener("click", () => running?.abort.abort());
 by("options-button").addEventListener("click", () => showOptions(by("options").hidden));
+by("drafted").addEventListener("change", () => {
+  const answers = [...turns.map((turn) => turn.answer), running?.answer];
+  for (const answer of answers) answer?.show(by("drafted").checked);
+});
 by("new").addEventListener("click", () => {
-  messages.length = 0;
+  turns.length = 0;
   for (const article of document.querySelectorAll("article")) article.remove();
   by("hint").hidden = false;
   by("text").focus();
+});
+log.addEventListener("click", (event) => {
+  const pressed = event.target.closest(".copy-code");
+  if (pressed) copy(pressed.closest(".code").querySelector("code").textContent, pressed);
 });
 fetch("/health")
   .then((response) => response.json())

@@ -1,0 +1,76 @@
+// One answer on the page, while it comes and after: Markdown, or the text as it was written with drafts coloured.
+
+import { Rendering } from "./markdown.js";
+import { make, textNodes } from "./text.js";
+
+const REST = 5; // times what drawing took, until it is drawn again: the model needs the processor more
+const SHORTEST_REST = 30; // ms
+const LONGEST_REST = 300;
+
+export class Answer {
+  text = "";
+  #pieces = [];
+  #said = make("div", "said");
+  #rendering = null; // of Markdown; none while drafts are shown
+  #drawn = 0; // pieces on the page, while drafts are shown
+  #done = false;
+  #drawing = null; // the timer of what is to be drawn
+  #rest = 0;
+  #around;
+  #showDrafts;
+
+  /** around(draw): draws, and keeps the reader's place. */
+  constructor(name, around, showDrafts) {
+    this.article = make("article", "theirs writing", make("h2", "", name), this.#said);
+    this.#around = around;
+    this.show(showDrafts);
+  }
+
+  add(chunk) {
+    const text = chunk.choices?.[0]?.delta?.content ?? "";
+    const pieces = chunk.medusa?.pieces ?? [{ text, drafted: false }];
+    if (!text) return;
+    this.text += text;
+    this.#pieces.push(...pieces);
+    this.#drawing ??= setTimeout(() => requestAnimationFrame(() => this.#draw()), this.#rest);
+  }
+
+  /** Nothing more comes. */
+  finish() {
+    clearTimeout(this.#drawing);
+    this.#done = true;
+    this.#draw();
+    this.article.classList.remove("writing");
+  }
+
+  /** Whether drafts are coloured. */
+  show(drafts) {
+    this.#showDrafts = drafts;
+    this.#said.replaceChildren();
+    this.#said.classList.toggle("raw", drafts);
+    this.#rendering = drafts ? null : new Rendering(this.#said);
+    this.#drawn = 0;
+    this.#draw();
+  }
+
+  #draw() {
+    const begun = performance.now();
+    this.#drawing = null;
+    this.#around(() => {
+      if (this.#showDrafts) this.#drawPieces();
+      else if (this.#done) this.#rendering.finish(this.text);
+      else this.#rendering.grow(this.text);
+    });
+    this.#rest = Math.min(LONGEST_REST, Math.max(SHORTEST_REST, REST * (performance.now() - begun)));
+  }
+
+  #drawPieces() {
+    for (const piece of this.#pieces.slice(this.#drawn)) {
+      // White space between words is left alone: coloured, it would hang over the end of a line.
+      const words = piece.drafted ? piece.text.trimStart() : "";
+      this.#said.append(...textNodes(piece.text.slice(0, piece.text.length - words.length)));
+      if (words) this.#said.append(make("span", "drafted", ...textNodes(words)));
+    }
+    this.#drawn = this.#pieces.length;
+  }
+}
