@@ -473,6 +473,7 @@ def test_figures_go_to_a_folder(tmp_path: Path) -> None:
     assert str(file) in error
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_demo_is_ablated(demo_model_path: Path, tmp_path: Path) -> None:
     path, began = tmp_path / "a.json", time.monotonic()

@@ -306,6 +306,7 @@ def test_the_demo_model(demo_model: None, tmp_path: Path) -> None:
     assert "medusa: tree of" in out
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_llama_cpp_python_drafts_with_the_demo_model(demo_model: None, demo_model_path: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
@@ -321,6 +322,7 @@ def test_llama_cpp_python_drafts_with_the_demo_model(demo_model: None, demo_mode
     assert {run["tokens"] for run in found["runs"]} == {12}
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_other_drafters_run_in_our_loop(demo_model: None, demo_model_path: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.json"
@@ -368,6 +370,7 @@ def test_a_real_interrupt_leaves_no_process(demo_model: None) -> None:
         os.killpg(process.pid, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_kernels_are_timed_beside_those_of_llama_cpp(demo_model: None) -> None:
     code, out, error = bench("kernels", "demo", "--columns", "1,3", "--rounds", "1", "-t", "1", "--json")

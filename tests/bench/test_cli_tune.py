@@ -349,6 +349,7 @@ def test_ctrl_c_stores_nothing(model: tuple[Path, Path, Any], monkeypatch: pytes
     assert not profile.folder().exists()
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"

@@ -182,6 +182,7 @@ def test_inspect_shows_where_the_parts_came_from(base: Path, tmp_path: Path) -> 
     assert metadata["medusa.source.family"] == "v1"
 
 
+@pytest.mark.slow
 def test_a_real_model_from_hugging_face_files(demo_model_path: Path, tmp_path: Path) -> None:
     """The demo base as a Hugging Face folder and its heads in FasterDecoding's layout (base lm_head): same drafts."""
     transformers = pytest.importorskip("transformers")

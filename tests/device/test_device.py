@@ -61,6 +61,7 @@ def test_steps_take_as_long_as_the_device(base: str, heads: str) -> None:
     assert timings["accept"] < DELAY_MS
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
     order: dict[str, Any] = {"model": str(demo_model_path), "heads": str(demo.DEMO_HEADS), "tree": "dynamic"}
@@ -77,6 +78,7 @@ def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
     assert cheap["stats"]["tokens_per_step"] >= 0.95 * cpu["stats"]["tokens_per_step"]
 
 
+@pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize(("per_token", "drafts"), [(0.02, True), (1.0, False)])
 def test_dynamic_trees_find_out_what_nodes_cost(demo_model_path: Path, per_token: float, drafts: bool) -> None:
@@ -99,6 +101,7 @@ def test_dynamic_trees_find_out_what_nodes_cost(demo_model_path: Path, per_token
         assert found["stats"]["timings_ms"]["verify"] <= 115 * len(found["tokens"])
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_cpu_is_weighed_against_a_device(demo_model_path: Path) -> None:
     order: dict[str, Any] = {"weigh_cpu": True, "model": str(demo_model_path), "heads": str(demo.DEMO_HEADS)}

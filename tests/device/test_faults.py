@@ -40,6 +40,7 @@ def one_line(err: str) -> None:
     assert "internal error" not in err
 
 
+@pytest.mark.slow
 @FAULTS
 def test_generate_keeps_the_text(arguments: tuple[str, ...], fault: dict[str, Any]) -> None:
     _, whole, _ = device_cli.run({}, "generate", *arguments, "-p", "abc")

@@ -48,6 +48,7 @@ def heads(kind: Any, lm_head: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     return str(random_heads.write(tmp_path_factory.mktemp("heads") / "heads.gguf", made))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lookup", [False, True], ids=["heads", "lookup"])
 def test_a_grown_tree_is_one_graph_with_the_host_s_text(
     base: str, heads: str, kind: Any, lm_head: Any, lookup: bool

@@ -63,6 +63,7 @@ def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return str(random_heads.write(tmp_path_factory.mktemp("heads") / "heads.gguf", made))
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 def test_random_trees_are_accepted_as_on_the_host() -> None:
     command = [sys.executable, device_acceptance.__file__, "400", "25"]
@@ -178,6 +179,7 @@ def test_hydra_s_copy_of_the_embeddings_needs_memory(base: str, tmp_path: Path) 
     assert device["tokens"] == run(**order, device=False)["tokens"]
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("graph", [1, 2, 9])
@@ -190,6 +192,7 @@ def test_a_fault_keeps_the_text(base: str, heads: str, graph: int, lost: bool) -
     assert cut["tokens"] == whole["tokens"][: len(cut["tokens"])]
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 def test_one_session_changes_between_graph_and_host(base: str, heads: str) -> None:
     """Sampled, penalized, cancelled, up to the end of the context: the answers of the CPU."""

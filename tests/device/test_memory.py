@@ -83,6 +83,7 @@ def test_what_is_said_to_fit_does(base: str) -> None:
         assert generate(small, base, *arguments)[0] == 0
 
 
+@pytest.mark.slow
 def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
 

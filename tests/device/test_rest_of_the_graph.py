@@ -37,6 +37,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, "medusa", "hydra", "hydra++"])
 @pytest.mark.parametrize("lookup", [False, True], ids=["alone", "lookup"])
 def test_recycled_tokens_are_learned_from_the_graph(base: str, write: Any, kind: Any, lookup: bool) -> None:
@@ -71,6 +72,7 @@ def test_sampled_answers_recycle_the_same_tokens(base: str) -> None:
     assert device["counters"]["to_host_bytes"] <= 83 * 4 * sum(map(padded, [1, *device["nodes"]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("kind", "prefix"), [("medusa", False), ("hydra", False), ("hydra++", True), ("medusa", True)])
 def test_plain_steps_draft_nothing(base: str, write: Any, kind: Any, prefix: bool, temperature: float) -> None:
@@ -96,6 +98,7 @@ def test_plain_steps_draft_nothing(base: str, write: Any, kind: Any, prefix: boo
     assert device["counters"]["to_host_bytes"] < whole["counters"]["to_host_bytes"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [WIDE, UNEVEN, "dynamic"], ids=["wide", "uneven", "dynamic"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("kind", ["hydra++", "medusa"])
@@ -129,6 +132,7 @@ def test_a_prefix_layer_keeps_its_cells_from_answer_to_answer(base: str, write: 
     assert device["shapes"] == cpu["shapes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [WIDE, UNEVEN, "dynamic"], ids=["wide", "uneven", "dynamic"])
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
 def test_drawn_drafts_are_the_host_s(base: str, write: Any, tree: Any, kind: Any) -> None:

@@ -54,6 +54,7 @@ def test_the_likeliest_tokens_are_the_host_s(rows: int, length: int, seed: int, 
             assert found == [(int(token), float(row[token])) for token in order[:RANKED]]
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 @pytest.mark.parametrize(
     ("tree", "accept"),
@@ -78,6 +79,7 @@ def test_the_same_seed_gives_the_host_s_text(base: str, heads: str, tree: Any, a
     assert set(device["operators"]) <= EVERYWHERE
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 @pytest.mark.model
 @pytest.mark.parametrize("tree", [None, "dynamic"], ids=["16", "dynamic"])

@@ -30,6 +30,7 @@ def counted(order: dict[str, Any]) -> float:
     return float(sent / (long["stats"]["steps"] - short["stats"]["steps"]))
 
 
+@pytest.mark.slow
 @NEEDS_DEVICE
 @pytest.mark.parametrize(("kind", "prefix"), [("medusa", False), ("medusa", True), ("hydra", False), ("hydra++", True)])
 @pytest.mark.parametrize("lm_head", ["own", "draft_vocab"])

@@ -72,6 +72,7 @@ def stock(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
     return dict(zip(files, np.load(found), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_logits_are_those_of_llama_cpp(name: str, files: dict[str, Path], stock: dict[str, np.ndarray]) -> None:
     model = native.Model(str(files[name]))

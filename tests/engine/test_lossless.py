@@ -120,6 +120,7 @@ def test_the_demo_model_says_the_same_with_and_without_drafts(
     assert drafted == len(rows), "nothing was drafted: the comparison proves nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_heads", [False, True])
 def test_lookup_on_copied_text_says_the_same_in_fewer_steps(demo_model_path: Path, with_heads: bool) -> None:
     model = native.Model(str(demo_model_path))

@@ -76,6 +76,7 @@ def costs(model: Path, isa: str | None) -> tuple[str | None, list[list[float]]]:
     return selected, runs
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_demo_models_perplexity_is_that_of_stock_kernels(demo_model_path: Path) -> None:
     selected, ours = costs(demo_model_path, None)

@@ -57,6 +57,7 @@ def deviation(probabilities: NDArray[np.float32], logits: NDArray[np.float64]) -
     return float((np.linalg.norm(ours - wanted, axis=1) / np.linalg.norm(wanted, axis=1)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", [True, False])
 @pytest.mark.parametrize(("layers", "rank"), [(1, 4), (3, 8), (6, 1), (2, 0)])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])

@@ -23,6 +23,7 @@ PACKED = 0.05
 """Relative error of the logits where all products round activations to 8 bits, which trained layers make large."""
 
 
+@pytest.mark.slow
 def test_the_demo_model_drafts_as_numpy_does_and_says_the_same(demo_model_path: Path, tmp_path: Path) -> None:
     base = Base(demo_model_path)
     model = native.Model(str(demo_model_path))

@@ -45,6 +45,7 @@ def texts() -> list[int]:
     return [(7 * n * n + n) % 250 + 3 for n in range(700)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernel_info()["selected"] is None, reason="with llama.cpp's own kernels bits depend on it")
 @pytest.mark.parametrize("file_type", ["F32", "F16", "Q4_0", "Q8_0"])
 @pytest.mark.parametrize("experts", [0, 6])

@@ -49,6 +49,7 @@ def prefetches(disassembly: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_loops_over_memory_prefetch(build: Path, name: str) -> None:
     commands = json.loads((build / "compile_commands.json").read_text())

@@ -210,6 +210,7 @@ def test_a_full_disk_while_text_is_written(
     assert given.output.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes are POSIX")
 @pytest.mark.parametrize(
     ("limit", "shard", "name"),
@@ -289,6 +290,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Callable[
     return lambda: calls
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_run_goes_on(

@@ -253,6 +253,7 @@ def test_a_checkpoint_never_runs_code(data: Data, tmp_path: Path) -> None:
     assert fit.load_checkpoint(tmp_path / "evil.pt") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["truth", "teacher"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_learn_what_can_be_learned(data: Data, kind: str, objective: str) -> None:

@@ -93,6 +93,7 @@ def base(tmp_path: Path, small_batches: None) -> Path:
     return random_base(tmp_path / "base.gguf", "qwen2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill")])
 def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: Any, strategy: str) -> None:
     given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=tmp_path / "hf")
@@ -182,6 +183,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 needs POSIX")
 @pytest.mark.parametrize("phase", JOINT_PHASES)
 def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phase: str) -> None:
@@ -313,6 +315,7 @@ def test_the_warm_ups_of_the_paper(tmp_path: Path, base: Path, warmup: Any) -> N
     assert weights[-1] == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", KINDS)
 def test_exported_as_the_authors_publish_it_and_back(tmp_path: Path, small_batches: None, architecture: str) -> None:
     """Model and heads in one checkpoint, which converts into what was trained: weights in F16, tokens, drafts."""

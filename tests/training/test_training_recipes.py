@@ -242,6 +242,7 @@ def run_of(said: dict[str, Any], folder: Path, **changes: Any) -> TrainOptions:
     return options(tiny_model(folder / "base.gguf"), folder, **{**given, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_each_kind_runs_and_comes_back_from_the_authors_layout(tmp_path: Path, name: str) -> None:
     said = RUNS[name]

@@ -196,6 +196,7 @@ def test_the_base_learns_what_the_strategy_says(whole: Path, tmp_path: Path, mon
     assert found["distill"]["kl"] < 0.5 * found["truth"]["kl"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 needs POSIX")
 @pytest.mark.parametrize("phase", SHARED_PHASES)
 def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phase: str) -> None:

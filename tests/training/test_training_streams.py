@@ -187,6 +187,7 @@ def test_stopped_and_continued_is_the_same_file(whole: Path, tmp_path: Path, mon
     assert given.output.read_bytes() == (whole / "out.gguf").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 needs POSIX")
 @pytest.mark.parametrize("phase", STREAMS_PHASES)
 def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phase: str) -> None:
