@@ -20,6 +20,7 @@ from medusa_cli import __version__
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
+from medusa_cli.server.bodies import MOST_VALUES
 from medusa_cli.server.engine import Engine, Options, Piece
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import Guards
@@ -187,7 +188,7 @@ def create_app(
     def count(status: int) -> None:
         server.metrics.responses.labels(str(status)).inc()
 
-    return Guards(app, host, api_key, limits.body_bytes, count), server
+    return Guards(app, host, api_key, limits.body_bytes, MOST_VALUES + engine.n_ctx, count), server
 
 
 def _add_endpoints(app: FastAPI, server: Server) -> None:

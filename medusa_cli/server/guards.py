@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from medusa_cli.server import page
+from medusa_cli.server.bodies import check_body
 from medusa_cli.server.errors import ApiError
 
 OPEN_PATHS = frozenset({*page.FILES, "/health"})
@@ -66,12 +67,19 @@ class Guards:
     """Around the whole application. host: what the server is bound to. count: told the status of each response."""
 
     def __init__(
-        self, app: ASGIApp, host: str, api_key: str | None, body_bytes: int, count: Callable[[int], None]
+        self,
+        app: ASGIApp,
+        host: str,
+        api_key: str | None,
+        body_bytes: int,
+        body_values: int,
+        count: Callable[[int], None],
     ) -> None:
         self._app = app
         self._host = host.lower()
         self._key = None if api_key is None else api_key.encode("utf-8", "surrogateescape")
         self._body_bytes = body_bytes
+        self._body_values = body_values
         self._count = count
         self._own = {socket.gethostname().lower(), socket.getfqdn().lower()} if self._is_wildcard() else set()
 
@@ -83,6 +91,7 @@ class Guards:
         try:
             self._check(scope)
             body = await asyncio.wait_for(self._body(receive), BODY_SECONDS)
+            check_body(body or b"", self._body_values)
         except asyncio.TimeoutError:
             late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
             await late.response()(scope, receive, sender)

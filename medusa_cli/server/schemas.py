@@ -8,11 +8,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MOST_STOPS = 16
+MOST_BIASES = 4096
 MOST_COUNT = 2**31 - 1
 SEEDS = 2**63
 
 StopText = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+
+
+ONE_ERROR = Field(fail_fast=True)
+"""Of a list: the first wrong element ends its check. Each error takes a kilobyte."""
 
 
 class Strict(BaseModel):
@@ -60,6 +65,13 @@ class Sampled(Strict):
             raise ValueError("the body is nested too deeply") from error
         return data
 
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _few_biases(cls, bias: Any) -> Any:
+        if isinstance(bias, dict) and len(bias) > MOST_BIASES:
+            raise ValueError(f"at most {MOST_BIASES} tokens")
+        return bias
+
     @field_validator("logit_bias")
     @classmethod
     def _token_ids(cls, bias: dict[str, float] | None) -> dict[str, float] | None:
@@ -105,8 +117,8 @@ class ToolCall(Strict):
 
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
-    tool_calls: list[ToolCall] | None = None
+    content: str | Annotated[list[TextPart], ONE_ERROR] | None = None
+    tool_calls: Annotated[list[ToolCall], ONE_ERROR] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -137,11 +149,11 @@ class ResponseFormat(Strict):
 class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = Field(None, description="Takes precedence over `max_tokens`.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], ONE_ERROR] | None = None
     tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
     response_format: ResponseFormat | None = None
 
@@ -164,8 +176,8 @@ class TextRequest(Sampled):
 
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=1)]
-        | Annotated[list[Annotated[int, Field(ge=0, le=MOST_COUNT)]], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)]
+        | Annotated[list[Annotated[int, Field(ge=0, le=MOST_COUNT)]], Field(min_length=1, fail_fast=True)]
     ) = Field(description="One text, or its token ids.")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     echo: Literal[False] | None = None

@@ -1,0 +1,120 @@
+"""Bodies that are small enough to be let in and made to be expensive: refused at once, and with little memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from server_fakes import FakeModel
+from server_run import Running, serving
+
+from medusa_cli.server.bodies import has_at_most
+
+resource = pytest.importorskip("resource")
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+BYTES = (79 << 20) // 10
+SECONDS = 3.0
+"""A quiet machine needs a tenth of it."""
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with serving(FakeModel()) as found:
+        yield found
+
+
+def repeated(head: str, part: str, tail: str, size: int = BYTES) -> bytes:
+    count = (size - len(head) - len(tail)) // (len(part) + 1)
+    return (head + ",".join([part] * count) + tail).encode()
+
+
+def post(running: Running, path: str, body: bytes) -> httpx.Response:
+    return running.http.post(running.url + path, content=body, headers={"content-type": "application/json"})
+
+
+def peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, repeated('{"messages":[', "1", "]}")),
+        (CHAT, repeated('{"messages":[', "{}", "]}")),
+        (CHAT, repeated('{"messages":[{"role":"user","content":[', "1", "]}]}")),
+        (CHAT, repeated('{"messages":[', '""', "]}")),
+        (CHAT, b'{"messages":' + b"[" * (BYTES - 12)),
+        (CHAT, b'{"messages":[' + b'"\\"",' * (BYTES // 5) + b"1]}"),
+        (TEXT, repeated('{"prompt":[', '"a"', "]}")),
+        (TEXT, repeated('{"prompt":"x","anything":[', "[]", "]}")),
+        (CHAT, b'{"messages":["' + b'\\"' * (BYTES // 2 - 20) + b'"]}'),
+    ],
+    ids=["numbers", "objects", "parts", "texts", "nested", "quotes", "prompts", "unknown", "one text"],
+)
+def test_millions_of_values(running: Running, path: str, body: bytes) -> None:
+    before, begun = peak_bytes(), time.monotonic()
+    response = post(running, path, body)
+    assert response.status_code == 400
+    assert len(response.content) < 1000
+    assert time.monotonic() - begun < SECONDS
+    assert peak_bytes() - before < 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, repeated('{"messages":[', "1", "]}", 150_000)),
+        (CHAT, repeated('{"messages":[{"role":"user","content":[', "1", "]}]}", 150_000)),
+        (TEXT, repeated('{"prompt":[', '"a"', "]}", 150_000)),
+        (TEXT, repeated('{"prompt":[', "-1", "]}", 150_000)),
+        (CHAT, repeated('{"messages":[{"role":"user","content":"x"}],"tools":[', "1", "]}", 150_000)),
+        (CHAT, repeated('{"messages":[{"role":"assistant","tool_calls":[', "1", "]}]}", 150_000)),
+    ],
+    ids=["messages", "parts", "texts", "tokens", "tools", "calls"],
+)
+def test_one_error_is_enough(running: Running, path: str, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr("medusa_cli.server.errors._invalid", _recording(found))
+    assert post(running, path, body).status_code == 400
+    assert 1 <= len(found) <= 4  # one of each kind that the field may have
+
+
+def _recording(found: list[Any]) -> Any:
+    from medusa_cli.server.errors import _invalid
+
+    def record(problems: Any) -> Any:
+        found.extend(problems)
+        return _invalid(problems)
+
+    return record
+
+
+def test_thousands_of_biases(running: Running) -> None:
+    biases = ",".join(f'"{number}":"x"' for number in range(20_000))
+    response = post(running, CHAT, b'{"messages":[{"role":"user","content":"x"}],"logit_bias":{%b}}' % biases.encode())
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "logit_bias"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "latin-1"])
+def test_other_encodings(running: Running, encoding: str) -> None:
+    assert post(running, TEXT, '{"prompt": "ä"}'.encode(encoding)).status_code == 400
+
+
+def test_a_large_text_is_let_in(running: Running) -> None:
+    response = post(running, TEXT, b'{"prompt": "%b"}' % (b'a, [\\"{b}\\", \\\\' * 300_000))
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "count"), [(b'{"a": "x, [\\"y\\", \\\\", "b": [1, 2, {}]}', 9), (b"[" * 50, 50), (b'"' + b"," * 99, 1)]
+)
+def test_counting_values(body: bytes, count: int) -> None:
+    assert has_at_most(body, count)
+    assert not has_at_most(body, count - 1)
