@@ -100,6 +100,11 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     remark = f" ({drafts['remark']})" if drafts["remark"] else ""
     shape = f"a {drafts['shape']}" if drafts["shape"] else "none"
     out.print(f"Drafts:    {shape}{remark}", markup=False, soft_wrap=True)
+    free = "the text does not depend on the drafts: all of them stay on"
+    seeds = f"drafts are the same in every run, since {model['seeds']}" if model["seeds"] else free
+    out.print(f"Seeds:     {seeds}", markup=False, soft_wrap=True)
+    sampling = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in model["sampling"].items())
+    out.print(f"Sampling:  {sampling or 'the model sets no defaults'}", markup=False, soft_wrap=True)
     if not model["weights"]:
         out.print("Which kernels it runs on is unknown on this platform.")
         _print_devices(model, out)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli import native
+    from medusa_cli.decoding.runtime import Engine
 
 DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
@@ -105,6 +106,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
+    "seeds": why a text could depend on what is drafted, None where it does not, "sampling": the file's own defaults,
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
     "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph", "grown", "sampled"} or None};
     no weights and nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on
@@ -115,7 +117,10 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """
     from medusa_cli import native
 
-    name, model, heads = _opened(reference, console)
+    engine = _opened(reference, console)
+    name, model, heads = engine.name, engine.model, engine.heads
+    seeds, sampling = engine.width_matters or None, dict(engine.sampling.values)
+    del engine  # its session's memory is needed below
     info = native.kernel_info()
     weights = [
         {
@@ -136,6 +141,8 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         "weights": weights,
         "attention": attention,
         "drafts": _DRAFTS[native.draft_memory(model)],
+        "seeds": seeds,
+        "sampling": sampling,
         "layers": model.n_layer,
         "runs_on": [
             {
@@ -151,12 +158,11 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     }
 
 
-def _opened(reference: str, console: Console) -> tuple[str, native.Model, native.Heads | None]:
-    """What a chat would run on, without its session, whose memory is then free."""
+def _opened(reference: str, console: Console) -> Engine:
+    """What a chat would run on."""
     from medusa_cli.decoding import runtime
 
-    engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
-    return engine.name, engine.model, engine.heads
+    return runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
 
 
 def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:

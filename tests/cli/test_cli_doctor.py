@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from medusa_cli import cli, native
 from medusa_cli.decoding import runtime
+from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.diagnosis import report
 from medusa_cli.models import demo
 from medusa_cli.native import testing
@@ -140,7 +141,9 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     table = out[out.index("base.gguf: ") :]
     assert table.splitlines()[1].startswith("Attention: ")
     assert table.splitlines()[2] == "Drafts:    a tree"
-    assert "weights" in table.splitlines()[3]
+    assert table.splitlines()[3].startswith("Seeds:     ")
+    assert table.splitlines()[4] == "Sampling:  the model sets no defaults"
+    assert "weights" in table.splitlines()[5]
     assert len([line for line in table.splitlines() if line.startswith("matrix") and " f32 " in line]) == 1
     code, out, err = invoke("doctor", str(tmp_path / "nowhere.gguf"))
     assert (code, out) == (1, "")
@@ -178,7 +181,11 @@ def test_why_a_weight_is_not_on_the_kernels(
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
     monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
-    monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
+    monkeypatch.setattr(
+        runtime,
+        "open_engine",
+        lambda *_: SimpleNamespace(name="m", model=model, heads=None, width_matters="", sampling=ModelSampling()),
+    )
     [row] = report.diagnose_model("m", Console())["weights"]
     assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
     assert row["kernels"] == (selected if buffer == "OURS" else "llama.cpp")
@@ -212,7 +219,11 @@ def test_whose_attention_runs_and_why_not_ours(
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
     monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
     model = SimpleNamespace(description="fake", n_layer=2, gpu=False, devices=[], placement=[])
-    monkeypatch.setattr(runtime, "open_engine", lambda *_: SimpleNamespace(name="m", model=model, heads=None))
+    monkeypatch.setattr(
+        runtime,
+        "open_engine",
+        lambda *_: SimpleNamespace(name="m", model=model, heads=None, width_matters="", sampling=ModelSampling()),
+    )
     assert report.diagnose_model("m", Console())["attention"] == {"kernels": kernels, "remark": remark}
 
 
