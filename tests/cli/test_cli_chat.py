@@ -69,7 +69,7 @@ def test_a_model_without_a_template_is_refused_before_the_first_line(
 
 def fake_chat(model: str, tmp_path: Path, answers: list[str], *arguments: str, **environment: str) -> Terminal:
     code = f"import cli_fakes; cli_fakes.run_cli({['chat', model, *arguments]!r}, {answers!r}, 0.03)"
-    return Terminal([sys.executable, "-c", code], tmp_path, **environment)
+    return Terminal([sys.executable, "-c", code], tmp_path, 0, **environment)
 
 
 def test_a_first_chat(model: str, tmp_path: Path) -> None:
