@@ -1,4 +1,4 @@
-"""What keeps strangers out: other web pages, other hosts, clients without the key, and clients that stall.
+"""What keeps strangers out: other web pages, other hosts, and clients without the key.
 
 A browser lets any page send requests to this machine. It names the page in `Origin` and the address it believes to
 speak to in `Host`; a page cannot forge either, and cannot send JSON to another origin without asking first.
@@ -27,8 +27,6 @@ OPEN_PATHS = frozenset({*page.FILES, "/health"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 BODY_SECONDS = 30.0
 """A whole body has this long to arrive."""
-SEND_SECONDS = 30.0
-"""A client that reads nothing for this long is given up."""
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -178,7 +176,7 @@ class _Receiver:
 
 
 class _Sender:
-    """Adds the security headers, counts, and gives up clients that do not read."""
+    """Adds the security headers, and counts."""
 
     def __init__(self, send: Send, count: Callable[[int], None]) -> None:
         self._send = send
@@ -190,4 +188,4 @@ class _Sender:
             known = {name.lower() for name, _ in message["headers"]}
             extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
             message = {**message, "headers": [*message["headers"], *(pair for pair in extra if pair[0] not in known)]}
-        await asyncio.wait_for(self._send(message), SEND_SECONDS)
+        await self._send(message)

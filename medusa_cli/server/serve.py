@@ -2,64 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import sys
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from medusa_cli.server.app import Limits, Server, create_app
+from medusa_cli.server.connections import ImpatientProtocol
 from medusa_cli.server.engine import Engine, Options
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
 """A running answer has this long to finish when the server is told to end."""
-HEADER_SECONDS = 15.0
-"""A client has this long to send the head of a request, from when it connects or from its first byte on."""
 KEEP_ALIVE_SECONDS = 15
 MOST_HEADER_BYTES = 32 << 10
 MOST_CONNECTIONS = 256
-
-
-class ImpatientProtocol(H11Protocol):
-    """uvicorn's protocol waits for ever for the rest of a request's head; this one gives up."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _is_between_requests(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _watch(self) -> None:
-        """The time runs from the first byte on: more of them do not prolong it."""
-        if not self._is_between_requests():
-            self._unwatch()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
-
-    def _unwatch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _give_up(self) -> None:
-        self._timer = None
-        if self._is_between_requests() and not self.transport.is_closing():
-            self.transport.close()
 
 
 class UvicornServer(uvicorn.Server):

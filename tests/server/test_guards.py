@@ -11,7 +11,7 @@ import pytest
 from server_fakes import FakeModel
 from server_run import Running, serving
 
-from medusa_cli.server import guards, serve
+from medusa_cli.server import connections, guards, serve
 from medusa_cli.server.app import Limits
 from medusa_cli.server.guards import is_loopback, name_of
 from medusa_cli.support.errors import MedusaError
@@ -150,7 +150,7 @@ def test_large_heads(running: Running) -> None:
 
 
 def test_a_head_that_does_not_come(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
     for data in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
         begun = time.monotonic()
         assert answer_to(running, data) == b""
@@ -158,7 +158,7 @@ def test_a_head_that_does_not_come(running: Running, monkeypatch: pytest.MonkeyP
 
 
 def test_a_second_head_that_does_not_come(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = b""

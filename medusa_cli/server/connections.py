@@ -1,0 +1,86 @@
+"""One connection of uvicorn, with an end to its patience."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 15.0
+"""A client has this long to send the head of a request, from when it connects or from its first byte on."""
+SEND_SECONDS = 30.0
+"""A client that reads nothing for this long is given up."""
+SYSTEM_BUFFER = 1 << 16
+"""Bytes that the system holds back for a client. It takes more only after a third has left: that is what shows that
+a client reads."""
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn waits for ever for the rest of a head, and for a client that does not read; this one gives up."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # whatever the system does not take at once calls pause_writing()
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SYSTEM_BUFFER)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._unwatch_reader()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unwatch_reader()
+
+    def _watch_reader(self) -> None:
+        self._unwatch_reader()
+        self._send_timer = self.loop.call_later(SEND_SECONDS, self._check_reader, self._unsent())
+
+    def _unwatch_reader(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+    def _check_reader(self, unsent: int) -> None:
+        """A transport that is only closed waits for ever to send the rest."""
+        if self._unsent() >= unsent:
+            self.transport.abort()
+        else:
+            self._watch_reader()
+
+    def _unsent(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        """The time runs from the first byte on: more of them do not prolong it."""
+        if not self._is_between_requests():
+            self._unwatch()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self._is_between_requests() and not self.transport.is_closing():
+            self.transport.close()
