@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +52,15 @@ class ServerOptions:
             help="Only answer clients that send this key.",
         ),
     ] = None
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            rich_help_panel=SERVER_PANEL,
+            help="A proxy whose X-Forwarded-For names the client; repeatable.",
+        ),
+    ] = None
     queue: Annotated[
         int,
         typer.Option("--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="How many requests may wait."),
@@ -97,6 +107,7 @@ def serve(
 
     messages = console.messages()
     check_key(server, messages)
+    proxies = networks(server.proxy or [])
     bound = life.listen(server.host, server.port)
     repeatable = settings.is_seed(sampling.seed)
     with bound, Model(model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
@@ -105,7 +116,13 @@ def serve(
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
         limits = Limits(server.queue, server.cache_memory * MIB)
         running = life.build(
-            opened, defaults, host=server.host, api_key=server.api_key, limits=limits, grace=server.grace
+            opened,
+            defaults,
+            host=server.host,
+            api_key=server.api_key,
+            limits=limits,
+            grace=server.grace,
+            proxies=proxies,
         )
         url = life.url_of(bound, server.host)
         messages.print(
@@ -130,7 +147,7 @@ def check_installed() -> None:
 
 def check_key(options: ServerOptions, messages: Console) -> None:
     """Warns where everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
-    from medusa_cli.server.guards import is_loopback
+    from medusa_cli.server.clients import is_loopback
 
     key = options.api_key
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable()):
@@ -143,6 +160,14 @@ def check_key(options: ServerOptions, messages: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def networks(addresses: list[str]) -> list[str]:
+    """Addresses and networks in one form. typer.BadParameter for what is none."""
+    try:
+        return [str(ipaddress.ip_network(address, strict=False)) for address in addresses]
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}: give an address or a network", param_hint="--proxy") from error
 
 
 def engine_arguments(engine: EngineOptions, draft: DraftOptions) -> dict[str, Any]:

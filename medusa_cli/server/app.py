@@ -21,6 +21,7 @@ from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.bodies import MOST_VALUES
+from medusa_cli.server.clients import client_of
 from medusa_cli.server.engine import Engine, Options, Piece
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import Guards
@@ -223,7 +224,7 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
 
 
 def _client(request: Request) -> str:
-    return request.client.host if request.client else ""
+    return client_of(request.client.host if request.client else "")
 
 
 async def _left(request: Request) -> None:

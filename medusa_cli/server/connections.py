@@ -8,8 +8,14 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from medusa_cli.server.clients import client_of, is_trusted
+
+FIRST_BYTE_SECONDS = 5.0
+"""A client has this long to say something after it connected."""
 HEADER_SECONDS = 15.0
-"""A client has this long to send the head of a request, from when it connects or from its first byte on."""
+"""A client has this long to send the head of a request, from its first byte on."""
+MOST_OF_ONE_CLIENT = 32
+"""Connections. Those from this machine and from proxies are not counted."""
 SEND_SECONDS = 30.0
 """A client that reads nothing for this long is given up."""
 SYSTEM_BUFFER = 1 << 16
@@ -20,16 +26,24 @@ a client reads."""
 class ImpatientProtocol(H11Protocol):
     """uvicorn waits for ever for the rest of a head, and for a client that does not read; this one gives up."""
 
+    who = ""
+    _is_new = True
     _timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self._is_one_too_many():
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=0)  # whatever the system does not take at once calls pause_writing()
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SYSTEM_BUFFER)
-        self._watch()
+        self._timer = self.loop.call_later(FIRST_BYTE_SECONDS, self._give_up)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_new:
+            self._is_new = False
+            self._unwatch()
         super().data_received(data)
         self._watch()
 
@@ -64,6 +78,13 @@ class ImpatientProtocol(H11Protocol):
 
     def _unsent(self) -> int:
         return self.transport.get_write_buffer_size()
+
+    def _is_one_too_many(self) -> bool:
+        host = self.client[0] if self.client else ""
+        self.who = client_of(host)
+        if is_trusted(host, self.config.forwarded_allow_ips or ()):
+            return False
+        return sum(getattr(other, "who", None) == self.who for other in self.connections) > MOST_OF_ONE_CLIENT
 
     def _is_between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -19,12 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from medusa_cli.server import page
 from medusa_cli.server.bodies import check_body
+from medusa_cli.server.clients import is_loopback
 from medusa_cli.server.errors import ApiError
 
 OPEN_PATHS = frozenset({*page.FILES, "/health"})
 """Need no key: the page, which asks for it, and what tells a supervisor that the server lives."""
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 BODY_SECONDS = 30.0
 """A whole body has this long to arrive."""
 
@@ -40,16 +40,6 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server bound to `host` is reachable from this machine alone."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def name_of(authority: str) -> str | None:

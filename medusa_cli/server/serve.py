@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+from collections.abc import Sequence
 
 import uvicorn
 
@@ -66,8 +67,9 @@ def build(
     api_key: str | None = None,
     limits: Limits | None = None,
     grace: int = GRACE_SECONDS,
+    proxies: Sequence[str] = (),
 ) -> UvicornServer:
-    """A server that is not running yet. host: what its socket is bound to."""
+    """A server that is not running yet. host: what its socket is bound to. proxies: they name the client."""
     app, server = create_app(engine, defaults, host=host, api_key=api_key, limits=limits)
     config = uvicorn.Config(
         app,
@@ -77,7 +79,8 @@ def build(
         log_level="critical",
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=grace,
         h11_max_incomplete_event_size=MOST_HEADER_BYTES,

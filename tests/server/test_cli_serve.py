@@ -80,6 +80,15 @@ def test_keys_that_nobody_can_send(started: SimpleNamespace, key: str) -> None:
     assert started.model is None
 
 
+def test_a_proxy_that_is_no_address(started: SimpleNamespace) -> None:
+    code, _, errors = invoke("serve", "demo", "--port", "0", "--proxy", "10.0.0.1", "--proxy", "example.org")
+    assert code == 2
+    assert "--proxy" in errors
+    assert "example.org" in errors
+    assert started.model is None
+    assert invoke("serve", "demo", "--port", "0", "--proxy", "10.0.0.1", "--proxy", "fd00::/8")[0] == 0
+
+
 def test_a_port_that_is_taken(started: SimpleNamespace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -13,7 +13,8 @@ from server_run import Running, serving
 
 from medusa_cli.server import connections, guards, serve
 from medusa_cli.server.app import Limits
-from medusa_cli.server.guards import is_loopback, name_of
+from medusa_cli.server.clients import is_loopback
+from medusa_cli.server.guards import name_of
 from medusa_cli.support.errors import MedusaError
 
 CHAT = "/v1/chat/completions"
@@ -151,7 +152,7 @@ def test_large_heads(running: Running) -> None:
 
 def test_a_head_that_does_not_come(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
-    for data in (b"", b"GET /health HTTP/1.1\r\nHost: loc"):
+    for data in (b"G", b"GET /health HTTP/1.1\r\nHost: loc"):
         begun = time.monotonic()
         assert answer_to(running, data) == b""
         assert time.monotonic() - begun < 5
