@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from medusa_cli.support import console, paths, wrapping
-from medusa_cli.support.errors import print_error
+from medusa_cli.support.errors import print_error, visible
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -153,7 +153,7 @@ class TerminalScreen:
         if self._person:
             self._messages.print(text, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def error(self, text: str) -> None:
         print_error(text)

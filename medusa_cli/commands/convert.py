@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +92,7 @@ def convert(
     )
     found = conversion.plan() if dry_run else conversion.run()
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        console.print_json(found)
     else:
         _print(found, console.data())
 

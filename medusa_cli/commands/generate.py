@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +109,7 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
             raise
         cut, generation = error, engine.last if begun else None
     if generation is not None and as_json:
-        print(json.dumps(figures.as_json(generation, seed), ensure_ascii=False), flush=True)
+        console.print_json(figures.as_json(generation, seed))
     elif not as_json:
         print(wrap.end(), end="" if ended_line else "\n", flush=True)
         if generation is not None:

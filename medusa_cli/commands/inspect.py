@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +50,7 @@ def inspect(
         heads = gguf_files.read_header(ref.heads.path) if ref.heads and ref.heads.path.is_file() else None
         found = inspection.inspect_file(gguf_files.read_header(ref.path), heads, asked)
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        console.print_json(found)
     else:
         _print(found, console.data())
 
@@ -75,7 +74,7 @@ def _print_rows(rows: list[tuple[str, str]], out: Console) -> None:
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(value, markup=False, soft_wrap=True)
+        out.print(" ".join(value.split()), markup=False, soft_wrap=True)
 
 
 def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:

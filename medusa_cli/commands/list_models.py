@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ def list_models(
 
     found = inventory()
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        console.print_json(found)
     else:
         _print(found, console.data(), console.messages())
 

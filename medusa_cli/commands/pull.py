@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -48,4 +47,7 @@ def pull(
             fetched = remote.fetch_model(found, messages, update=True, to_run=False)
             beside = str(fetched.heads[0]) if fetched.heads else None
             shown = {"name": str(fetched.name), "path": str(fetched.path), "heads": beside}
-        print(json.dumps(shown, ensure_ascii=False) if as_json else shown["path"], flush=True)
+        if as_json:
+            console.print_json(shown)
+        else:
+            print(shown["path"], flush=True)

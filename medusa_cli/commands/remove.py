@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +43,7 @@ def remove(
             raise MedusaError("nothing was removed")
     freed = removal.remove(found)
     if as_json:
-        print(json.dumps({"removed": [one.name for one in found], "freed": freed}, ensure_ascii=False))
+        console.print_json({"removed": [one.name for one in found], "freed": freed})
     else:
         console.messages().print(f"Removed {_described(found)}: freed {size(freed)}.", markup=False)
 

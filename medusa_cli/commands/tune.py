@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,11 +129,12 @@ def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Console) -> None:
+    from medusa_cli.support import console
     from medusa_cli.tuning import plot as picture
     from medusa_cli.tuning import report
 
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        console.print_json(found)
     else:
         report.show(found, out)
     if plot is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from medusa_cli.support import wrapping
+from medusa_cli.support.errors import visible
 
 # Control characters a model has no business sending to a terminal: escape sequences begin with one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -24,6 +28,14 @@ def printable(text: str) -> str:
 def styled(stream: TextIO) -> bool:
     """True when `stream` is a terminal that may get colours and attributes."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_json(content: Any) -> None:
+    """One object on one line of stdout; characters that could steer a terminal are escaped."""
+    text = json.dumps(content, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(one if visible(one) == one else json.dumps(one)[1:-1] for one in text)
+    print(text, flush=True)
 
 
 def messages() -> Console:
@@ -40,13 +52,14 @@ class _Console(Console):
     """Breaks lines of text between words on a terminal, and only there. What else is printed is laid out by Rich.
 
     A text after a label (markup, end="") goes on below its own beginning. no_wrap: the terminal breaks the line.
+    Words from files steer no terminal: the only escape sequences are those of styles.
     """
 
     _column = 0
 
     def print(self, *objects: Any, **options: Any) -> None:
         if len(objects) == 1 and isinstance(objects[0], str):
-            text, width = objects[0], wrapping.columns(self.file)
+            text, width = visible(objects[0]), wrapping.columns(self.file)
             marked = options.get("markup", True) and "[" in text
             if not marked and not options.get("no_wrap"):
                 text = wrapping.fill(text, width, self._column)
@@ -54,6 +67,10 @@ class _Console(Console):
             objects = (text,)
             self._column = Text.from_markup(text).cell_len if marked and options.get("end") == "" else 0
         super().print(*objects, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def _console(stream: TextIO) -> Console:

@@ -6,8 +6,12 @@ import errno
 import os
 import sys
 import traceback
+import unicodedata
 
 from medusa_cli.support import wrapping
+
+_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+_JOINERS = frozenset("\u200c\u200d")
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -66,13 +70,26 @@ def report(error: BaseException) -> int:
     return EXIT_ERROR
 
 
+def visible(text: str, keep: str = "\t\n") -> str:
+    """`text` with "?" for characters that could steer a terminal or hide: escapes, other controls, turned directions.
+
+    keep: characters that stay. Joiners, which scripts and emoji need, and spaces of all widths stay, too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one in keep or not _is_unseen(one) else "?" for one in text)
+
+
+def _is_unseen(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
+
+
 def print_error(message: str) -> None:
     """Prints `error: message` on stderr, without what a terminal would not show as it stands.
 
     One line, which breaks between words on a terminal.
     """
-    message = "".join(character if character.isprintable() else "?" for character in message)
-    text = wrapping.fill(f"error: {message}", wrapping.columns(sys.stderr))
+    text = wrapping.fill(f"error: {visible(message, keep='')}", wrapping.columns(sys.stderr))
     red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print(text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if red else text, file=sys.stderr, flush=True)
 
