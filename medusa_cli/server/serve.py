@@ -34,7 +34,10 @@ class UvicornServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, which takes connections once the server runs. MedusaError, one line, when that fails."""
+    """A socket that listens: no other server gets the port, and who connects waits until the server runs.
+
+    MedusaError, one line, when that fails.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -43,9 +46,12 @@ def listen(host: str, port: int) -> socket.socket:
         raise MedusaError(f"--host {host}: no such address") from error
     found = socket.socket(family, kind, protocol)
     try:
-        if sys.platform != "win32":  # there it would let two servers share a port
+        if sys.platform == "win32":  # SO_REUSEADDR would let two servers share a port there
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        found.listen()
     except OSError as error:
         found.close()
         reason = (error.strerror or str(error)).lower()

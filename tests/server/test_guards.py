@@ -191,5 +191,10 @@ def test_headers_that_keep_the_page_alone(running: Running) -> None:
 def test_a_port_that_is_taken(running: Running) -> None:
     with pytest.raises(MedusaError, match=f"port {running.port}.*--port"):
         serve.listen("127.0.0.1", running.port)
+    with serve.listen("127.0.0.1", 0) as loading:  # its server does not run yet
+        port = loading.getsockname()[1]
+        with pytest.raises(MedusaError, match=f"port {port}.*--port"):
+            serve.listen("127.0.0.1", port)
+    serve.listen("127.0.0.1", port).close()
     with pytest.raises(MedusaError, match="no such address"):
         serve.listen("no.such.host.invalid", 0)
