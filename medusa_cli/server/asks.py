@@ -115,6 +115,7 @@ def _for_template(message: Message) -> dict[str, Any]:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
+        tool_calls.written(arguments)
     except (ValueError, RecursionError) as error:
         raise MedusaError("the arguments of a tool call are not JSON") from error
     if not isinstance(arguments, dict):

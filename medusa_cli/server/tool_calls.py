@@ -129,8 +129,14 @@ class ToolReader:
         if name not in self._offered:
             raise ValueError("no such tool")
         arguments = found["arguments"] if "arguments" in found else found.get("parameters", {})
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        return Call(new_id(), name, text)
+        return Call(new_id(), name, written(json.loads(arguments) if isinstance(arguments, str) else arguments))
+
+
+def written(value: Any) -> str:
+    """As JSON. ValueError for what JSON lacks (NaN), and for half of a surrogate pair, which is no text."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    text.encode("utf-8")
+    return text
 
 
 def new_id() -> str:

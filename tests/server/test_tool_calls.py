@@ -140,7 +140,7 @@ def test_a_template_without_tools() -> None:
         client.chat.completions.create(model="any", messages=ASK, tools=TOOLS)
 
 
-@pytest.mark.parametrize("arguments", ["no JSON", "[1]"])
+@pytest.mark.parametrize("arguments", ["no JSON", "[1]", r'{"city": "\ud800"}', '{"degrees": NaN}'])
 def test_damaged_arguments_of_an_earlier_call(arguments: str) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
     messages = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -148,3 +148,32 @@ def test_damaged_arguments_of_an_earlier_call(arguments: str) -> None:
         response = running.http.post(f"{running.url}/v1/chat/completions", json={"messages": messages})
         assert response.status_code == 400
         assert "arguments" in response.json()["error"]["message"]
+
+
+HALF_A_PAIR = r'{"name": "weather", "arguments": {"city": "\ud800"}}'
+NO_NUMBER = '{"name": "weather", "arguments": {"degrees": NaN}}'
+INFINITE = '{"name": "weather", "arguments": {"degrees": 1e999}}'
+QUOTED_HALF = r'{"name": "weather", "arguments": "{\"city\": \"\\ud800\"}"}'
+QUOTED_NO_JSON = '{"name": "weather", "arguments": "{city: Oslo}"}'
+
+
+@pytest.mark.parametrize("written", [HALF_A_PAIR, NO_NUMBER, INFINITE, QUOTED_HALF, QUOTED_NO_JSON])
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_json_or_utf_8_lacks_stays_text(written: str, stream: bool) -> None:
+    with serving(FakeModel(lambda prompt, options: written)) as running:
+        body = {"messages": ASK, "tools": TOOLS, "stream": stream}
+        response = running.http.post(f"{running.url}/v1/chat/completions", json=body)
+        assert response.status_code == 200
+        if not stream:
+            assert response.json()["choices"][0]["message"] == {"role": "assistant", "content": written}
+            return
+        *chunks, done, _ = response.text.split("\n\n")
+        assert done == "data: [DONE]"
+        deltas = [json.loads(chunk.removeprefix("data: "))["choices"][0]["delta"] for chunk in chunks]
+        assert "".join(delta.get("content", "") for delta in deltas) == written
+        assert not any("tool_calls" in delta for delta in deltas)
+
+
+def test_arguments_may_be_quoted() -> None:
+    quoted = r'{"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}'
+    assert read(Format.hermes, [quoted]) == ("", [("weather", {"city": "Oslo"})])
