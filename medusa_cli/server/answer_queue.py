@@ -17,7 +17,7 @@ from typing import Any
 
 from medusa_cli.server import engine
 from medusa_cli.server.engine import Answer, Options, Piece
-from medusa_cli.server.errors import ApiError, shutting_down
+from medusa_cli.server.errors import ApiError, log, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
@@ -147,9 +147,15 @@ class AnswerQueue:
                 job.done = True
                 self.running = None
             if answer is not None:
-                self._on_end(answer)
+                self._told(answer)
             spent = time.monotonic() - begun
             self._usual_seconds = spent if self._usual_seconds is None else 0.8 * self._usual_seconds + 0.2 * spent
+
+    def _told(self, answer: Answer) -> None:
+        try:
+            self._on_end(answer)
+        except Exception as error:  # those who wait are to be answered all the same
+            log(error)
 
     async def _next(self) -> Job | None:
         """The next job, of the client whose turn it is; None when the queue is closed."""

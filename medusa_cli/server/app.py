@@ -28,7 +28,6 @@ from medusa_cli.server.guards import Guards
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
-from medusa_cli.support.errors import describe, print_error
 
 MOST_BODY_BYTES = 8 << 20
 PING_SECONDS = 10.0
@@ -111,7 +110,7 @@ class Server:
                     raise ApiError(499, "the client left")
                 found = event.result()
                 if isinstance(found, BaseException):
-                    raise self._reported(found)
+                    raise errors.as_api_error(found)
                 if isinstance(found, Sequence):
                     pieces += found
                     continue
@@ -123,7 +122,14 @@ class Server:
             self.queue.drop(job)
 
     async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events."""
+        """Server-sent events. What goes wrong is the last one."""
+        try:
+            async for event in self._events(shape, job, with_usage):
+                yield event
+        except Exception as error:
+            yield _event(errors.as_api_error(error).body())
+
+    async def _events(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
         for chunk in shape.opening():
             yield _event(chunk)
         while True:
@@ -133,28 +139,19 @@ class Server:
                 yield format_sse_event(comment="waiting")
                 continue
             if isinstance(event, BaseException):
-                yield _event(self._reported(event).body())
-                return
+                raise errors.as_api_error(event)
             if isinstance(event, Sequence):
                 if (part := shape.step(event)) is not None:
                     yield _event(part)
                 continue
             if event.stop_reason == "cancelled":
-                yield _event(shutting_down().body())
-                return
+                raise shutting_down()
             for chunk in shape.closing(event):
                 yield _event(chunk)
             if with_usage:
                 yield _event(shape.usage_chunk(event))
             yield format_sse_event(data_str="[DONE]")
             return
-
-    def _reported(self, error: BaseException) -> ApiError:
-        """What the client is told; the rest goes to the log."""
-        told = errors.as_api_error(error)
-        if told.status >= 500 and not isinstance(error, ApiError):
-            print_error(describe(error))
-        return told
 
 
 def create_app(

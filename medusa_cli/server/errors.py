@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from medusa_cli.support.errors import MedusaError, describe
+from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -54,12 +55,19 @@ def shutting_down() -> ApiError:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of `error`. Paths and internals stay here: a log has them, a client does not."""
+    """What a client is told of `error`. Paths and internals stay here: the log gets them, a client does not."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, MedusaError):
         return wrong(describe(error))
+    log(error)
     return ApiError(500, "the engine failed; the server's log has the reason")
+
+
+def log(error: BaseException) -> None:
+    """One printable line on stderr."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        report(error)
 
 
 def add_handlers(app: FastAPI) -> None:

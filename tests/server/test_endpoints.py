@@ -262,3 +262,49 @@ def test_an_engine_that_fails(running: Running, model: FakeModel, capfd: pytest.
     finally:
         model.script = before
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+NASTY = "two\nlines \x1b[31m and \u202e"
+
+
+def one_line(errors: str) -> bool:
+    (line,) = errors.splitlines()
+    return line.startswith("error: ") and line.isprintable()
+
+
+def test_a_bug_before_the_queue_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(FakeModel):
+        def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+            raise KeyError(NASTY)
+
+    with serving(Broken()) as running:
+        response = post(running, {"messages": HELLO})
+        assert response.status_code == 500
+        assert "log" in response.json()["error"]["message"]
+    errors = capfd.readouterr().err
+    assert "KeyError" in errors
+    assert one_line(errors)
+
+
+def test_a_bug_within_a_stream_is_logged(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError(NASTY)
+
+    monkeypatch.setattr("medusa_cli.server.answers.ChatShape.step", fails)
+    with serving(FakeModel()) as running:
+        streamed = post(running, {"messages": HELLO, "stream": True})
+        assert json.loads(streamed.text.strip().split("\n\n")[-1][6:])["error"]["type"] == "server_error"
+    assert one_line(capfd.readouterr().err)
+
+
+def test_a_bug_in_what_is_counted_does_not_end_the_queue(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError(NASTY)
+
+    monkeypatch.setattr("medusa_cli.server.metrics.Metrics.count", fails)
+    with serving(FakeModel()) as running:
+        for _ in range(2):
+            assert post(running, {"messages": HELLO}).status_code == 200
+    assert all(one_line(line) for line in capfd.readouterr().err.splitlines())
