@@ -74,8 +74,9 @@ void bind_model(nb::module_& m) {
         .def_prop_ro("device", &LlamaModel::device)
         .def_prop_ro("placement", &placement_of)
         .def_prop_ro("devices", &devices_of)
+        // nanobind copies the text before the GIL is released; libllama's tokenizers may run in several threads.
         .def("tokenize", &LlamaModel::tokenize, "text"_a, nb::kw_only(), "add_special"_a = true,
-             "parse_special"_a = true)
+             "parse_special"_a = true, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "detokenize",
             [](const LlamaModel& model, const std::vector<Token>& tokens, bool special) {
