@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from medusa_cli.models.assets import DEMO_BASE, Asset, cache_path, is_intact, remember
 from medusa_cli.models.gguf_files import check_is_file
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,7 @@ DEMO_VARIABLE = "MEDUSA_DEMO_MODEL"
 DEMO_HEADS = Path(__file__).parent.parent / "data" / "demo-heads.gguf"
 
 
-SAMPLING = {"general.sampling.penalty_repeat": 1.05}
+SAMPLING = {"general.sampling.penalty_repeat": 1.1}
 """What its file would say of sampling, if it said anything: without a penalty, most of its answers never end."""
 
 
@@ -29,7 +30,7 @@ def demo_base(console: Console, asset: Asset = DEMO_BASE) -> Path:
     """The demo's base model: MEDUSA_DEMO_MODEL if set, else the cached file, fetched first when it is missing."""
     given = os.environ.get(DEMO_VARIABLE)
     if given:
-        path = Path(given).expanduser()
+        path = expanded(given)
         check_is_file(path)
         if not is_intact(path, asset):
             raise MedusaError(
