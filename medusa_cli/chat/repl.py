@@ -161,7 +161,7 @@ class Repl:
         if generation is not None and generation.stop_reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
-                "try /regen or /set repeat-penalty 1.1; --no-stop-loops lets such answers continue"
+                "try /regen or a higher /set repeat-penalty; --no-stop-loops lets such answers continue"
             )
         if generation is not None and generation.stop_reason == "context_full":
             self.screen.error(
