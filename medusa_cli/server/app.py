@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from fastapi.sse import format_sse_event
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -68,6 +67,7 @@ class Server:
     def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
+        self._prompts = asks.Prompts(engine)
         pool = SessionPool(engine, limits.cache_bytes)
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(
@@ -76,8 +76,7 @@ class Server:
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await run_in_threadpool(asks.chat_prompt, body, self.engine)
-        asks.check_length(prompt, self.engine, "messages")
+        prompt = await self._prompts.tokens_of(body)
         names = {tool["function"]["name"] for tool in asks.offered(body)}
         form = tool_calls.format_of(self.engine.chat_template or "")
         reader = tool_calls.ToolReader(form, names) if names else None
@@ -86,8 +85,7 @@ class Server:
 
     async def text(self, body: TextRequest, request: Request) -> Response:
         options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await run_in_threadpool(asks.text_prompt, body, self.engine)
-        asks.check_length(prompt, self.engine, "prompt")
+        prompt = await self._prompts.tokens_of(body)
         shape = TextShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted))
         return await self._answer(body, request, shape, Job(_client(request), prompt, options))
 

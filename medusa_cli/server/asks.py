@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from fastapi.concurrency import run_in_threadpool
 
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
@@ -14,6 +18,8 @@ from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import ChatRequest, Message, Sampled, TextRequest
 from medusa_cli.support.errors import MedusaError
 
+MOST_AT_A_TIME = 2
+"""Prompts that are rendered and tokenized."""
 COMPLETION_TOKENS = 16
 """Of /v1/completions where nothing is said, as OpenAI has it."""
 
@@ -52,6 +58,63 @@ def _most_tokens(request: Sampled, defaults: Options) -> int | None:
     return request.max_tokens or (None if "max_tokens" in defaults else COMPLETION_TOKENS)
 
 
+class Prompts:
+    """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the memory of a text."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._few = asyncio.Semaphore(MOST_AT_A_TIME)
+
+    async def tokens_of(self, request: ChatRequest | TextRequest) -> list[int]:
+        """ApiError 400 for what is no prompt of this model, or leaves no room for an answer."""
+        async with self._few:
+            return await run_in_threadpool(self._tokens_of, request)
+
+    def _tokens_of(self, request: ChatRequest | TextRequest) -> list[int]:
+        if isinstance(request, ChatRequest):
+            self._check_size("messages", _all_texts(request))
+            tokens, param = chat_prompt(request, self._engine), "messages"
+        else:
+            self._check_size("prompt", _prompts(request))
+            tokens, param = text_prompt(request, self._engine), "prompt"
+        check_length(tokens, self._engine, param)
+        return tokens
+
+    def _check_size(self, param: str, texts: Iterable[str]) -> None:
+        """Before the work of tokenizing: ApiError 400 for texts that not even the longest tokens make fit."""
+        size = sum(len(text.encode()) for text in texts)
+        if size > self._engine.n_ctx and size > self._engine.n_ctx * self._longest_token:
+            raise wrong(
+                f"the prompt has {size} bytes, far more than the {self._engine.n_ctx} tokens of the context hold",
+                param,
+                "context_length_exceeded",
+            )
+
+    @functools.cached_property
+    def _longest_token(self) -> int:
+        return max(len(self._engine.token_bytes(token)) for token in range(self._engine.n_vocab))
+
+
+def _all_texts(request: ChatRequest) -> Iterator[str]:
+    for message in request.messages:
+        yield from _texts(message)
+        yield from (call.function.arguments for call in message.tool_calls or [])
+    yield from map(json.dumps, offered(request))
+
+
+def _prompts(request: TextRequest) -> list[str]:
+    """Without those that are token ids."""
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    return [prompt for prompt in prompts if isinstance(prompt, str)]
+
+
+def _texts(message: Message) -> Iterator[str]:
+    if isinstance(message.content, str):
+        yield message.content
+    else:
+        yield from (part.text for part in message.content or [])
+
+
 def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
     """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
     tools = offered(request)
@@ -69,15 +132,11 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
 
 def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
     """Token ids of the prompt of a plain completion. ApiError 400 for ids that are none, MedusaError for no text."""
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        tokens = engine.tokens(prompt, raw=True)
-    elif isinstance(prompt[0], str):
-        tokens = engine.tokens(prompt[0], raw=True)
-    else:
-        tokens = [token for token in prompt if isinstance(token, int)]
-        if (highest := max(tokens)) >= engine.n_vocab:
-            raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "prompt")
+    if texts := _prompts(request):
+        return engine.tokens(texts[0], raw=True)
+    tokens = [token for token in request.prompt if isinstance(token, int)]
+    if (highest := max(tokens)) >= engine.n_vocab:
+        raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "prompt")
     return tokens
 
 
@@ -94,9 +153,8 @@ def check_length(prompt: Sequence[int], engine: Engine, param: str) -> None:
 
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: content is text, arguments are objects."""
-    content = message.content
-    text = content if isinstance(content, str) else "".join(part.text for part in content or [])
-    plain: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": text}
+    role = "system" if message.role == "developer" else message.role
+    plain: dict[str, Any] = {"role": role, "content": "".join(_texts(message))}
     if message.tool_calls:
         plain["tool_calls"] = [
             {

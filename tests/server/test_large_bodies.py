@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -118,3 +120,49 @@ def test_a_large_text_is_let_in(running: Running) -> None:
 def test_counting_values(body: bytes, count: int) -> None:
     assert has_at_most(body, count)
     assert not has_at_most(body, count - 1)
+
+
+# --- long texts ------------------------------------------------------------------------------------
+
+
+def tool(description: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "one", "description": description}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (TEXT, {"prompt": "x" * 40_000}),
+        (TEXT, {"prompt": ["x" * 40_000]}),
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 20_000}] * 2}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "ä" * 10_000}] * 2}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "x"}], "tools": [tool("x" * 20_000)]}),
+    ],
+)
+def test_texts_that_cannot_fit_are_not_tokenized(path: str, body: Any) -> None:
+    model = FakeModel(n_ctx=10_000, n_vocab=900)  # at most two bytes for a token
+    with serving(model) as running:
+        error = running.http.post(running.url + path, json=body).json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert model.tools == []
+        assert running.http.post(running.url + TEXT, json={"prompt": "ä" * 9_000}).status_code == 200
+
+
+def test_few_texts_are_tokenized_at_a_time() -> None:
+    now, most, lock = 0, 0, threading.Lock()
+
+    class Slow(FakeModel):
+        def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            time.sleep(0.05)
+            with lock:
+                now -= 1
+            return super().tokens(prompt, tools=tools, raw=raw)
+
+    with serving(Slow(lambda prompt, options: "ok")) as running, ThreadPoolExecutor(8) as threads:
+        found = threads.map(lambda _: running.http.post(running.url + TEXT, json={"prompt": "x"}).status_code, range(8))
+        assert list(found) == [200] * 8
+    assert most <= 2
