@@ -37,12 +37,12 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
 @functools.lru_cache(maxsize=8)
 def _compile(source: str) -> Any:
     from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    from medusa_cli.decoding.template_bounds import BoundedEnvironment
+
+    environment = BoundedEnvironment(
+        {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_refuse, strftime_now=_now)
     try:
         return environment.from_string(source)
@@ -84,10 +84,13 @@ def render(
 
 def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:
     template = _compile(source)
+    from medusa_cli.decoding import template_bounds
+
     try:
-        text: str = template.render(
-            messages=[dict(message) for message in messages], add_generation_prompt=True, **names
-        )
+        with template_bounds.within(template_bounds.SECONDS):
+            text: str = template.render(
+                messages=[dict(message) for message in messages], add_generation_prompt=True, **names
+            )
     except TemplateRefusal:
         raise
     except Exception as error:  # a template is a program of the model's author: it can fail in any way

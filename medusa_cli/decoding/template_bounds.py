@@ -1,0 +1,171 @@
+"""Jinja's sandbox keeps a template from files and objects; this one also bounds its time and the texts it makes.
+
+Bounded are loops, calls, filters, and all that joins, repeats or pads texts. A structure that holds itself many times
+over can still be costly to print.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS = 10.0
+"""Of one rendering. Ordinary templates need milliseconds, also for thousands of messages."""
+MOST_CHARACTERS = 32 << 20
+"""Of a text, and elements of a list."""
+MOST_WIDTH = 100_000
+"""To which a text is padded, or cut, at once."""
+MOST_BITS = 4096
+"""Of a number."""
+
+PADDING = frozenset(
+    ("batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson", "wordwrap", "zfill")
+)
+"""Filters and methods that take a width, or a number of parts."""
+WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\*|\d{6})|\{[^{}]*:[^{}]*(\d{6}|\{)")
+
+SIZED = (str, list, tuple)
+
+_clock = threading.local()
+
+
+class within:
+    """One rendering, on this thread: `with within(seconds): ...`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        _clock.end = time.monotonic() + self._seconds
+
+    def __exit__(self, *_: object) -> None:
+        del _clock.end
+
+
+def tick() -> None:
+    """SecurityError when the time of this rendering is over."""
+    if time.monotonic() > getattr(_clock, "end", float("inf")):
+        raise SecurityError("it takes too long")
+
+
+def check_size(size: int) -> None:
+    """SecurityError for more than any prompt needs."""
+    if size > MOST_CHARACTERS:
+        raise SecurityError("it makes too large a text")
+
+
+class _Generator(CodeGenerator):
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        node.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("tick()"), lineno=node.lineno))
+        super().visit_For(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self.write("environment.concat([str(part) for part in (")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write(")])")
+
+
+def _join(parts: Iterable[str]) -> str:
+    return "".join(_counted(parts, 0))
+
+
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """filters: in place of Jinja's own."""
+
+    code_generator_class = _Generator
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    tick = staticmethod(tick)
+    concat = staticmethod(_join)
+
+    def __init__(self, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
+        super().__init__(**options)
+        del self.globals["lipsum"]
+        self.filters = {name: _bounded(name, found) for name, found in {**self.filters, **filters}.items()}
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
+        tick()
+        subject = getattr(__obj, "__self__", None)
+        checked = _checked(__obj.__name__, (subject, *args), named)[1:] if isinstance(subject, str) else args
+        result = super().call(__context, __obj, *checked, **named)
+        if isinstance(result, str):
+            check_size(len(result))
+        return result
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%":
+            _check_format(left)
+        elif operator == "+":
+            if isinstance(left, SIZED) and isinstance(right, SIZED):
+                check_size(len(left) + len(right))
+        elif isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > MOST_BITS:
+                raise SecurityError("it makes too large a number")
+        elif operator == "*":
+            for one, times in ((left, right), (right, left)):
+                if isinstance(one, SIZED) and isinstance(times, int):
+                    check_size(len(one) * times)
+        return super().call_binop(context, operator, left, right)
+
+
+def _bounded(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
+    passed = 1 if hasattr(found, "jinja_pass_arg") else 0  # the context, the environment or its state
+
+    @functools.wraps(found)
+    def bounded(*args: Any, **named: Any) -> Any:
+        tick()
+        result = found(*args[:passed], *_checked(name, args[passed:], named), **named)
+        if isinstance(result, str):
+            check_size(len(result))
+        return result
+
+    return bounded
+
+
+def _checked(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """Arguments of a filter or a method of a text, the text (or what else is filtered) first."""
+    others = [*args[1:], *named.values()]
+    if name in PADDING:
+        if any(isinstance(one, int) and abs(one) > MOST_WIDTH for one in others):
+            raise SecurityError("it makes too large a text")
+    elif name in ("format", "format_map"):
+        _check_format(args[0])
+    elif name == "replace":
+        text, old, new, *_ = [one for one in (args[0], *others) if isinstance(one, str)] + ["", "", ""]
+        check_size(text.count(old) * len(new))
+    elif name == "join":
+        return _check_join(name, args, named)
+    return args
+
+
+def _check_join(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """The filter gets parts and what comes between them, the method the other way round."""
+    if isinstance(args[0], str) and len(args) == 2 and not isinstance(args[1], str):
+        return args[0], _counted(args[1], len(args[0]))
+    between = args[1] if len(args) > 1 else named.get("d", "")
+    return _counted(args[0], len(str(between))), *args[1:]
+
+
+def _counted(parts: Iterable[Any], between: int) -> Iterator[Any]:
+    size = 0
+    for part in parts:
+        size += between + (len(part) if isinstance(part, str) else 1)
+        check_size(size)
+        yield part
+
+
+def _check_format(text: Any) -> None:
+    if isinstance(text, str) and WIDE_FORMAT.search(text):
+        raise SecurityError("it makes too large a text")
