@@ -16,6 +16,7 @@ from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
 from medusa_cli.hub.errors import Unreachable
 from medusa_cli.hub.repository import SHA256, Listing, list_files
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 from .checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
 
@@ -84,7 +85,7 @@ def _with_side_files(
 
 
 def _resolve(reference: str, console: Console, choose: Choice) -> Found:
-    path = Path(reference).expanduser()
+    path = expanded(reference)
     if reference and path.exists():
         return Found(path, {"name": path.resolve().name})
     match = REFERENCE.fullmatch(reference)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20
 MAX_DIMS = 8
+MAX_VALUES = 1 << 56
+"""Of a tensor's dimensions that are not 0: NumPy refuses shapes beyond, also where another dimension is 0."""
 
 STORED: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -155,7 +158,14 @@ def _entry(label: str, value: Any, data_start: int, size: int) -> _Entry:
     nbytes = math.prod(shape) * STORED[dtype].itemsize
     if nbytes != offsets[1] - offsets[0]:
         raise MedusaError(f"{label}: shape and dtype do not fit the length of its data, the file is damaged")
+    check_shape(label, shape)
     return _Entry(tuple(shape), dtype, data_start + offsets[0], nbytes)
+
+
+def check_shape(label: str, shape: Sequence[int]) -> None:
+    """MedusaError for a shape that no array can have."""
+    if math.prod(size for size in shape if size) > MAX_VALUES:
+        raise MedusaError(f"{label}: its shape is larger than any tensor, the file is damaged")
 
 
 def _sizes(values: Any) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
 
-from .safetensors_file import StoredTensor
+from .safetensors_file import StoredTensor, check_shape
 
 RENEW_BYTES = 64 << 20
 MAX_PICKLE_BYTES = 64 << 20
@@ -98,6 +98,7 @@ class TorchFile:
             raise MedusaError(f"{label} has dtype {value.dtype}, save it as F16, BF16 or F32")
         if value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise MedusaError(f"{label} claims more values than the file holds, the file is damaged")
+        check_shape(label, value.shape)
         return StoredTensor(name, tuple(value.shape), dtype)
 
 

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_regular
 
 CHUNK = 4 << 20
 
@@ -28,7 +29,8 @@ def chunks(source: BinaryIO, start: int, count: int) -> Iterator[bytes]:
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The file for reading. MedusaError where that fails."""
     try:
-        with Path(path).open("rb") as file:
+        check_regular(path)
+        with path.open("rb") as file:
             yield file
     except OSError as error:
         raise explain_os_error(error, path) from error

@@ -17,6 +17,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -234,7 +235,8 @@ def _parse_tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorI
 def read_header(path: Path) -> tuple[Header, int]:
     """Header and size of the GGUF file at `path`; every tensor is checked to lie inside the file."""
     try:
-        with Path(path).open("rb") as file:
+        check_regular(path)
+        with path.open("rb") as file:
             size = file.seek(0, 2)
             if size == 0:
                 raise MedusaError(f"{path}: not a GGUF file (it is empty)")

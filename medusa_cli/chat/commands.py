@@ -11,6 +11,7 @@ from medusa_cli.chat.conversation import Conversation
 from medusa_cli.chat.parts import Chat
 from medusa_cli.decoding import figures, settings
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 FENCE = '"""'
 
@@ -118,7 +119,7 @@ def _load(chat: Chat, argument: str) -> bool:
 def _path(argument: str, command: str) -> Path:
     if not argument:
         raise MedusaError(f"{command} needs a file name, as in {command} chat.json")
-    return Path(argument).expanduser()
+    return expanded(argument)
 
 
 COMMANDS = {

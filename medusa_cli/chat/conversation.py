@@ -9,6 +9,7 @@ from typing import Any
 
 from medusa_cli.decoding.template import Message
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_regular
 
 FORMAT = "medusa-transcript"
 VERSION = 1
@@ -54,6 +55,7 @@ class Conversation:
     def load(cls, path: Path) -> Conversation:
         """Reads a transcript. MedusaError says what is wrong with it."""
         try:
+            check_regular(path)
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise MedusaError(f"no such file: {path}") from error

@@ -46,6 +46,7 @@ from medusa_cli.models import names, references
 from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_name
 from medusa_cli.support.progress import Bar, phase
 
 
@@ -75,6 +76,8 @@ class ConvertOptions:
     def check(self) -> None:
         """MedusaError for what cannot work, before anything is fetched."""
         file_type(self.quant)
+        if self.output is not None:
+            check_name(self.output.absolute())
         if (self.draft_vocab is None) != (self.calibration is None):
             raise MedusaError("--draft-vocab and --calibration go together: N tokens, and the text that ranks them")
         if self.calibration is not None and not self.calibration.is_file():
@@ -123,6 +126,7 @@ class Conversion:
         named = names.parse(reference)
         if isinstance(named, Path):
             if named.is_file():
+                check_name(named)
                 return Base(named.name, named, {}, True)
         elif named.quant or named.file:
             fetched = references.resolve(reference, self.console)

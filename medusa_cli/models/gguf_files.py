@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_name, check_regular
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -26,6 +27,7 @@ def check_is_file(path: Path) -> None:
         hint = f"such as {path / inside[0]}" if inside else "this one holds none"
         raise MedusaError(f"{path} is a directory: give a GGUF file, {hint}")
     try:
+        check_regular(path)
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError as error:
@@ -34,3 +36,4 @@ def check_is_file(path: Path) -> None:
         raise MedusaError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     if magic != b"GGUF":
         raise MedusaError(f"{path} is not a GGUF file: give a model in llama.cpp's format")
+    check_name(path)

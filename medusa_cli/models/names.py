@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from medusa_cli.hub.repository import REPO, WORD, is_safe_name
 from medusa_cli.support.console import printable
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 PATH_STARTS = ("/", "./", "../", "~", "\\", ".\\", "..\\")
@@ -48,7 +49,7 @@ class HubName:
 
 def parse(reference: str) -> Path | HubName:
     """A path (that exists or not) or a name on the Hub. MedusaError for addresses that are neither."""
-    path = _path(reference)
+    path = expanded(reference)
     if reference and exists(path):
         return path
     inside = _after_host(reference)
@@ -83,14 +84,6 @@ def _checked(name: HubName) -> HubName | None:
     revision = name.revision is None or (re.fullmatch(BRANCH, name.revision, re.ASCII) and ".." not in name.revision)
     file = name.file is None or (is_safe_name(name.file) and name.file.lower().endswith(".gguf"))
     return name if REPO.fullmatch(name.repo) and revision and file else None
-
-
-def _path(reference: str) -> Path:
-    """With ~ in its place, where the system knows that person."""
-    try:
-        return Path(reference).expanduser()
-    except RuntimeError:
-        return Path(reference)
 
 
 def exists(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from pathlib import Path
 
@@ -11,6 +12,29 @@ from medusa_cli.support.errors import MedusaError
 def valid_text(text: str) -> str:
     """A command-line argument as real text: bytes that are not UTF-8 arrive as lone surrogates and are replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with ~ in its place, where the system knows that person's home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def check_regular(path: Path) -> None:
+    """MedusaError for pipes, sockets and devices, which reading could wait for without end. What fails: OSError."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise MedusaError(f"{path}: not a regular file but a pipe, a socket or a device: give a file")
+
+
+def check_name(path: Path) -> None:
+    """MedusaError for names that are not UTF-8, which the engine cannot open."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise MedusaError(f"{path}: its name is not UTF-8: rename it") from error
 
 
 def read_text(path: Path) -> str:

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from medusa_cli.support.errors import MedusaError
+
 
 def cache_dir() -> Path:
     """XDG_CACHE_HOME, or the platform's own cache folder, with `medusa` below it. Not created here."""
@@ -26,7 +28,11 @@ def _base(variable: str, *, mac: str, other: str) -> Path:
     given = os.environ.get(variable, "")
     if os.path.isabs(given):  # relative values are to be ignored, says the XDG specification
         return Path(given)
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
-    return Path.home() / (mac if sys.platform == "darwin" else other)
+    local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
+    if local:
+        return Path(local)
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise MedusaError(f"the system names no home folder for this user: set HOME, or {variable}") from error
+    return home / ("AppData/Local" if sys.platform == "win32" else mac if sys.platform == "darwin" else other)

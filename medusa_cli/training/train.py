@@ -10,6 +10,7 @@ from pathlib import Path
 from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import check_name
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
 from .interrupts import Interrupt, Stopped, interrupt_flag
@@ -29,6 +30,9 @@ def run(options: TrainOptions) -> TrainResult:
     for everything a person can put right.
     """
     options.check()
+    for path in (options.model, options.output, options.work_dir):
+        if path is not None:
+            check_name(path)
     require_torch()
     base = read_base(options.model)
     if base.parts > 1 and not options.sidecar:

@@ -111,6 +111,7 @@ def test_a_pickle_with_a_payload_is_refused_and_not_run(tmp_path: Path) -> None:
         ({3: torch.ones(1)}, "is not a named tensor"),
         ({"a": torch.ones(2).to_sparse()}, "dense"),
         ({"a": torch.ones(1, dtype=torch.complex64)}, "dtype"),
+        ({"a": torch.zeros(0, 2**62)}, "larger than any"),
         ({"a": torch.ones(1).expand(10**6)}, "more values than the file holds"),
     ],
 )

@@ -104,6 +104,7 @@ HOSTILE = {
     "huge shape": (raw({"a": entry([2**63])}, bytes(8)), "sizes"),
     "overflowing shape": (raw({"a": entry([2**62, 4])}, bytes(8)), "do not fit"),
     "overflow to the size": (raw({"a": entry([2**61, 2**61, 2])}, bytes(8)), "do not fit"),
+    "nothing of a huge width": (raw({"a": entry([0, 2**62], [0, 0])}), "larger than any"),
     "many dimensions": (raw({"a": entry([1] * 9)}, bytes(8)), "sizes"),
     "offsets reversed": (raw({"a": entry([0], [8, 0])}, bytes(8)), "inside the file"),
     "one offset": (raw({"a": entry([2], [0])}, bytes(8)), "inside the file"),
