@@ -6,7 +6,7 @@
                                          [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12] [--json FILE]
 
 First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text;
---dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
+An answer that falls into a loop counts up to there (decoding/loops.py); "cut" says how many do. --dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
 at each --temperature, seeded by prompt, --seeds times. Tokens per step: tokens of all steps over steps; tokens/s: of
 the steps, the rules taking turns prompt by prompt. `--require NODES:X` exits with 1 when the first heads, greedy, stay
 below X; `--ratio` when they bring less than that many times the tokens per step of the second ones.
@@ -27,6 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.tree_search import greedy_tree
 from medusa_cli.prompts import bench_set
 
@@ -42,6 +43,7 @@ class Sums:
     committed: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
+    cut: int = 0
     reached: Counter[int] = field(default_factory=Counter)
 
     def add(self, answer: native.Generation) -> None:
@@ -92,7 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
-    table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "depth 1, 2, ...")
+    table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "cut", "depth 1, 2, ...")
     greedy: dict[tuple[Path | None, int], float] = {}
     rows = []
     for heads in arguments.heads:
@@ -119,6 +121,7 @@ def main() -> None:
                         rule,
                         f"{sums.per_step:.3f}",
                         f"{sums.per_second:.1f}",
+                        str(sums.cut),
                         sums.depths,
                     )
                 if "greedy" in found:
@@ -163,15 +166,26 @@ def measure(
     for seed, at in track(rounds, label, console=Console(stderr=True), transient=True):
         tokens = bench.chat_tokens(prompts[at])
         for rule in arguments.rules:
-            session.reset()
             sampling = native.Sampling(
                 temperature=0.0 if rule == "greedy" else temperature, seed=SEEDS_APART * seed + at
             )
-            answer = session.generate(
-                tokens, max_tokens=arguments.max_tokens, sampling=sampling, accept=native.Accept(rule)
-            )
+            answer, cut = up_to_its_loop(session, tokens, arguments.max_tokens, sampling, native.Accept(rule))
             found[rule].add(answer)
+            found[rule].cut += cut
     return found
+
+
+def up_to_its_loop(
+    session: native.Session, tokens: list[int], most: int, sampling: native.Sampling, rule: native.Accept
+) -> tuple[native.Generation, bool]:
+    """The answer, again and shorter where it loops."""
+    session.reset()
+    answer = session.generate(tokens, max_tokens=most, sampling=sampling, accept=rule)
+    start = loop_start(list(answer.tokens))
+    if start == len(answer.tokens):
+        return answer, False
+    session.reset()
+    return session.generate(tokens, max_tokens=max(start, 2), sampling=sampling, accept=rule), True
 
 
 if __name__ == "__main__":

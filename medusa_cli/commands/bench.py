@@ -153,6 +153,15 @@ def run(
             help="For the method lookahead: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None,
+    repeat_steps: Annotated[
+        bool,
+        typer.Option(
+            "--repeat-steps",
+            rich_help_panel=DRAFT_PANEL,
+            hidden=True,
+            help="Draft alike in every run, with a fixed tree and without lookup, so that the number of steps repeats.",
+        ),
+    ] = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
@@ -199,6 +208,7 @@ def run(
             draft_model=None if small is None else str(small),
             draft_max=draft_max,
             lookahead=lookahead,
+            repeat_steps=repeat_steps,
         ),
         synth_accept,
         ref,
