@@ -6,10 +6,11 @@
                                          [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12] [--json FILE]
 
 First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text;
-An answer that falls into a loop counts up to there (decoding/loops.py); "cut" says how many do. --dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
-at each --temperature, seeded by prompt, --seeds times. Tokens per step: tokens of all steps over steps; tokens/s: of
-the steps, the rules taking turns prompt by prompt. `--require NODES:X` exits with 1 when the first heads, greedy, stay
-below X; `--ratio` when they bring less than that many times the tokens per step of the second ones.
+--dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
+at each --temperature, seeded by prompt, --seeds times. An answer that falls into a loop counts up to there
+(decoding/loops.py); "cut" says how many do. Tokens per step: tokens of all steps over steps; tokens/s: of the steps,
+the rules taking turns prompt by prompt. `--require NODES:X` exits with 1 when the first heads, greedy, stay below X;
+`--ratio` when they bring less than that many times the tokens per step of the second ones.
 """
 
 from __future__ import annotations
