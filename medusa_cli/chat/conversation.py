@@ -48,7 +48,7 @@ class Conversation:
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
         content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.messages()}
-        with atomic_file(path) as file:
+        with atomic_file(path, 0o600) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 
     @classmethod

@@ -7,8 +7,6 @@ all.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,7 +42,7 @@ from medusa_cli.converters.heads.write import (
 from medusa_cli.models import heads as installed
 from medusa_cli.models import names, references
 from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
-from medusa_cli.support.atomic import explain_os_error
+from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
 from medusa_cli.support.progress import Bar, phase
@@ -170,8 +168,8 @@ class Conversion:
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
         try:
-            with tempfile.TemporaryDirectory(prefix=".convert.", suffix=".part", dir=place) as scratch:
-                report = self._convert(Path(scratch))
+            with scratch_folder(place, ".convert.", ".part") as scratch:
+                report = self._convert(scratch)
         except OSError as error:
             raise explain_os_error(error, self.options.output or place) from error
         return report
@@ -198,7 +196,7 @@ class Conversion:
                 single_file.join(base, heads_file, finished, bar.update)
         types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
         report = {**self.plan(), **self._self_check(base, finished, source, types)}
-        _finish(finished, output)
+        replace_synced(finished, output)
         return {
             **report,
             "output": str(self.options.output or output),
@@ -361,10 +359,3 @@ def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
         norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
     )
     return replace(source, metadata={**source.metadata, **keys})
-
-
-def _finish(path: Path, output: Path) -> None:
-    """Makes a finished temporary file the output."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(path, output)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from medusa_cli.hub.errors import LinkLost, Unreachable, explained
 from medusa_cli.hub.repository import GIT_SHA1, RemoteFile
 from medusa_cli.support import progress
+from medusa_cli.support.atomic import replace_synced
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.units import size
 
@@ -185,7 +185,7 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
             part = _partial(folder, file.digest)
             try:
                 _fetch_part(repo, commit, file, part, on_bytes)
-                os.replace(part, blob)
+                replace_synced(part, blob)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     if not part.stat().st_size:
@@ -207,8 +207,6 @@ def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: 
                 if fruitless > len(WAITS):
                     raise
                 time.sleep(WAITS[max(0, fruitless - 1)])
-        raw.flush()
-        os.fsync(raw.fileno())
     if writer.hexdigest() != file.digest:
         part.unlink()
         raise MedusaError(

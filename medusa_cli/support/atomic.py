@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from medusa_cli.support.ending import ending_signals_raise
 from medusa_cli.support.errors import MedusaError
 
 
@@ -24,32 +26,30 @@ def explain_os_error(error: OSError, path: Path) -> MedusaError:
 
 @contextlib.contextmanager
 def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; it is synced and renamed on success and removed on any error.
+    """Yields a temporary path beside `path`; it is synced and renamed on success, and removed on any error or signal.
 
-    mode: the file's permissions, less those of the umask. Until it is whole, nobody else may read it.
+    mode: the file's permissions, less those of the umask.
 
     Raises MedusaError when the folder does not exist or cannot be written.
     """
     path = Path(path)
     if path.is_dir():
         raise MedusaError(f"{path}: is a directory, give a file name")
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(mode & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with ending_signals_raise():
+        try:
+            # Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        except OSError as error:
+            raise explain_os_error(error, path) from error
+        try:
+            yield temporary
+            replace_synced(temporary, path)
+        except OSError as error:
+            raise explain_os_error(error, path) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -59,8 +59,21 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         yield file
 
 
-def _umask() -> int:
-    """The process's umask: mkstemp makes private files, while an output file should look like any other."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextlib.contextmanager
+def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """A temporary folder in `parent` that is gone afterwards, also when the process is told to end."""
+    with ending_signals_raise(), tempfile.TemporaryDirectory(prefix=prefix, suffix=suffix, dir=parent) as scratch:
+        yield Path(scratch)
+
+
+def replace_synced(finished: Path, path: Path) -> None:
+    """Gives a finished file its name, so that a power cut leaves the old file or the whole new one."""
+    with finished.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(finished, path)
+    with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems sync none
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

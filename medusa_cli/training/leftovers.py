@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 SCRATCH = "joining-"
-"""Prefix of the temporary folder in which base and heads become one file."""
+"""Prefix of the temporary folder for files on their way to become another."""
 NEW_MODEL = ".joint.gguf"
 """Ending of a jointly trained model in the work folder, until it is part of the output."""
 

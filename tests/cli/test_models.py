@@ -18,6 +18,7 @@ from rich.console import Console
 
 from medusa_cli.models import assets, demo, fetch, gguf_files, references
 from medusa_cli.support import paths
+from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.errors import MedusaError, describe
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
@@ -215,7 +216,7 @@ def test_without_pip_the_way_out_is_said(cache: Path, console: Console, monkeypa
 
 def test_being_terminated_leaves_nothing(tmp_path: Path) -> None:
     def begin_and_be_told_to_end() -> None:
-        with fetch._work_folder(tmp_path) as work:
+        with scratch_folder(tmp_path, "work") as work:
             (work / "half").write_text("written")
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,9 @@ from rich.table import Table
 
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
+from medusa_cli.support.atomic import scratch_folder
 
+from ..leftovers import SCRATCH
 from ..memory import recall, remember
 from ..text.dataset import Span
 
@@ -178,8 +179,8 @@ def _measure(
     blocks = [[draft_heads.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
     state = rng.standard_normal(base.n_embd, np.float32)
     best = [float("inf")] * len(sizes)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        path = Path(scratch) / "heads.gguf"
+    with scratch_folder(folder, SCRATCH) as scratch:
+        path = scratch / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
                 made = draft_heads.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])

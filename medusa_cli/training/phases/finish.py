@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
+from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
 
 from ..backbone import checkpoint
@@ -113,10 +113,10 @@ def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
         draft_heads.write_heads(setup.options.output, content)
         return
     with (
-        tempfile.TemporaryDirectory(prefix=SCRATCH, dir=setup.folder) as scratch,
+        scratch_folder(setup.folder, SCRATCH) as scratch,
         phase(setup.options.console, "Writing file", "bytes") as bar,
     ):
-        part = Path(scratch) / "heads.gguf"
+        part = scratch / "heads.gguf"
         draft_heads.write_heads(part, content)
         single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
