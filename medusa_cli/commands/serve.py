@@ -75,6 +75,14 @@ class ServerOptions:
             help="Memory for the prompt caches of all conversations; one is always kept.",
         ),
     ] = 1024
+    share_caches: Annotated[
+        bool,
+        typer.Option(
+            "--share-caches",
+            rich_help_panel=SERVER_PANEL,
+            help="Use prompt caches of other clients, too. They can then tell what others have asked.",
+        ),
+    ] = False
     grace: Annotated[
         int,
         typer.Option(
@@ -114,7 +122,7 @@ def serve(
         usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
         chosen = settings.from_options(sampling, draft, usual)
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
-        limits = Limits(server.queue, server.cache_memory * MIB)
+        limits = Limits(server.queue, server.cache_memory * MIB, shared_caches=server.share_caches)
         running = life.build(
             opened,
             defaults,

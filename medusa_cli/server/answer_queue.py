@@ -176,7 +176,7 @@ class AnswerQueue:
         try:
             if job.dropped:
                 return None
-            job.work = self._pool.take(job.prompt).job(job.prompt, None, False, job.options)
+            job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
             answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
         except BaseException as error:
             self._tell(job, error)

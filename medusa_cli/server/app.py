@@ -38,11 +38,15 @@ MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request."""
+    """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request.
+
+    shared_caches: also between clients, who can then tell what others have asked.
+    """
 
     waiting: int = DEFAULT_WAITING
     cache_bytes: int = DEFAULT_BUDGET
     body_bytes: int = MOST_BODY_BYTES
+    shared_caches: bool = False
 
 
 class EventStream(StreamingResponse):
@@ -68,7 +72,7 @@ class Server:
         self.engine = engine
         self.defaults = defaults
         self._prompts = asks.Prompts(engine)
-        pool = SessionPool(engine, limits.cache_bytes)
+        pool = SessionPool(engine, limits.cache_bytes, shared=limits.shared_caches)
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(
             lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions

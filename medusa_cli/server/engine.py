@@ -79,6 +79,10 @@ class Session(Protocol):
         """MedusaError for options that the engine cannot follow."""
         ...
 
+    def close(self) -> None:
+        """Gives its memory back."""
+        ...
+
 
 class Engine(Protocol):
     """As api.Model. tokens() and token_bytes() may be called on any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from medusa_cli.server.engine import Engine, Session
 
@@ -24,40 +25,71 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     return low
 
 
-class SessionPool:
-    """Sessions of one engine, as many as the budget holds, at least one. Used on the engine's thread alone."""
+@dataclass(eq=False)
+class _Kept:
+    session: Session
+    client: str | None
+    """Who alone may know what its cache holds; None: it holds nothing."""
 
-    def __init__(self, engine: Engine, budget: int = DEFAULT_BUDGET) -> None:
+
+class SessionPool:
+    """Sessions of one engine, as many as the budget holds, at least one. Used on the engine's thread alone.
+
+    How much of a prompt was cached tells what was asked before, so that nobody gets another client's cache. shared: all
+    clients are one.
+    """
+
+    def __init__(self, engine: Engine, budget: int = DEFAULT_BUDGET, *, shared: bool = False) -> None:
         self._engine = engine
         self._budget = budget
-        self._sessions = [engine.own_session]  # the most recently used last
+        self._shared = shared
+        self._kept = [_Kept(engine.own_session, None)]  # the most recently used last
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._kept)
 
-    def take(self, prompt: Sequence[int]) -> Session:
-        """The session to answer `prompt` in.
+    def take(self, prompt: Sequence[int], client: str = "") -> Session:
+        """The session to answer `prompt` of `client` in.
 
         The longest common prefix wins, unless more of that cache would be thrown away than used and the prompt is not
         simply asked again: then another conversation owns it, and a session of its own is opened while the budget
         allows. Of equal ones, the least recently used goes.
         """
-        chosen = self._chosen(list(prompt))
-        if chosen in self._sessions:
-            self._sessions.remove(chosen)
-        self._sessions.append(chosen)
-        return chosen
+        client = "" if self._shared else client
+        chosen = self._chosen(list(prompt), client)
+        chosen.client = client
+        if chosen in self._kept:
+            self._kept.remove(chosen)
+        self._kept.append(chosen)
+        return chosen.session
 
-    def _chosen(self, prompt: list[int]) -> Session:
-        best, used, lost = self._sessions[0], -1, 0
-        for session in self._sessions:
-            cached = list(session.cached_tokens)
+    def _chosen(self, prompt: list[int], client: str) -> _Kept:
+        best, used, lost = None, -1, 0
+        for kept in self._kept:
+            if kept.client not in (client, None):
+                continue
+            cached = list(kept.session.cached_tokens)
             common = common_prefix(cached, prompt)
             if common > used:
-                best, used, lost = session, common, len(cached) - common
+                best, used, lost = kept, common, len(cached) - common
         is_asked_again = used >= len(prompt) - 1
-        return best if lost <= used or is_asked_again or self._is_full(best) else self._engine.session()
+        if best is not None and (lost <= used or is_asked_again):
+            return best
+        if not self._is_full():
+            return _Kept(self._engine.session(), None)
+        return best or self._emptied(prompt)
 
-    def _is_full(self, like: Session) -> bool:
-        """Whether one more session of that size is beyond the budget."""
-        return sum(session.nbytes for session in self._sessions) + like.nbytes > self._budget
+    def _emptied(self, prompt: list[int]) -> _Kept:
+        """The least recently used of another client, without what that one left in it."""
+        oldest = self._kept[0]
+        if oldest.session is self._engine.own_session:  # it cannot be closed
+            oldest.session.job(prompt[:1], None, False, {"max_tokens": 1, "temperature": 0}).run()
+            return oldest
+        self._kept.remove(oldest)
+        oldest.session.close()
+        return _Kept(self._engine.session(), None)
+
+    def _is_full(self) -> bool:
+        """Whether one more session is beyond the budget."""
+        sizes = [kept.session.nbytes for kept in self._kept]
+        return sum(sizes) + sizes[0] > self._budget

@@ -217,3 +217,49 @@ def test_one_session_is_always_kept() -> None:
     pool = SessionPool(model, budget=0)
     first = pool.take([1])
     assert pool.take([2, 3]) is first
+
+
+def filled(session: Any, *tokens: int) -> Any:
+    session.cached_tokens[:] = tokens
+    return session
+
+
+def test_nobody_gets_the_cache_of_another_client() -> None:
+    model = FakeModel(session_bytes=10)
+    pool = SessionPool(model, budget=35)  # three sessions
+    one = filled(pool.take([1, 2, 3], "one"), 1, 2, 3)
+    other = filled(pool.take([1, 2, 3], "other"), 1, 2, 3)
+    assert other is model.sessions[1]
+    assert pool.take([1, 2, 3, 4], "one") is one
+    assert pool.take([1, 2, 3, 4], "other") is other
+    filled(pool.take([1, 2], "third"), 1, 2)
+    assert len(pool) == 3
+    # The budget is full: the least recently used goes. The model's own cannot be closed, and is overwritten.
+    assert pool.take([5, 6], "fourth") is one
+    assert 2 not in one.cached_tokens
+    assert pool.take([1, 2, 3], "fifth").cached_tokens == []
+    assert model.sessions[1].closed
+    assert len(pool) == 3
+
+
+def test_the_only_session_forgets_one_client_before_the_next() -> None:
+    model = FakeModel(lambda prompt, options: "abc", session_bytes=10)
+    pool = SessionPool(model, budget=0)
+    filled(pool.take([1, 2, 3], "one"), 1, 2, 3)
+    assert len(pool.take([1, 2, 3, 4], "other").cached_tokens) <= 2
+    assert len(pool) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_cached_tokens_tell_nothing_of_other_clients(model: FakeModel, shared: bool) -> None:
+    limits = Limits(shared_caches=shared)
+    with serving(model, limits=limits, proxies=["127.0.0.1/32"]) as running:
+
+        def cached(client: str) -> int:
+            headers = {"x-forwarded-for": client}
+            usage = running.http.post(running.url + CHAT, json=ask("my secret is"), headers=headers).json()["usage"]
+            return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+        assert cached("192.0.2.1") == 0
+        assert cached("192.0.2.1") > 0
+        assert (cached("192.0.2.2") > 0) is shared

@@ -64,12 +64,17 @@ class FakeModel:
 class FakeSession:
     model: FakeModel
     cached_tokens: list[int] = field(default_factory=list)
+    closed: bool = False
 
     @property
     def nbytes(self) -> int:
         return self.model.session_bytes
 
+    def close(self) -> None:
+        self.closed = True
+
     def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
+        assert not self.closed
         return FakeJob(self, list(asked), dict(options))
 
 
