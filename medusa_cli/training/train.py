@@ -11,6 +11,7 @@ from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
+from medusa_cli.support.locks import only_user
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
 from .interrupts import Interrupt, Stopped, interrupt_flag
@@ -21,6 +22,8 @@ from .streams.recipe import STREAMS
 from .text.corpus import Corpus
 from .text.dataset import examples_of
 from .text.dialogs import FileSource, PromptSource, SeedSource
+
+IN_USE = "wait until it has ended, or give another --work-dir or --seed"
 
 
 def run(options: TrainOptions) -> TrainResult:
@@ -41,15 +44,23 @@ def run(options: TrainOptions) -> TrainResult:
         )
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
-    remove_leftovers(folder, options.output)
+    with only_user(folder, IN_USE):
+        remove_leftovers(folder, options.output)
+        result, written = _run_interruptibly(options, base, folder, source)
+    report(options.console, result, written)
+    return result
+
+
+def _run_interruptibly(
+    options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource
+) -> tuple[TrainResult, list[Path]]:
+    """_run_phases(); KeyboardInterrupt after Ctrl-C, with everything saved."""
     with interrupt_flag() as interrupt, deterministic(options.threads):
         try:
-            result, written = _run_phases(options, base, folder, source, interrupt)
+            return _run_phases(options, base, folder, source, interrupt)
         except Stopped:
             say(options.console, f"Saved in {folder}. The same command continues from here.")
             raise KeyboardInterrupt from None
-    report(options.console, result, written)
-    return result
 
 
 def _run_phases(

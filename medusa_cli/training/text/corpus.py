@@ -25,6 +25,8 @@ SHARD_BYTES = 64 << 20
 SHARD_SECONDS = 120.0
 """A shard is written after that time even when it is small: what a crash may cost."""
 FORMAT = 1
+PRIVATE = 0o600
+"""Prompts and answers may be anybody's secrets."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,14 @@ class Corpus:
         pending = self._pending
         name = f"shard-{len(self.shards):05d}"
         if pending:
-            with atomic_file(self.folder / f"{name}.tokens.npy") as file:
+            with atomic_file(self.folder / f"{name}.tokens.npy", PRIVATE) as file:
                 np.save(file, np.concatenate([new.tokens for new in pending]).astype(np.int32))
-            with atomic_file(self.folder / f"{name}.states.npy") as file:
+            with atomic_file(self.folder / f"{name}.states.npy", PRIVATE) as file:
                 np.save(file, np.concatenate([new.states for new in pending]).astype(np.float16))
-            with atomic_file(self.folder / f"{name}.prompts.npy") as file:
+            with atomic_file(self.folder / f"{name}.prompts.npy", PRIVATE) as file:
                 np.save(file, np.concatenate([new.prompt for new in pending]).astype(np.int32))
             rows = json.dumps([asdict(new.text) for new in pending])
-            with atomic_file(self.folder / f"{name}.json") as file:
+            with atomic_file(self.folder / f"{name}.json", PRIVATE) as file:
                 file.write(rows.encode("utf-8"))
             self._write_manifest([*self.shards, name])
             self.shards.append(name)
@@ -141,7 +143,7 @@ class Corpus:
 
     def _write_manifest(self, shards: list[str]) -> None:
         manifest = {"format": FORMAT, "n_embd": self.n_embd, "shards": shards, "state": self.state}
-        with atomic_file(self._manifest) as file:
+        with atomic_file(self._manifest, PRIVATE) as file:
             file.write(json.dumps(manifest, indent=1).encode("utf-8"))
 
     def load_tokens(self) -> NDArray[np.int32]:

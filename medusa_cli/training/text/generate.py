@@ -27,7 +27,7 @@ from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 from ..interrupts import Stopped
-from .corpus import Corpus, NewText, Text
+from .corpus import PRIVATE, Corpus, NewText, Text
 from .dialogs import Conversation, PromptSource
 from .duplicates import KnownTexts
 from .self_written import UserTurns
@@ -173,7 +173,7 @@ class TextWriter:
             return None
         numbered = [Job(last.next_job + at, *_fields(job)) for at, job in enumerate(jobs)]
         opened = Round(number, last.cursor + len(fresh), last.next_job + len(jobs), numbered)
-        with atomic_file(self._round_file) as file:
+        with atomic_file(self._round_file, PRIVATE) as file:
             file.write(json.dumps(asdict(opened)).encode("utf-8", "replace"))
         return opened
 
