@@ -22,7 +22,8 @@ from .safetensors_file import StoredTensor, check_shape
 
 RENEW_BYTES = 64 << 20
 MAX_PICKLE_BYTES = 64 << 20
-OLDEST_SAFE_TORCH = (2, 6)
+OLDEST_SAFE_TORCH = (2, 10)
+"""In older ones, a hostile file gets past weights_only (CVE-2025-32434, CVE-2026-24747)."""
 
 DTYPES = {
     "float64": "F64",
@@ -112,7 +113,8 @@ def _import_torch(path: Path) -> Any:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < OLDEST_SAFE_TORCH:
         raise MedusaError(
-            f"{path}: torch {torch.__version__} cannot read foreign files safely, install torch 2.6 or newer"
+            f"{path}: torch {torch.__version__} cannot read foreign files safely, "
+            f"install torch {'.'.join(map(str, OLDEST_SAFE_TORCH))} or newer"
         )
     return torch
 

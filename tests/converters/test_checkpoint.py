@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_damaged_torch_files_are_refused_or_harmless(tmp_path: Path, flips: list
     read_or_refuse(path)
 
 
-@pytest.mark.parametrize(("version", "message"), [("2.5.1+cpu", "install torch 2.6"), (None, "needs torch")])
+@pytest.mark.parametrize(("version", "message"), [("2.9.1+cpu", "install torch 2.10"), (None, "needs torch")])
 def test_torch_that_is_missing_or_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, message: str
 ) -> None:
@@ -358,3 +359,14 @@ def test_other_quantizations_are_refused_by_name(
 def test_json_that_is_no_object(text: str | bytes) -> None:
     with pytest.raises(MedusaError, match=r"^the label: "):
         parse_json(text, "the label")
+
+
+def test_no_version_with_known_holes_can_be_installed() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "pyproject.toml").read_text("utf-8")
+    lowest = {name: set(re.findall(rf'"{name}>=([\d.]+)', text)) for name in ("jinja2", "torch")}
+    assert lowest == {"jinja2": {"3.1.6"}, "torch": {".".join(map(str, torch_file.OLDEST_SAFE_TORCH))}}
+    assert torch_file.OLDEST_SAFE_TORCH >= (2, 10)  # CVE-2025-32434, CVE-2026-24747
+    pinned = re.search(r"^torch==(\d+)\.(\d+)", (root / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    assert pinned is not None
+    assert tuple(map(int, pinned.groups())) >= torch_file.OLDEST_SAFE_TORCH
