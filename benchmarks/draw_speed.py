@@ -3,7 +3,7 @@
     python benchmarks/draw_speed.py [--figures docs/speed.json] [--output docs/speed.png]
 
 To refresh it, run the `command` of each model in the file with `--json`, copy the figures of `methods.NAME.total` into
-the file, and draw again. Needs matplotlib.
+the file ("drafts": of the last method), and draw again. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 DOCS = Path(__file__).parent.parent / "docs"
 METHODS = {
-    "stock": ("stock llama.cpp", "#9aa0a6"),
+    "stock": ("llama.cpp", "#9aa0a6"),
     "plain": ("medusa, no drafts", "#7fb2d9"),
-    "medusa+lookup": ("medusa, with drafts", "#1f6fb2"),
+    "drafts": ("medusa, with drafts", "#1f6fb2"),
 }
 """Label and colour of the methods that are drawn, from the top down."""
 
