@@ -20,6 +20,9 @@ if os.environ.get("MEDUSA_PRETEND_DEVICE") == "1":
 # A job in the background of a shell starts with Ctrl-C ignored, and so would all programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same of nohup and the end of its terminal.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Judged by what they assert, not by how busy the machine is; each example writes to files of its own making.
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

@@ -131,7 +131,7 @@ def model(demo_model_path: Path) -> Iterator[Model]:
     [
         ("", "the prompt is empty"),
         ([], "the prompt is empty"),
-        ("\ud800", "no valid text"),
+        ("\ud800", "not valid text"),
         (5, "a prompt is text"),
         (b"bytes", "a prompt is text"),
         ([1, 2, -5], "-5 is not a token id"),
@@ -161,5 +161,5 @@ def test_biases_and_tokens_beyond_the_vocabulary(model: Model) -> None:
         model.generate("Hi", logit_bias={9999999: 1.0})
     with pytest.raises(MedusaError, match="raw=True needs a prompt that is text"):
         model.generate([1, 2], raw=True)
-    with pytest.raises(MedusaError, match="no tools"):
+    with pytest.raises(MedusaError, match="does not support tools"):
         model.generate("Hi", tools=[{"type": "function", "function": {"name": "f"}}])

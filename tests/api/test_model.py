@@ -72,8 +72,8 @@ def test_a_prompt_is_text_messages_or_tokens(model: Model) -> None:
 
 
 def test_pieces_make_up_the_answer(model: Model) -> None:
-    whole = model.generate(LONG, max_tokens=40)
-    with model.stream(LONG, max_tokens=40) as stream:
+    whole = model.generate(LONG, max_tokens=40, repeat_penalty=1.0)
+    with model.stream(LONG, max_tokens=40, repeat_penalty=1.0) as stream:
         pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text == str(stream.answer)
     assert [piece.token for piece in pieces if piece.token is not None] == whole.tokens

@@ -157,7 +157,9 @@ def test_an_operator_that_a_device_lacks_is_named(base: str, tmp_path: Path, ope
     # Where the host drafts: greedy steps in the model's graph need no SOFT_MAX.
     order: dict[str, Any] = {"model": base, "heads": heads, "tree": TREE, "prompt": "abc", "top_k": 0}
     found = run(**order, temperature=1.0, behaviour={"missing_operators": [operator]})
-    assert found["error"] == f"PRETENDED0 lacks {operator}, which the heads need: use --no-spec or --device none"
+    assert found["error"] == (
+        f"PRETENDED0 does not support {operator}, which the heads need: use --no-spec or --device none"
+    )
 
 
 @pytest.mark.parametrize(("gpu_layers", "layers"), [(-1, 2), (1, 0)])

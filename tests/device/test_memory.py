@@ -75,7 +75,7 @@ def test_layers_that_were_asked_for_are_kept_to(base: str, memory: int) -> None:
 def test_what_is_said_to_fit_does(base: str) -> None:
     small = {"memory": 2_900_000}
     _, _, err = generate(small, base, "-c", "8192", "-ngl", str(MOST))
-    told = re.search(r"by estimate (.*) would", err)
+    told = re.search(r"by estimate, (.*) would", err)
     assert told is not None
     for remedy in told[1].split(" or "):
         arguments = remedy.split() if "-ngl" in remedy else ["-ngl", str(MOST), *remedy.split()]

@@ -116,13 +116,13 @@ def test_unfit_heads_are_refused_in_one_line(base: native.Model, tmp_path: Path,
 
 
 def test_heads_of_a_plain_model_are_refused(base: native.Model) -> None:
-    with pytest.raises(native.NativeError, match="holds no draft heads"):
+    with pytest.raises(native.NativeError, match="contains no draft heads"):
         native.Heads(base, base.path)
 
 
 def test_a_sidecar_is_no_model(tmp_path: Path) -> None:
     write_heads(tmp_path / "heads.gguf", heads=1, blocks=1, lm_head="base")
-    with pytest.raises(native.NativeError, match="draft heads only"):
+    with pytest.raises(native.NativeError, match="contains only draft heads"):
         native.Model(str(tmp_path / "heads.gguf"))
 
 

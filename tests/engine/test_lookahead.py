@@ -154,11 +154,11 @@ def test_the_demo_model_says_the_same(demo_model_path: Path) -> None:
 def test_numbers_that_cannot_be_are_refused(demo_model_path: Path) -> None:
     model = native.Model(str(demo_model_path), n_gpu_layers=0)
     for params, message in (
-        (native.Lookahead(0, 3, 4), "lookahead 0,3,4: a window from 1"),
+        (native.Lookahead(0, 3, 4), "lookahead 0,3,4: give a window from 1"),
         (native.Lookahead(4, 1, 4), "n-grams from 2"),
         (native.Lookahead(40, 7, 20), "lookahead 40,7,20 checks 360 tokens at a time, at most 256 are possible"),
     ):
         with pytest.raises(native.NativeError, match=message):
             native.Session(model, lookahead=params)
-    with pytest.raises(native.NativeError, match="lookahead drafts alone"):
+    with pytest.raises(native.NativeError, match="lookahead cannot be combined with other drafts"):
         native.Session(model, lookahead=native.Lookahead(), lookup=True)
