@@ -50,7 +50,9 @@ def test_the_same_seed_gives_the_same_text(heads: Path) -> None:
 
 
 def test_heads_draft_and_the_counters_show_it(heads: Path) -> None:
-    found = generate("--raw", "-p", "sea " * 20, "-n", "16", "--heads", str(heads), "--repeat-steps")
+    found = generate(
+        "--raw", "-p", "sea " * 20, "-n", "16", "--heads", str(heads), "--repeat-steps", "--repeat-penalty", "1"
+    )
     assert (found["tree_nodes"], found["accept"], len(found["acceptance_per_depth"])) == (4, "greedy", 2)
     assert found["tokens_per_step"] == pytest.approx(1 + sum(found["acceptance_per_depth"]))
     assert found["tokens_per_step"] > 1
