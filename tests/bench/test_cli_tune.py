@@ -373,6 +373,6 @@ def test_tune_the_demo(demo_model_path: Path, tmp_path: Path) -> None:
     code, shown, _ = invoke("tune", "demo", "-t", "1", "--show")
     assert code == 0
     assert found["reason"] in shown
-    code, out, error = invoke("generate", "demo", "-p", "Hello", "-n", "4", "-t", "1", "-s", "1", "--json")
+    code, out, error = invoke("generate", "demo", "-p", "Hello", "-n", "4", "-t", "1", "--repeat-steps", "--json")
     assert code == 0, error
     assert found["dynamic"] or json.loads(out)["tree_nodes"] == len(found["tree"]) + 1
