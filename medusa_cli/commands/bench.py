@@ -20,6 +20,7 @@ from medusa_cli.decoding.options import (
     EngineOptions,
     HeadsOption,
     ModelArgument,
+    RepeatStepsOption,
     ThreadsOption,
     grouped,
 )
@@ -153,15 +154,7 @@ def run(
             help="For the method lookahead: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None,
-    repeat_steps: Annotated[
-        bool,
-        typer.Option(
-            "--repeat-steps",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft alike in every run, with a fixed tree and without lookup, so that the number of steps repeats.",
-        ),
-    ] = False,
+    repeat_steps: RepeatStepsOption = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),

@@ -73,6 +73,16 @@ HeadsOption = Annotated[
     ),
 ]
 
+RepeatStepsOption = Annotated[
+    bool,
+    typer.Option(
+        "--repeat-steps",
+        rich_help_panel=DRAFT_PANEL,
+        hidden=True,
+        help="Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats.",
+    ),
+]
+
 
 class CacheType(str, Enum):
     """KV cache types, as ggml names them."""
@@ -214,15 +224,7 @@ class DraftOptions:
             help="Draft by lookahead decoding: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None
-    repeat_steps: Annotated[
-        bool,
-        typer.Option(
-            "--repeat-steps",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats.",
-        ),
-    ] = False
+    repeat_steps: RepeatStepsOption = False
     no_spec: Annotated[
         bool,
         typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),

@@ -218,8 +218,8 @@ def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
     """What the model's file says of sampling. What of it is left out is a remark."""
     from medusa_cli import native
 
-    file = native.read_gguf(str(ref.path))
-    found = model_sampling.read(demo.SAMPLING.get if ref.name == demo.DEMO else file.get)
+    lookup = demo.SAMPLING.get if ref.name == demo.DEMO else native.read_gguf(str(ref.path)).get
+    found = model_sampling.read(lookup)
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     return found
