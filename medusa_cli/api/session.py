@@ -9,7 +9,7 @@ from medusa_cli.api import arguments, prompt
 from medusa_cli.api.job import Job
 from medusa_cli.api.prompt import Prompt, Tools
 from medusa_cli.api.stream import AsyncStream, Stream
-from medusa_cli.api.turns import Turns
+from medusa_cli.api.turns import Turn, Turns
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -122,6 +122,15 @@ class Session(Asked):
     def cancel(self) -> None:
         """From any thread: ends this session's answers, the one under way and those that wait, as "cancelled"."""
         self._turns.cancel_all(self)
+
+    def forget(self) -> None:
+        """Empties its cache, as soon as its answers have ended: the next prompt is decoded whole."""
+        engine = self._open()
+        turn = Turn(self, lambda: None)
+        self._turns.join(turn)
+        with self._turns.taken(turn):
+            engine.session.reset()
+            self._cached = []
 
     def close(self) -> None:
         """Gives its memory back. An answer that is under way keeps it until its end."""

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench.client import ISA_VARIABLE, child
+from medusa_cli.decoding import trial
 from medusa_cli.support import tables
 from medusa_cli.support.errors import MedusaError
 
@@ -231,6 +232,7 @@ def main() -> None:
     from medusa_cli import native
 
     path, threads = sys.argv[1], int(sys.argv[2])
+    trial.run(Path(path))
     model = native.Model(path, n_gpu_layers=0)
     attention: Attention | None = None
     for line in sys.stdin:

@@ -1,7 +1,7 @@
 """Jinja's sandbox keeps a template from files and objects; this one also bounds its time and the texts it makes.
 
-Bounded are loops, calls, filters, and all that joins, repeats or pads texts. A structure that holds itself many times
-over can still be costly to print.
+Bounded are loops, calls, filters, all that joins, repeats or pads texts, and how large lists and dictionaries are when
+printed: `[a, a]` of `[b, b]` of `[c, c]` takes little memory, and for ever to print or compare.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ SECONDS = 10.0
 """Of one rendering. Ordinary templates need milliseconds, also for thousands of messages."""
 MOST_CHARACTERS = 32 << 20
 """Of a text, and elements of a list."""
+MOST_ELEMENTS = 1 << 22
+"""Of a list or dictionary, with those inside it, as often as they occur."""
 MOST_WIDTH = 100_000
 """To which a text is padded, or cut, at once."""
 MOST_BITS = 4096
@@ -47,9 +49,10 @@ class within:
 
     def __enter__(self) -> None:
         _clock.end = time.monotonic() + self._seconds
+        _clock.weights = {}
 
     def __exit__(self, *_: object) -> None:
-        del _clock.end
+        del _clock.end, _clock.weights
 
 
 def tick() -> None:
@@ -64,7 +67,44 @@ def check_size(size: int) -> None:
         raise SecurityError("it makes too large a text")
 
 
+def made(one: Any) -> Any:
+    """Anything as it is. SecurityError for a list, tuple or dictionary that would be too large when printed.
+
+    Weights are remembered by identity, which also keeps the object: in the sandbox nothing changes one afterwards.
+    """
+    weights: dict[int, tuple[Any, int]] = getattr(_clock, "weights", {})
+
+    def weight(part: Any) -> int:
+        if not isinstance(part, (list, tuple, dict)):
+            return 1
+        if (known := weights.get(id(part))) is None:
+            inside = part.values() if isinstance(part, dict) else part
+            known = weights[id(part)] = part, 1 + sum(weight(each) for each in inside)
+        return known[1]
+
+    if weight(one) > MOST_ELEMENTS:
+        raise SecurityError("it makes too large a list")
+    return one
+
+
 class _Generator(CodeGenerator):
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self._made(super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self._made(super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx == "load":
+            self._made(super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def _made(self, visit: Callable[[Any, Frame], None], node: nodes.Expr, frame: Frame) -> None:
+        self.write("environment.made(")
+        visit(node, frame)
+        self.write(")")
+
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         node.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("tick()"), lineno=node.lineno))
         super().visit_For(node, frame)
@@ -87,6 +127,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     code_generator_class = _Generator
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     tick = staticmethod(tick)
+    made = staticmethod(made)
     concat = staticmethod(_join)
 
     def __init__(self, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
@@ -98,10 +139,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         tick()
         subject = getattr(__obj, "__self__", None)
         checked = _checked(__obj.__name__, (subject, *args), named)[1:] if isinstance(subject, str) else args
-        result = super().call(__context, __obj, *checked, **named)
-        if isinstance(result, str):
-            check_size(len(result))
-        return result
+        return _bounded_result(super().call(__context, __obj, *checked, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%":
@@ -117,7 +155,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             for one, times in ((left, right), (right, left)):
                 if isinstance(one, SIZED) and isinstance(times, int):
                     check_size(len(one) * times)
-        return super().call_binop(context, operator, left, right)
+        return made(super().call_binop(context, operator, left, right))
 
 
 def _bounded(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,12 +164,15 @@ def _bounded(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(found)
     def bounded(*args: Any, **named: Any) -> Any:
         tick()
-        result = found(*args[:passed], *_checked(name, args[passed:], named), **named)
-        if isinstance(result, str):
-            check_size(len(result))
-        return result
+        return _bounded_result(found(*args[:passed], *_checked(name, args[passed:], named), **named))
 
     return bounded
+
+
+def _bounded_result(result: Any) -> Any:
+    if isinstance(result, str):
+        check_size(len(result))
+    return made(result)
 
 
 def _checked(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:

@@ -79,6 +79,10 @@ class Session(Protocol):
         """MedusaError for options that the engine cannot follow."""
         ...
 
+    def forget(self) -> None:
+        """Empties its prompt cache."""
+        ...
+
     def close(self) -> None:
         """Gives its memory back."""
         ...

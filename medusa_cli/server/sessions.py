@@ -77,13 +77,13 @@ class SessionPool:
             return best
         if not self._is_full():
             return _Kept(self._engine.session(), None)
-        return best or self._emptied(prompt)
+        return best or self._emptied()
 
-    def _emptied(self, prompt: list[int]) -> _Kept:
+    def _emptied(self) -> _Kept:
         """The least recently used of another client, without what that one left in it."""
         oldest = self._kept[0]
         if oldest.session is self._engine.own_session:  # it cannot be closed
-            oldest.session.job(prompt[:1], None, False, {"max_tokens": 1, "temperature": 0}).run()
+            oldest.session.forget()
             return oldest
         self._kept.remove(oldest)
         oldest.session.close()

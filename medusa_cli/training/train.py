@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from medusa_cli.decoding import trial
 from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
@@ -42,6 +43,7 @@ def run(options: TrainOptions) -> TrainResult:
         raise MedusaError(
             f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or add --sidecar"
         )
+    trial.run(options.model)
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
     with only_user(folder, IN_USE):

@@ -40,6 +40,20 @@ void seek_file(std::FILE* file, uint64_t offset, const std::string& path) {
     if (failed) throw Error("cannot seek in " + path);
 }
 
+bool is_weight_type(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F32:
+        case GGML_TYPE_F16:
+        case GGML_TYPE_BF16:
+            return true;
+        case GGML_TYPE_Q8_1:
+        case GGML_TYPE_Q8_K:
+            return false;
+        default:
+            return ggml_is_quantized(type);
+    }
+}
+
 GgufFile::GgufFile(const std::string& path) : path_(path) {
     header_ = add_part(path);
     for (int64_t i = 0; i < gguf_get_n_kv(header_.get()); ++i)

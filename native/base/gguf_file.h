@@ -30,6 +30,9 @@ File open_file(const std::string& path);
 // 64-bit seek; throws Error when it fails.
 void seek_file(std::FILE* file, uint64_t offset, const std::string& path);
 
+// Whether ggml computes with weights of this type. Not those of integers, doubles and quantized activations.
+bool is_weight_type(ggml_type type);
+
 struct TensorInfo {
     std::string name;
     ggml_type type;

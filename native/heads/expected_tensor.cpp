@@ -26,9 +26,8 @@ const TensorInfo& expect_tensor(const GgufFile& file, const std::string& name, c
                     shape_text(wanted.data(), shape.size()) + ": these heads are for another base");
     }
     const ggml_type type = info->type;
-    const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
     const bool is_vector = shape.size() == 1;
-    if (is_vector ? type != GGML_TYPE_F32 : !is_float && !ggml_is_quantized(type)) {
+    if (is_vector ? type != GGML_TYPE_F32 : !is_weight_type(type)) {
         throw Error(file.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
                     (is_vector ? "f32" : "a float or quantized type") + ": convert the heads again");
     }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "base/bus_error.h"
+#include "base/large_stack.h"
 #include "kernels/ggml_internals.h"
 #include "llama/backend.h"
+#include "llama/tokenizer_stack.h"
 
 namespace medusa {
 namespace {
@@ -26,6 +29,21 @@ std::vector<ggml_backend_dev_t> devices_named(const std::vector<std::string>& na
     return out;
 }
 
+// Integers that libllama itself looks up: experts by token, and a drafter's vocabulary.
+bool is_table(const TensorInfo& info) {
+    return (info.type == GGML_TYPE_I32 && info.name.find("tid2eid") != std::string::npos) ||
+           (info.type == GGML_TYPE_I64 && info.name.find("d2t") != std::string::npos);
+}
+
+void check_types(const GgufFile& file) {
+    for (const TensorInfo& info : file.tensors()) {
+        if (is_weight_type(info.type) || is_table(info) || info.name == base_header_tensor) continue;
+        if (info.name.starts_with("medusa.")) continue;  // heads check their own
+        throw Error(file.path() + ": tensor " + info.name + " has type " + ggml_type_name(info.type) +
+                    ", which no model computes with: the file is damaged, download it again");
+    }
+}
+
 }  // namespace
 
 LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
@@ -37,6 +55,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (*architecture_key == "medusa") {
         throw Error(path + " contains only draft heads: give the base model, and this file with --heads");
     }
+    check_types(file_);
+    explain_bus_errors();
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
     params.use_extra_bufts = repack;
@@ -144,13 +164,17 @@ bool LlamaModel::adds_bos() const {
 std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_special, bool parse_special) const {
     // A token covers at least one byte; two more for the special tokens at the ends.
     std::vector<Token> tokens(text.size() + 2);
-    const auto length = static_cast<int32_t>(text.size());
-    auto count = llama_tokenize(vocab_, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()),
-                                add_special, parse_special);
+    int32_t count = 0;
+    const auto tokenize = [&] {
+        count = llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
+                               static_cast<int32_t>(tokens.size()), add_special, parse_special);
+    };
+    const size_t stack = tokenizer_stack(text, file_.get_string("tokenizer.ggml.pre").value_or(""));
+    const auto run = [&] { stack > 0 ? on_large_stack(stack, tokenize) : tokenize(); };
+    run();
     if (count < 0) {
         tokens.resize(-static_cast<int64_t>(count));
-        count = llama_tokenize(vocab_, text.data(), length, tokens.data(), static_cast<int32_t>(tokens.size()),
-                               add_special, parse_special);
+        run();
     }
     if (count < 0) throw Error("the tokenizer failed on this text: give it as UTF-8");
     tokens.resize(count);

@@ -53,14 +53,19 @@ def wait_until_free(model: Model, seconds: float = 5.0) -> None:
 def test_texts_equal_those_of_the_command(model: Model, demo_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(demo.DEMO_VARIABLE, str(demo_model_path))
     assert model.generate(PROMPT, max_tokens=24).text == in_command("-n", "24")["text"]
-    warm = in_command("-n", "24", "--temp", "0.8", "-s", "11", "--top-k", "20", "--presence-penalty", "0.5")
+    options = ("-n", "24", "--temp", "0.8", "-s", "11", "--top-k", "20", "--presence-penalty", "0.5")
+    warm = in_command(*options)
     answer = model.generate(PROMPT, **WARM, top_k=20, presence_penalty=0.5)
     assert (answer.text, answer.tokens, answer.seed) == (warm["text"], warm["tokens"], 11)
     assert answer.stats.keys() == warm.keys()
     assert (answer.stop_reason, answer.prompt_tokens) == (warm["stop_reason"], warm["prompt_tokens"])
     with Model("demo", ctx_size=1024, repeatable=True, quiet=True) as repeatable:
         again = repeatable.generate(PROMPT, **WARM, top_k=20, presence_penalty=0.5)
-    assert (again.text, again.stats["steps"]) == (warm["text"], warm["steps"])
+    assert again.text == warm["text"]
+    fixed = in_command(*options, "--repeat-steps")
+    with Model("demo", ctx_size=1024, repeat_steps=True, quiet=True) as repeating:
+        again = repeating.generate(PROMPT, **WARM, top_k=20, presence_penalty=0.5)
+    assert (again.text, again.stats["steps"]) == (fixed["text"], fixed["steps"])
 
 
 def test_a_prompt_is_text_messages_or_tokens(model: Model) -> None:

@@ -20,12 +20,19 @@ ENDLESS = {
     "macro": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
     "filters": "{{ ([range(99999)] * 9999) | map('join') | map('length') | sum }}",
 }
+NEST = "{%% set n = namespace(x=1) %%}{%% for a in range(60) %%}{%% set n.x = %s %%}{%% endfor %%}"
 LARGE = {
     "output": "{% set x = 'x' * 999999 %}{% for a in range(99999) %}{{ x }}{% endfor %}",
     "block": "{% set x = 'x' * 999999 %}{% set y %}{% for a in range(99999) %}{{ x }}{% endfor %}{% endset %}",
     "doubled": "{% set n = namespace(x='x') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
     "added": "{% set n = namespace(x='x') %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
     "list": "{% set n = namespace(x=[1]) %}{% for a in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    "nested lists": f"{NEST % '[n.x, n.x]'}{{{{ n.x }}}}",
+    "nested tuples": f"{NEST % '(n.x, n.x)'}{{{{ n.x | string }}}}",
+    "nested dictionaries": f"{NEST % '{1: n.x, 2: n.x}'}{{{{ n.x | tojson }}}}",
+    "nested by a function": f"{NEST % 'dict(a=n.x, b=n.x)'}{{{{ n.x | length }}}}",
+    "nested and compared": f"{NEST % '[n.x, n.x]'}{{% set a = n.x %}}{NEST % '[n.x, n.x]'}{{{{ a == n.x }}}}",
+    "nested by a filter": f"{NEST % '([n.x] * 2) | list'}{{{{ '%s' % n.x }}}}",
     "times": "{{ 'x' * 10**12 }}",
     "times, turned": "{{ 10**12 * 'x' }}",
     "list times": "{{ ([1] * 10**12) | length }}",

@@ -22,6 +22,9 @@ from typing import Any, Literal
 
 from medusa_cli.converters.gguf import header as gh
 
+from medusa_cli.decoding import trial
+from medusa_cli.support.errors import MedusaError
+
 Kind = Literal["heads", "base"]
 
 COUNTS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -226,9 +229,15 @@ def opened(kind: Kind, path: Path, base: Any) -> Iterator[tuple[str, Callable[[]
     def load() -> object:
         if kind == "heads":
             heads = native.Heads(base, str(path))
-            return heads.kind, heads.accuracy, heads.tree
+            return heads.kind, heads.accuracy, heads.tree, decode(base, heads)
         model = native.Model(str(path), n_gpu_layers=0)
+        decode(model, None)
         return model.description, model.architecture, model.chat_template, model.bos_text, model.eos_text, model.n_vocab
+
+    def decode(model: Any, heads: Any) -> object:
+        tree = None if heads is None else heads.tree or native.Tree([[0]])
+        session = native.Session(model, heads, tree=tree, n_ctx=64, n_threads=1)
+        return session.generate([1 % model.n_vocab], max_tokens=3, ignore_eos=True).tokens
 
     def show(as_json: bool) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -284,10 +293,18 @@ def work(kind: Kind, folder: Path, numbers: range) -> None:
                 print(json.dumps({"number": number, "use": name, "found": found}), flush=True)
 
 
+def _is_found_by_trial(path: Path) -> bool:
+    try:
+        trial.run(path)
+    except MedusaError as error:
+        return str(path) in str(error) and str(error).isprintable()
+    return False
+
+
 def run(kind: Kind, folder: Path, total: int) -> list[str]:
     """Opens `total` damaged copies of the files KIND*.gguf in `folder`; returns what went wrong.
 
-    folder/base.gguf: the intact model. A base may end the process with one line and code 1; heads may not.
+    folder/base.gguf: the intact model. A base may end the process where a trial run finds that out; heads may not.
     """
     complaints: list[str] = []
     begin = 0
@@ -298,7 +315,7 @@ def run(kind: Kind, folder: Path, total: int) -> list[str]:
         complaints += [line for line in lines if line.startswith("{")]
         last = max((int(line) for line in lines if line.isdigit()), default=None)
         finished = (done.returncode, done.stderr, last) == (0, "", total - 1)
-        stopped = kind == "base" and done.returncode == 1 and done.stderr.count("\n") == 1
+        stopped = kind == "base" and _is_found_by_trial(folder / f"damaged-{kind}.gguf")
         if last is None or not (finished or stopped):
             complaints.append(f"number {last}: code {done.returncode}, stderr {done.stderr[-2000:]!r}")
         begin = total if last is None else last + 1

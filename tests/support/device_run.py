@@ -31,7 +31,8 @@ def run(**order: Any) -> dict[str, Any]:
     names, None for llama.cpp's choice. isa: kernels other than llama.cpp's, for what runs on the CPU. In place of an
     answer, weigh_cpu: plain decoding on the CPU against the device, as `medusa tune` does; conversation: several
     answers of different kinds. script: which steps draft, over and over. splits: those of each graph that libllama
-    makes are counted, "splits" of the result. drafter: "lookahead", "draft_model" (the model itself).
+    makes are counted, "splits" of the result. drafter: "lookahead", "draft_model" (the model itself). explain: whether
+    greedy text equals that of plain decoding, up to numerics, is "explained" of the result.
     """
     command = [sys.executable, __file__, json.dumps(order)]
     environment = {**os.environ, "MEDUSA_ISA": order.get("isa", "off"), "GGML_BACKEND_PATH": ""}
@@ -112,6 +113,17 @@ def drafter(order: dict[str, Any], model: native.Model) -> dict[str, Any]:
     return {}
 
 
+def explained(model: native.Model, drafted: native.Generation, order: dict[str, Any]) -> bool:
+    """Whether the drafted text is that of plain decoding, or differs first by numerics alone."""
+    from medusa_cli import native
+    from medusa_cli.decoding import lossless
+
+    prompt = model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True)
+    session = native.Session(model, None, n_ctx=order.get("n_ctx", 512), n_threads=1)
+    plain = session.generate(prompt, max_tokens=len(drafted.tokens), ignore_eos=True)
+    return lossless.compare(model, prompt, plain, drafted).explained
+
+
 def main(order: dict[str, Any]) -> dict[str, Any]:
     from medusa_cli import native
 
@@ -163,7 +175,7 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         failure = str(error)
     last = session.last
     assert last is not None
-    return {
+    result = {
         "gpu": model.gpu,
         "memory_used": used,
         "devices": {use.name: [use.layers, use.output] for use in model.devices},
@@ -180,6 +192,9 @@ def main(order: dict[str, Any]) -> dict[str, Any]:
         "stop_reason": last.stop_reason,
         "error": failure,
     }
+    if order.get("explain"):
+        result["explained"] = explained(model, last, order)
+    return result
 
 
 if __name__ == "__main__":

@@ -33,6 +33,21 @@ def add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
     writer.add_eos_token_id(2)
 
 
+def add_byte_vocabulary(writer: gguf.GGUFWriter, size: int, pre: str) -> None:
+    """A byte-level vocabulary without merges but for pairs of "a"; pre: libllama's name of what splits texts."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    tokens = [chr(byte) for byte in shown] + [chr(256 + place) for place in range(len(hidden))]
+    tokens += ["aa", *(f"<{number}>" for number in range(size - 257))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * (size - 257))
+    writer.add_token_merges(["a a"])
+    writer.add_bos_token_id(257)
+    writer.add_eos_token_id(258)
+
+
 def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -50,11 +65,13 @@ def tiny_base(
     experts: int = 0,
     tied: bool = False,
     tensors_per_part: int = 0,
+    pre: str = "",
 ) -> Path:
     """A llama of two layers with F32 weights; with batch-width noise far below the gaps between its logits.
 
     `experts`: of a Mixtral-like model, which sends each token to two of them. `tied`: its output
     matrix is that of the embeddings. `tensors_per_part`: of a model split into several files, PATH-0000n-of-0000m.
+    `pre`: of a byte-level vocabulary, libllama's name of the rule that splits texts into words.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=tensors_per_part)
@@ -71,7 +88,10 @@ def tiny_base(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(BASE_HIDDEN // heads)
     writer.add_vocab_size(BASE_VOCAB)
-    add_vocabulary(writer, BASE_VOCAB)
+    if pre:
+        add_byte_vocabulary(writer, BASE_VOCAB, pre)
+    else:
+        add_vocabulary(writer, BASE_VOCAB)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 

@@ -73,6 +73,9 @@ class FakeSession:
     def close(self) -> None:
         self.closed = True
 
+    def forget(self) -> None:
+        self.cached_tokens = []
+
     def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
         assert not self.closed
         return FakeJob(self, list(asked), dict(options))

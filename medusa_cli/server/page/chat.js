@@ -162,8 +162,10 @@ log.addEventListener("scroll", () => {
 });
 
 function keepingPlace(change) {
+  if (log.scrollTop < top) following = false; // the event that says so may still be under way
   change();
   if (following) log.scrollTop = log.scrollHeight;
+  top = log.scrollTop;
 }
 
 // --- the page ------------------------------------------------------------------------------------

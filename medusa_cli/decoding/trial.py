@@ -1,0 +1,108 @@
+"""Trial runs: a model file that was not seen before is opened and decoded in a process of its own first.
+
+libllama trusts what a file says of itself in more places than anyone has checked, and a bad value ends the process. So
+that this is not the process of a chat or a server, three tokens are decoded in another one, without repacking: what
+that reads of the file, the real load then finds in memory. Files that passed are remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from medusa_cli import __version__
+from medusa_cli.models.quantizations import parts_of
+from medusa_cli.support.atomic import atomic_file
+from medusa_cli.support.errors import MedusaError, is_reportable
+from medusa_cli.support.paths import cache_dir
+
+VARIABLE = "MEDUSA_TRIAL"
+"""Environment: "off" leaves trial runs out."""
+TOKENS = 3
+MOST_REMEMBERED = 1000
+PASSED, REFUSED = "passed", "refused"
+
+
+def run(path: Path) -> None:
+    """MedusaError when decoding with the model at `path` ends its process. Nothing for files that passed already.
+
+    Files that are refused with an error pass here: whoever opens them gets that error.
+    """
+    if os.environ.get(VARIABLE) == "off" or getattr(sys, "frozen", False) or not sys.executable:
+        return
+    known, mark = _remembered(), _mark(path)
+    if mark is None or known.get(str(path)) == mark:
+        return
+    command = [sys.executable, "-m", __name__, str(path)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    verdict = done.stdout.decode(errors="replace").strip()
+    if verdict == PASSED:
+        _remember({**known, str(path): mark})
+    elif verdict != REFUSED:
+        raise MedusaError(
+            f"{path}: llama.cpp crashes on this file ({_cause(done)}): it is damaged or not supported, download it again"
+        )
+
+
+def _mark(path: Path) -> list[Any] | None:
+    """What changes when the file does, or the engine; None when it cannot be read."""
+    try:
+        states = [path.with_name(name).stat() for name in parts_of(path.name)]
+    except OSError:
+        return None
+    return [__version__, *([at.st_size, at.st_mtime_ns, at.st_ino] for at in states)]
+
+
+def _record() -> Path:
+    return cache_dir() / "trials.json"
+
+
+def _remembered() -> dict[str, Any]:
+    try:
+        found = json.loads(_record().read_text("utf-8"))
+    except (OSError, ValueError, MedusaError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _remember(known: dict[str, Any]) -> None:
+    newest = dict(list(known.items())[-MOST_REMEMBERED:])
+    try:
+        _record().parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(_record()) as file:
+            file.write(json.dumps(newest).encode())
+    except (OSError, MedusaError):
+        return  # the next run tries the file again
+
+
+def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Why the process of a trial ended, in a few words."""
+    if done.returncode < 0:
+        return signal.strsignal(-done.returncode) or f"signal {-done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    said = "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else ""
+    return said or f"exit code {done.returncode}"
+
+
+def _main(path: str) -> str:
+    from medusa_cli import native
+
+    try:
+        model = native.Model(path, n_gpu_layers=0, repack=False)
+        session = native.Session(model, None, n_ctx=256, n_threads=0)
+        session.generate([1 % model.n_vocab], max_tokens=TOKENS, ignore_eos=True)
+    except Exception as error:
+        if is_reportable(error):
+            return REFUSED
+        raise
+    return PASSED
+
+
+if __name__ == "__main__":
+    print(_main(sys.argv[1]), flush=True)
+    os._exit(0)  # what unloading could do does not matter

@@ -1,0 +1,62 @@
+"""Long texts and libllama's tokenizers: std::regex, which splits for some, calls itself for every character."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fixtures import tiny_base
+
+from medusa_cli import native
+
+REGEX = ("gpt-4o", "tekken", "deepseek-v3", "superbpe", "chatglm-bpe")
+"""Pre-tokenizers without code of their own in libllama, or with some for parts of their patterns only."""
+STRETCHES = ("a", " ", ".", "\n", "\u6c34", "\u0301", "aB", "\u3000")
+
+
+@pytest.mark.parametrize("pre", REGEX)
+def test_long_stretches_of_one_kind_are_tokenized(tmp_path: Path, pre: str) -> None:
+    # In a process of its own: a stack that is too small ends it.
+    path = tiny_base(tmp_path / "model.gguf", pre=pre)
+    program = (
+        "import sys; from medusa_cli import native\n"
+        "model = native.Model(sys.argv[1], n_gpu_layers=0)\n"
+        "for one in sys.argv[2:]:\n"
+        "    text = 'Well, ' + one * 120_000 + ' yes.'\n"
+        "    assert model.detokenize(model.tokenize(text, add_special=False)) == text, one\n"
+        "print('all')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path), *STRETCHES], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr[-500:]
+
+
+@pytest.mark.parametrize("one", ["a", "\u6c34"])
+def test_longer_ones_are_refused_in_one_line(tmp_path: Path, one: str) -> None:
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="gpt-4o")), n_gpu_layers=0)
+    with pytest.raises(native.NativeError, match=r"1000001 .* in a row, the tokenizer takes 1000000: shorten"):
+        model.tokenize(one * 1_000_001)
+    assert len(model.tokenize(f"{one} " * 300_000)) > 600_000
+
+
+def test_digits_that_would_take_minutes_are_refused(tmp_path: Path) -> None:
+    """superbpe looks at all digits behind each one."""
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="superbpe")), n_gpu_layers=0)
+    with pytest.raises(native.NativeError, match=r"4001 .* in a row, the tokenizer takes 4000"):
+        model.tokenize("1" * 4001)
+    assert len(model.tokenize("1" * 2000, add_special=False)) == 2000
+    assert len(model.tokenize("a" * 5000, add_special=False)) == 2500
+    other = native.Model(str(tiny_base(tmp_path / "other.gguf", pre="gpt-4o")), n_gpu_layers=0)
+    assert len(other.tokenize("1" * 20_000, add_special=False)) == 20_000
+
+
+@pytest.mark.parametrize("pre", REGEX)
+def test_the_stack_does_not_change_the_tokens(tmp_path: Path, pre: str) -> None:
+    """A stretch that takes a stack of its own, in a text whose other words do not, changes nothing around it."""
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre=pre)), n_gpu_layers=0)
+    words = "It is 12 o'clock, says\n\n  the cat. "
+    before, pair = (model.tokenize(text, add_special=False) for text in (words, "aa"))
+    assert model.tokenize(words + "a" * 3000, add_special=False) == before + pair * 1500
