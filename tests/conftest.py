@@ -17,6 +17,9 @@ from medusa_cli.models import demo
 if os.environ.get("MEDUSA_PRETEND_DEVICE") == "1":
     native.testing.pretend_device()
 
+# Hundreds of small models that tests have written themselves need no trial (medusa_cli/decoding/trial.py).
+os.environ.setdefault("MEDUSA_TRIAL", "off")
+
 # A job in the background of a shell starts with Ctrl-C ignored, and so would all programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

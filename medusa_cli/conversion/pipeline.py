@@ -39,6 +39,7 @@ from medusa_cli.converters.heads.write import (
     with_draft_vocabulary,
     write_heads_file,
 )
+from medusa_cli.decoding import trial
 from medusa_cli.models import heads as installed
 from medusa_cli.models import names, references
 from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
@@ -178,6 +179,7 @@ class Conversion:
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
         self._check_base(metadata)
+        trial.run(base)
         source = self.source
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))

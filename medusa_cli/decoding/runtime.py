@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medusa_cli.decoding import devices, drafting, model_sampling, offload, prompts, repeatable, trees
+from medusa_cli.decoding import devices, drafting, model_sampling, offload, prompts, repeatable, trees, trial
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -381,6 +381,7 @@ def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | No
     columns = (TextColumn("Loading {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task(path.name, total=1.0)
+    trial.run(path)
     begun = time.monotonic()
 
     def on_progress(done: float) -> None:

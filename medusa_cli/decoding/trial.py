@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
 from medusa_cli.support.atomic import atomic_file
-from medusa_cli.support.errors import MedusaError, is_reportable
+from medusa_cli.support.errors import MedusaError, is_reportable, visible
 from medusa_cli.support.paths import cache_dir
 
 VARIABLE = "MEDUSA_TRIAL"
@@ -45,7 +46,7 @@ def run(path: Path) -> None:
         _remember({**known, str(path): mark})
     elif verdict != REFUSED:
         raise MedusaError(
-            f"{path}: llama.cpp crashes on this file ({_cause(done)}): it is damaged or not supported, download it again"
+            f"{path}: llama.cpp crashes on this file ({_cause(done)}): it is damaged or not supported, use another"
         )
 
 
@@ -84,13 +85,16 @@ def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
     """Why the process of a trial ended, in a few words."""
     if done.returncode < 0:
         return signal.strsignal(-done.returncode) or f"signal {-done.returncode}"
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    said = "".join(c if c.isprintable() else "?" for c in lines[-1][:200]) if lines else ""
-    return said or f"exit code {done.returncode}"
+    said = re.search(r"GGML_ASSERT\(.{1,200}\) failed", visible(done.stderr.decode(errors="replace")))
+    return said[0] if said else f"exit code {done.returncode}"
 
 
 def _main(path: str) -> str:
-    from medusa_cli import native
+    # Without the Python part of llama_cpp, which takes longer to import than a small model to load.
+    try:
+        from medusa_cli import _native as native
+    except ImportError:  # its libraries are found only when llama_cpp has loaded them
+        from medusa_cli import native  # type: ignore[no-redef]
 
     try:
         model = native.Model(path, n_gpu_layers=0, repack=False)

@@ -39,7 +39,7 @@ def test_longer_ones_are_refused_in_one_line(tmp_path: Path, one: str) -> None:
     model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="gpt-4o")), n_gpu_layers=0)
     with pytest.raises(native.NativeError, match=r"1000001 .* in a row, the tokenizer takes 1000000: shorten"):
         model.tokenize(one * 1_000_001)
-    assert len(model.tokenize(f"{one} " * 300_000)) > 600_000
+    assert len(model.tokenize(f"{one} " * 300_000, add_special=False)) >= 600_000
 
 
 def test_digits_that_would_take_minutes_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,22 @@ def count_processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_file_that_crashes_is_one_line(tmp_path: Path) -> None:
-    path = changed(tiny_base(tmp_path / "bad.gguf"), "llama.attention.head_count_kv", 0)
-    with pytest.raises(
-        MedusaError, match=r"bad\.gguf: llama\.cpp crashes on this file \(.+\): it is damaged"
-    ) as caught:
-        runtime.load_model(path, 0, Console())
-    assert str(caught.value).isprintable()
+    path = changed(tiny_base(tmp_path / "bad.gguf"), "llama.block_count", 1000)
+    message = r"bad\.gguf: llama\.cpp crashes on this file \(GGML_ASSERT\(.*\) failed\): it is damaged or not supported"
+    for _ in range(2):
+        with pytest.raises(MedusaError, match=message) as caught:
+            runtime.load_model(path, 0, Console())
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_base(tmp_path / "bad.gguf")
+    crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: run(crash, **options))
+    with pytest.raises(MedusaError, match=r"bad\.gguf: llama\.cpp crashes on this file \(Segmentation fault\)"):
+        trial.run(path)
 
 
 def test_a_good_file_is_tried_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,15 +229,21 @@ def opened(kind: Kind, path: Path, base: Any) -> Iterator[tuple[str, Callable[[]
     def load() -> object:
         if kind == "heads":
             heads = native.Heads(base, str(path))
-            return heads.kind, heads.accuracy, heads.tree, decode(base, heads)
+            decode(base, heads)
+            return heads.kind, heads.accuracy, heads.tree
         model = native.Model(str(path), n_gpu_layers=0)
         decode(model, None)
         return model.description, model.architecture, model.chat_template, model.bos_text, model.eos_text, model.n_vocab
 
-    def decode(model: Any, heads: Any) -> object:
-        tree = None if heads is None else heads.tree or native.Tree([[0]])
-        session = native.Session(model, heads, tree=tree, n_ctx=64, n_threads=1)
-        return session.generate([1 % model.n_vocab], max_tokens=3, ignore_eos=True).tokens
+    def decode(model: Any, heads: Any) -> None:
+        tree = None if heads is None else native.Tree(heads.tree or [[0]])
+        try:
+            session = native.Session(model, heads, tree=tree, n_ctx=64, n_threads=1)
+            session.generate([1 % model.n_vocab], max_tokens=3, ignore_eos=True)
+        except native.NativeError as error:
+            if str(path) in str(error) or not str(error).isprintable():
+                raise
+            return  # of numbers, not of the file
 
     def show(as_json: bool) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
