@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from medusa_cli import native
-from medusa_cli.conversion import self_check
+from medusa_cli.conversion import self_check, sources
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.converters.base.registry import find_architecture
-from medusa_cli.converters.base.write import write_base
-from medusa_cli.converters.checkpoints import hub
+from medusa_cli.converters.base.write import plain_type, write_base
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
-from medusa_cli.converters.gguf.quantize import quantize
 from medusa_cli.converters.heads import schema, single_file
-from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
+from medusa_cli.converters.heads.fitting import fitted
+from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
 from medusa_cli.converters.heads.write import (
     HeadsPlan,
     patch_f32_array,
@@ -39,6 +39,7 @@ from medusa_cli.converters.heads.write import (
     with_draft_vocabulary,
     write_heads_file,
 )
+from medusa_cli.decoding import trial
 from medusa_cli.models import heads as installed
 from medusa_cli.models import names, references
 from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
@@ -105,7 +106,7 @@ class Conversion:
         options.check()
         self.options, self.console = options, console
         self.seconds: dict[str, float] = {}
-        found = hub.resolve_heads(options.heads, console)
+        found = sources.resolve_heads(options.heads, console)
         self.heads_provenance = found.provenance
         checkpoint = open_checkpoint(found.path)
         self.source = read_heads(checkpoint)
@@ -129,7 +130,7 @@ class Conversion:
         elif named.quant or named.file:
             fetched = references.resolve(reference, self.console)
             return Base(fetched.name, fetched.path, {}, True)
-        found = hub.resolve_base(reference, self.console)
+        found = sources.resolve_base(reference, self.console)
         return Base(reference, found.path, found.provenance, False, open_checkpoint(found.path))
 
     def plan(self) -> dict[str, Any]:
@@ -177,12 +178,10 @@ class Conversion:
     def _convert(self, scratch: Path) -> dict[str, Any]:
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
-        self._check_base(metadata)
-        source = self.source
+        source = fitted(self.source, self.options.heads, metadata, self.base.name)
+        trial.run(base)
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))
-        if source.has_prefix:
-            source = _with_prefix_keys(source, metadata)
         name = str(metadata.get("general.name") or self.base.name)
         output = self._output(name, fingerprint(metadata))
         heads_plan = self._heads_plan(name, fingerprint(metadata))
@@ -224,7 +223,7 @@ class Conversion:
         path = self.base.path
         if not self.base.gguf:
             assert self.base.checkpoint is not None
-            kind = wanted if wanted in UNQUANTIZED else self._intermediate(self.base.checkpoint)
+            kind = wanted if wanted in UNQUANTIZED else plain_type(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
             with self._phase("Converting base", "bytes") as bar:
                 write_base(
@@ -262,12 +261,6 @@ class Conversion:
             return wanted if self.options.allow_requantize else None
         return None if wanted.lower() in types and types <= {"f32", wanted.lower()} else wanted
 
-    @staticmethod
-    def _intermediate(checkpoint: Checkpoint) -> str:
-        """What lies between checkpoint and quantizer: as wide as the weights are."""
-        types = {tensor.dtype for tensor in checkpoint.tensors.values()}
-        return "BF16" if "BF16" in types else "F16"
-
     def _heads_plan(self, base_name: str, base_fingerprint: str) -> HeadsPlan:
         provenance = {f"{schema.SOURCE_KEYS}{key}": text for key, text in self.heads_provenance.items()}
         provenance[f"{schema.SOURCE_KEYS}family"] = self.source.family
@@ -279,23 +272,8 @@ class Conversion:
             self.options.blocks_quant.lower(),
             provenance,
             [unmeasured(self.source.head_count)],
+            native.quantize_rows,
         )
-
-    def _check_base(self, metadata: dict[str, Any]) -> None:
-        """MedusaError when the heads are for a base of another hidden size or vocabulary."""
-        source, architecture = self.source, metadata.get("general.architecture")
-        hidden = metadata.get(f"{architecture}.embedding_length")
-        vocabulary = len(metadata.get("tokenizer.ggml.tokens") or [])
-        if source.hidden != hidden:
-            raise MedusaError(
-                f"{self.options.heads}: heads of hidden size {source.hidden}, the base {self.base.name} has {hidden}: "
-                "give their own base with --base"
-            )
-        if source.lm_head == "own" and source.rows != vocabulary:
-            raise MedusaError(
-                f"{self.options.heads}: heads over {source.rows} tokens, the base {self.base.name} has {vocabulary}: "
-                "give their own base with --base"
-            )
 
     def _frequent_tokens(self, base: Path) -> NDArray[np.int32]:
         """The most frequent tokens of the calibration text, most frequent first."""
@@ -341,21 +319,3 @@ class Conversion:
             self.console.print(f"warning: {message}", markup=False)
         patch_f32_array(finished, schema.SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
-
-
-def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
-    """Hydra++: what the checkpoint does not say of its attention layer, which then has the shape of the base's."""
-    architecture = base["general.architecture"]
-
-    def value(key: str, base_key: str, default: float) -> Any:
-        return source.metadata.get(key, base.get(f"{architecture}.{base_key}", default))
-
-    count = int(value(schema.PREFIX_HEAD_COUNT_KEY, "attention.head_count", 0))
-    keys = prefix_keys(
-        source,
-        head_count=count,
-        head_count_kv=int(value(schema.PREFIX_HEAD_COUNT_KV_KEY, "attention.head_count_kv", count)),
-        rope_freq_base=float(value(schema.PREFIX_ROPE_FREQ_BASE_KEY, "rope.freq_base", 10000.0)),
-        norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
-    )
-    return replace(source, metadata={**source.metadata, **keys})

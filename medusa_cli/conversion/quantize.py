@@ -12,14 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from medusa_cli.converters.gguf.file_types import file_type
 from medusa_cli.support.errors import MedusaError
-
-from .file_types import file_type
 
 # Not `-m`: it looks in the current folder first, and in a checkout of this project the package has no compiled module.
 CHILD = (
     "import sys; sys.path = [entry for entry in sys.path if entry]; "
-    "from medusa_cli.converters.gguf.quantize import main; sys.exit(main(sys.argv[1:]))"
+    "from medusa_cli.conversion.quantize import main; sys.exit(main(sys.argv[1:]))"
 )
 
 

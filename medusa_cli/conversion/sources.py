@@ -12,13 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from medusa_cli.converters.checkpoints.checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
 from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
 from medusa_cli.hub.errors import Unreachable
-from medusa_cli.hub.repository import SHA256, Listing, list_files
+from medusa_cli.hub.repository import SHA256, Listing, cached_snapshot, list_files
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
-
-from .checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
+from medusa_cli.support.units import size
 
 REFERENCE = re.compile(r"(?P<repo>[\w.-]{1,96}/[\w.-]{1,96})(?:@(?P<revision>[\w./-]{1,200}))?", re.ASCII)
 CONFIG_FILES = ("config.json", "generation_config.json")
@@ -106,7 +106,7 @@ class _Repository:
         try:
             listing = self._list()
         except Unreachable as error:
-            copy = self._cached_folder()
+            copy = cached_snapshot(self.repo, self.revision)
             if copy is None:
                 raise MedusaError(
                     f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or retry online"
@@ -136,21 +136,11 @@ class _Repository:
         if absent:
             raise MedusaError(f"{self.label}: lacks {absent[0]!r} that its index lists")
         files = [listing.files[name] for name in names]
-        size = sum(file.size or 0 for file in files)
-        console.print(f"{self.label}: {len(names)} files, {size / 1e6:,.1f} MB", markup=False, highlight=False)
+        total = size(sum(file.size or 0 for file in files))
+        console.print(f"{self.label}: {len(names)} files, {total}", markup=False, highlight=False)
         if missing_bytes(self.repo, files) > room(self.repo):
             raise MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
         return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
-
-    def _cached_folder(self) -> Path | None:
-        """The folder of this revision in the cache."""
-        from huggingface_hub import try_to_load_from_cache
-
-        for name in CONFIG_FILES + tuple(f"medusa_lm_head{suffix}" for suffix in SUFFIXES):
-            path = try_to_load_from_cache(self.repo, name, revision=self.revision)
-            if isinstance(path, str):
-                return Path(path).parent
-        return None
 
     def _provenance(self, folder: Path, names: list[str]) -> dict[str, str]:
         """The cache names large files by their sum."""
