@@ -46,6 +46,7 @@ from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
+from medusa_cli.support.locks import only_writer
 from medusa_cli.support.progress import Bar, phase
 
 
@@ -85,6 +86,12 @@ class ConvertOptions:
             assert self.sidecar  # what is installed is heads alone
         elif self.output.is_dir() or not self.output.absolute().parent.is_dir():
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+        self.check_free()
+
+    def check_free(self) -> None:
+        """MedusaError for an output that is there and not to be replaced."""
+        if self.output is not None and self.output.exists() and not self.replace:
+            raise MedusaError(f"{self.output} exists: give another name, or add --force to overwrite it")
 
 
 @dataclass(frozen=True)
@@ -168,12 +175,13 @@ class Conversion:
         place = installed.new_folder() if self.options.output is None else self.options.output.absolute().parent
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
+        known = [] if self.options.output is None else [self.options.output]
         try:
-            with scratch_folder(place, ".convert.", ".part") as scratch:
-                report = self._convert(scratch)
+            with only_writer(*known), scratch_folder(place, ".convert.", ".part") as scratch:
+                self.options.check_free()
+                return self._convert(scratch)
         except OSError as error:
             raise explain_os_error(error, self.options.output or place) from error
-        return report
 
     def _convert(self, scratch: Path) -> dict[str, Any]:
         base = self._base_gguf(scratch)
@@ -182,20 +190,10 @@ class Conversion:
         trial.run(base)
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))
-        name = str(metadata.get("general.name") or self.base.name)
-        output = self._output(name, fingerprint(metadata))
-        heads_plan = self._heads_plan(name, fingerprint(metadata))
-        heads_file = scratch / "heads.gguf"
-        with self._phase("Writing heads", "bytes") as bar:
-            write_heads_file(heads_file, source, heads_plan, bar.update)
-        finished = heads_file
-        if not self.options.sidecar:
-            finished = scratch / "joined.gguf"
-            with self._phase("Joining", "bytes") as bar:
-                single_file.join(base, heads_file, finished, bar.update)
-        types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
-        report = {**self.plan(), **self._self_check(base, finished, source, types)}
-        replace_synced(finished, output)
+        name, print_ = str(metadata.get("general.name") or self.base.name), fingerprint(metadata)
+        with self._output(name, print_) as output:
+            finished, report = self._written(scratch, base, source, self._heads_plan(name, print_))
+            replace_synced(finished, output)
         return {
             **report,
             "output": str(self.options.output or output),
@@ -203,11 +201,26 @@ class Conversion:
             "seconds": self.seconds,
         }
 
-    def _output(self, base_name: str, base_fingerprint: str) -> Path:
-        """Where the result goes. MedusaError where heads are installed that are not to be replaced."""
-        if self.options.output is not None:
-            return self.options.output.absolute()
-        return installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
+    def _written(self, scratch: Path, base: Path, source: SourceHeads, plan: HeadsPlan) -> tuple[Path, dict[str, Any]]:
+        """The finished file, checked, and the report."""
+        finished = heads_file = scratch / "heads.gguf"
+        with self._phase("Writing heads", "bytes") as bar:
+            write_heads_file(heads_file, source, plan, bar.update)
+        if not self.options.sidecar:
+            finished = scratch / "joined.gguf"
+            with self._phase("Joining", "bytes") as bar:
+                single_file.join(base, heads_file, finished, bar.update)
+        types = [tensor_type(tensor, plan) for tensor in source.tensors if len(tensor.shape) > 1]
+        return finished, {**self.plan(), **self._self_check(base, finished, source, types)}
+
+    @contextlib.contextmanager
+    def _output(self, base_name: str, base_fingerprint: str) -> Iterator[Path]:
+        """Where the result goes, for this run alone. MedusaError for installed heads that are not to be replaced."""
+        if self.options.output is not None:  # which is held from the beginning on
+            yield self.options.output.absolute()
+            return
+        with only_writer(installed.place_for(base_name, base_fingerprint, replace=self.options.replace)):
+            yield installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
 
     @contextlib.contextmanager
     def _phase(self, title: str, unit: str) -> Iterator[Bar]:
