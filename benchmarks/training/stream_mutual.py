@@ -1,8 +1,8 @@
 """The paper's whole shared mode, simulated: the base reads its own streams, and trees are pruned by early exit.
 
-    python benchmarks/stream_mutual.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER --results FILE
-                                       [--tokens 148000] [--seconds 120] [--layers 4] [--heads 4] [--only NAME ...]
-    python benchmarks/stream_mutual.py MODEL --results FILE --table [--pass-ms 1:2.99 4:4.28 ...]
+    python benchmarks/training/stream_mutual.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER
+        --results FILE [--tokens 148000] [--seconds 120] [--layers 4] [--heads 4] [--only NAME ...]
+    python benchmarks/training/stream_mutual.py MODEL --results FILE --table [--pass-ms 1:2.99 4:4.28 ...]
 
 --text, --data, --work, --seconds: as of streams.py. Trains the rows that FILE lacks, in order, and adds them to it.
 
@@ -55,16 +55,13 @@ from medusa_cli.decoding.tree_search import RANKS, Choice, accuracy_table, greed
 from medusa_cli.models import references
 from medusa_cli.models.base_file import output_rows
 from medusa_cli.training.backbone.layers import Layer, TopLayers, rms_norm
-from medusa_cli.training.backbone.loss import compare
 from medusa_cli.training.backbone.quality import Distance
-from medusa_cli.training.backbone.recipe import Strategy
 from medusa_cli.training.backbone.shape import MATRICES
-from medusa_cli.training.heads.loss import heads_loss
-from medusa_cli.training.heads.rows import text_batches
-from medusa_cli.training.streams.fit import StreamsData
+from medusa_cli.training.heads.loss import compare, heads_loss
+from medusa_cli.training.loop import text_batches
+from medusa_cli.training.recipes import SHARED_RECIPES, Strategy
+from medusa_cli.training.streams.fit import RANKED_ROWS, StreamsData
 from medusa_cli.training.streams.layers import Context, Piece, Streams, attend
-from medusa_cli.training.streams.ranking import RANKED_ROWS
-from medusa_cli.training.streams.recipe import SHARED_RECIPES
 
 EXIT_RANK, EXIT_STEPS, EXIT_TEXTS, EXIT_BATCH, EXIT_RATE = 8, 120, 200, 6, 2e-3
 """How the early exit learns: EXIT_BATCH of the first EXIT_TEXTS texts a step."""
@@ -255,7 +252,7 @@ def exit_right(data: StreamsData, early: EarlyExit) -> float:
     right = []
     for number, picked in enumerate(text_batches(data.examples, 1)):
         found = (early(answer_states(data, number)[1:]) @ data.output.T).argmax(dim=1)
-        right.append(found[: len(picked.index)] == data.wanted(picked)[:, 0])
+        right.append(found[: len(picked.index)] == data.drafts.wanted(picked)[:, 0])
     return float(torch.cat(right).float().mean())
 
 
@@ -282,14 +279,18 @@ def shares(material: Material, top: TopLayers) -> dict[str, float]:
     return {"layers": each * len(top.layers) / whole, "output": output / whole, "drafted": drafted / whole}
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     names = [row.name for row in ROWS]
-    parser = options(__doc__, seconds=120, tokens=148000, resumes=True)
+    parser = options(__doc__, seconds=120, tokens=148000)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--only", nargs="*", choices=names, default=names)
     parser.add_argument("--pass-ms", type=pass_time, nargs="+", default=[], metavar="TOKENS:MS")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     done = {row["name"]: row for row in read_rows(arguments.results)}
     if arguments.table:
         show(list(done.values()))

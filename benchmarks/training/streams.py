@@ -1,15 +1,11 @@
-"""What streams bring beside heads of the same text and CPU time: trained, then walked over held-out text in torch.
+"""What the experiments with streams share: text, training for so much CPU time, trees walked over answers in torch.
 
-    medusa train MODEL --kind medusa --tokens 74000 --seed 1 -o any.gguf --sidecar --work-dir WORK     (writes the text)
-    python benchmarks/streams.py MODEL --text WORK/*/text --data mt_bench_dev.jsonl --work FOLDER --answers
-    python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind streams --layers 2 [--no-root]
-                                 [--rank 32] [--heads 4] [--seconds 150] [--tokens N] [--results FILE]
-    python benchmarks/streams.py MODEL --text ... --data ... --work FOLDER --kind medusa [--results FILE]
-    python benchmarks/streams.py MODEL --results FILE --table
+    medusa train MODEL --kind medusa --tokens 148000 --seed 1 -o any.gguf --sidecar --work-dir WORK
 
---seconds: CPU time of training alone, one thread; how many steps that is follows from the first ones. Reading the
-states below streams comes on top and is told. Trees are built on held-out answers of the training text, tokens per step
-are those of greedy answers to the questions in --data. FOLDER keeps answers and states for the next call.
+writes the text that they read: --text WORK/*/text. --seconds: CPU time of training alone, one thread; how many steps
+that is follows from the first ones. Reading the states below streams comes on top and is told. Trees are built on
+held-out answers of the training text, tokens per step are those of greedy answers to the questions in --data. --work
+keeps answers and states for the next call.
 """
 
 from __future__ import annotations
@@ -25,29 +21,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.decoding import prompts
 from medusa_cli.decoding.tree_search import accuracy_table, greedy_tree, simulate
-from medusa_cli.models import references
 from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows, read_base
 from medusa_cli.prompts import bench_set
 from medusa_cli.training.backbone.layers import TopLayers
-from medusa_cli.training.backbone.shape import read_shape
-from medusa_cli.training.backbone.states import LayerStates, WholeText, whole_texts
-from medusa_cli.training.backbone.weights import BaseTensors
-from medusa_cli.training.heads.fit import Fit, FitPlan
-from medusa_cli.training.heads.ranking import rank_texts
-from medusa_cli.training.heads.recipe import RECIPES
-from medusa_cli.training.heads.rows import BatchOrder, FileRows, TextRows, TokenEmbeddings, matching_scale
-from medusa_cli.training.heads.teacher import teacher_rows
+from medusa_cli.training.backbone.shape import BaseTensors, read_shape
+from medusa_cli.training.backbone.states import LayerStates, whole_texts
+from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, teacher_rows
 from medusa_cli.training.heads.torch_setup import matmul_dtype
-from medusa_cli.training.streams.fit import BaseRows, MakeStreams, StreamsData, StreamsFit, StreamsPlan
+from medusa_cli.training.loop import BatchOrder
+from medusa_cli.training.recipes import StreamsRecipe
+from medusa_cli.training.streams.fit import BaseRows, MakeStreams, StreamsData, StreamsFit, StreamsPlan, rank_streams
 from medusa_cli.training.streams.layers import Streams
-from medusa_cli.training.streams.ranking import rank_streams
-from medusa_cli.training.streams.recipe import RECIPE, StreamsRecipe
 from medusa_cli.training.text import dataset
 from medusa_cli.training.text.corpus import Corpus
 
@@ -78,44 +66,16 @@ class Material:
     asked_prompts: dict[int, NDArray[np.int32]]
 
 
-def main() -> None:
-    parser = options(__doc__, seconds=150)
-    parser.add_argument("--answers", action="store_true", help="write the answers and end")
-    parser.add_argument("--kind", default="streams")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--no-root", dest="root", action="store_false")
-    parser.add_argument("--rank", type=int, default=RECIPE.rank)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=RECIPE.rate)
-    arguments = parser.parse_args()
-    if arguments.table:
-        return show(read_rows(arguments.results))
-    torch.set_num_threads(1)
-    path = references.resolve(arguments.model, Console(stderr=True)).path
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    answered = answer(path, arguments.data, arguments.work / "answers.json")
-    if arguments.answers:
-        return None
-    material = read_material(path, arguments, answered)
-    row = of_streams(material, arguments) if arguments.kind == "streams" else of_heads(material, arguments)
-    print(json.dumps(row), flush=True)
-    if arguments.results is not None:
-        add_row(arguments.results, row)
-    return None
-
-
-def options(
-    description: str | None, seconds: float, tokens: int | None = None, resumes: bool = False
-) -> argparse.ArgumentParser:
-    """What all scripts that train streams have in common. seconds, tokens: by default; resumes: from --results."""
+def options(description: str | None, seconds: float, tokens: int) -> argparse.ArgumentParser:
+    """What scripts that train streams have in common. seconds, tokens: by default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--text", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--tokens", type=int, default=tokens, help="of the text; default: %(default)s (None: all)")
+    parser.add_argument("--tokens", type=int, default=tokens, help="of the text; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=seconds)
-    parser.add_argument("--results", type=Path, required=resumes)
+    parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--table", action="store_true")
     return parser
 
@@ -272,91 +232,26 @@ def train_streams(
     return Trained(top, fit.streams, exact[0], exact[1], steps * plan.batch, spent, reading)
 
 
-def of_streams(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
-    recipe = replace(RECIPE, rank=arguments.rank, alpha=float(arguments.rank), root=arguments.root, rate=arguments.rate)
-    trained = train_streams(material, arguments, recipe)
-    name = f"streams, {arguments.layers} layers, rank {arguments.rank}" + (", root" if arguments.root else "")
-    return trained_row(name, arguments, trained, trained.ranks())
-
-
-def of_heads(material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
-    recipe, hidden = RECIPES[arguments.kind], material.base.n_embd
-    asked_states = FileRows([np.concatenate([states_of(material, span) for span in material.asked])], CPU)
-    sources = [material.source, TextRows(asked_states)]
-    if arguments.kind != "medusa":
-        scale = matching_scale(
-            embedding_rows(material.base, material.d2t), material.source.states.gather(torch.arange(4096))
-        )
-        both = (material.tokens, material.answers)
-        sources = [
-            replace(source, embeddings=embeddings(material.base, tokens, scale))
-            for source, tokens in zip(sources, both, strict=True)
-        ]
-    examples = dataset.examples_of(material.tokens, material.train, material.t2d, arguments.heads)
-    plan = FitPlan("", arguments.kind, "teacher", arguments.heads, 0, 1 << 20, recipe.batch, "cpu", recipe)
-    trial = Fit(plan, hidden, CPU)
-    steps = steps_in(
-        arguments.seconds,
-        lambda should_stop: trial.run(sources[0], examples, material.output, should_stop=should_stop),
-    )
-    steps = min(steps, 8 * len(examples.rows) // plan.batch)
-    fit, begin = Fit(replace(plan, steps=steps), hidden, CPU), time.process_time()
-    fit.run(sources[0], examples, material.output, on_step=lambda step, loss: told(step, steps, loss))
-    spent = time.process_time() - begin
-    output = material.output.float()
-    texts = ((sources[0], material.tokens, material.build), (sources[1], material.answers, material.asked))
-    found = [rank_texts(fit.heads, source, tokens, spans, material.t2d, output) for source, tokens, spans in texts]
-    parameters = sum(parameter.numel() for parameter in fit.heads.parameters())
-    return as_row(arguments.kind, arguments, found[0], found[1], steps * plan.batch, spent, 0.0, parameters)
-
-
-def states_of(material: Material, span: dataset.Span) -> NDArray[np.float16]:
-    """[length, h] after the final norm, of an answer to a question."""
-    text: WholeText = whole_texts([span], material.asked_prompts, material.answers)[0]
-    reader = native.StatesReader(material.model, len(text.fed), outputs=True, n_threads=1)
-    states = reader.read(text.fed.tolist()).post_norm
-    assert states is not None
-    return states[text.answer_at :].astype(np.float16)
-
-
 def told(step: int, steps: int, loss: float) -> None:
     if step % max(1, steps // 10) == 0:
         print(f"step {step} of {steps}, loss {loss:.3f}", flush=True)
 
 
-def as_row(
-    name: str, arguments: argparse.Namespace, build: Ranks, asked: Ranks, positions: int, *costs: float
-) -> dict[str, Any]:
-    accuracy = accuracy_table(build)
-    walked = {nodes: simulate(asked, greedy_tree(accuracy, nodes))[0] for nodes in SIZES}
-    own = {nodes: simulate(build, greedy_tree(accuracy, nodes))[0] for nodes in SIZES}
-    names = ("train_seconds", "states_seconds", "parameters")
-    return {
-        "name": name,
-        "heads": arguments.heads,
-        "positions": positions,
-        **dict(zip(names, costs, strict=True)),
-        "mt_bench": walked,
-        "held_out": own,
-        "first_right": [float(row[0]) for row in accuracy_table(asked)],
-    }
-
-
 def trained_row(
     name: str, arguments: argparse.Namespace, trained: Trained, ranks: tuple[Ranks, Ranks]
 ) -> dict[str, Any]:
-    parameters = sum(parameter.numel() for parameter in trained.streams.parameters() if parameter.requires_grad)
-    return as_row(name, arguments, *ranks, trained.positions, trained.seconds, trained.reading, parameters)
-
-
-def show(rows: list[dict[str, Any]]) -> None:
-    table = Table("drafts", "depth", "parameters", "positions", "CPU s", "4 nodes", "8", "16", "own text, 8")
-    for row in rows:
-        figures = [f"{row['mt_bench'][str(nodes)]:.3f}" for nodes in SIZES]
-        counts = (f"{row['parameters']:,.0f}", f"{row['positions']:,}", f"{row['train_seconds']:.0f}")
-        table.add_row(row["name"], str(row["heads"]), *counts, *figures, f"{row['held_out']['8']:.3f}")
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    """ranks: on held-out text, which builds the trees, and on answers to the questions."""
+    build, asked = ranks
+    accuracy = accuracy_table(build)
+    trees = {nodes: greedy_tree(accuracy, nodes) for nodes in SIZES}
+    return {
+        "name": name,
+        "heads": arguments.heads,
+        "positions": trained.positions,
+        "train_seconds": trained.seconds,
+        "states_seconds": trained.reading,
+        "parameters": sum(parameter.numel() for parameter in trained.streams.parameters() if parameter.requires_grad),
+        "mt_bench": {nodes: simulate(asked, tree)[0] for nodes, tree in trees.items()},
+        "held_out": {nodes: simulate(build, tree)[0] for nodes, tree in trees.items()},
+        "first_right": [float(row[0]) for row in accuracy_table(asked)],
+    }

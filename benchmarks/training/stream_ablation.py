@@ -1,8 +1,8 @@
 """What each part of the streams is worth: one part changed at a time, all else equal (Speculative Streaming 4, fig. 7).
 
-    python benchmarks/stream_ablation.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER --results FILE
-                                         [--tokens 60000] [--seconds 50] [--one] [--only NAME ...]
-    python benchmarks/stream_ablation.py MODEL --results FILE --table
+    python benchmarks/training/stream_ablation.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER
+        --results FILE [--tokens 60000] [--seconds 50] [--one] [--only NAME ...]
+    python benchmarks/training/stream_ablation.py MODEL --results FILE --table
 
 --text, --data, --work, --seconds: as of streams.py. Trains the rows that FILE lacks, in order, and adds them to it;
 --one: one of them, for a machine that others use. Exits with 3 when none is left. Each row is trained for the same CPU
@@ -12,9 +12,9 @@ after each layer and behind the token that really came, means over held-out text
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,8 +43,9 @@ from torch.nn import functional
 from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 from medusa_cli.models import references
 from medusa_cli.training.backbone.layers import Layer, TopLayers
+from medusa_cli.training.recipes import STREAMS_RECIPE as RECIPE
+from medusa_cli.training.recipes import StreamsRecipe
 from medusa_cli.training.streams.layers import Context, Piece, Streams, read_context
-from medusa_cli.training.streams.recipe import RECIPE, StreamsRecipe
 
 TOP_K = (1, 2, 3, 5, RANKS)
 ALIKE_TEXTS = 12
@@ -94,11 +95,15 @@ ROWS = (
 """In the order of their interest. Without an adapter's scale changing: alpha is the rank, as in the recipe."""
 
 
-def main() -> None:
-    parser = options(__doc__, seconds=50, tokens=60000, resumes=True)
+def parser() -> ArgumentParser:
+    parser = options(__doc__, seconds=50, tokens=60000)
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     done = {row["name"]: row for row in read_rows(arguments.results)}
     if arguments.table:
         show(done)
@@ -117,7 +122,7 @@ def main() -> None:
         print(made["name"], made["mt_bench"], flush=True)
 
 
-def train(row: Row, material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
+def train(row: Row, material: Material, arguments: Namespace) -> dict[str, Any]:
     recipe = replace(RECIPE, **row.recipe)
     trained = train_streams(material, arguments, recipe, TurnedStreams if row.turned else Streams)
     held, asked = trained.ranks()
