@@ -45,6 +45,11 @@ SIZES = {
     "1b": Size(2048, 22, 5632, 32, 4, 32000, 8192),  # TinyLlama
     "tiny": Size(256, 2, 512, 4, 2, 512, 128, 4096),  # to try the scripts out
 }
+HYBRID = Size(2560, 32, 9216, 16, 4, 32000, 8192)  # Qwen3.5 4B
+DENSE = Size(2560, 36, 9728, 20, 4, 32000, 8192)  # of about as many bytes
+
+HEAD_SIZE, STATE, VALUE_HEADS, KEY_HEADS, CONVOLUTION, INTERVAL = 256, 128, 32, 16, 4, 4
+"""Of the hybrid: sizes of its attention heads and delta nets; every INTERVAL-th layer has attention."""
 
 
 class Blocks:
@@ -121,6 +126,60 @@ def write_base(path: Path, size: Size, seed: int = 0) -> None:
         finish(writer)
 
 
+def write_hybrid(path: Path, size: Size, seed: int = 0) -> None:
+    """Three gated delta nets to each layer of attention, as Qwen3.5 has them. Whole or not at all."""
+    rng = np.random.default_rng(seed)
+    pool = Blocks(Kind.Q4_K, size.hidden * max(size.inner, size.vocabulary), rng)
+    pool.set_scales(size.hidden)
+    inner = STATE * VALUE_HEADS
+    with atomic_path(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, "qwen35")
+        write_metadata(writer, size)
+        for key, value in (("conv_kernel", CONVOLUTION), ("inner_size", inner), ("state_size", STATE),
+                           ("time_step_rank", VALUE_HEADS), ("group_count", KEY_HEADS)):  # fmt: skip
+            writer.add_uint32(f"qwen35.ssm.{key}", value)
+        writer.add_uint32("qwen35.full_attention_interval", INTERVAL)
+        writer.add_array("qwen35.rope.dimension_sections", [11, 11, 10, 0])
+        writer.add_key_length(HEAD_SIZE)
+        writer.add_value_length(HEAD_SIZE)
+
+        def matrix(name: str, rows: int, columns: int) -> None:
+            writer.add_tensor(f"{name}.weight", pool.matrix(rows, columns), raw_dtype=Kind.Q4_K)
+
+        def plain(name: str, *shape: int, value: float = 1.0) -> None:
+            writer.add_tensor(name, np.full(shape, value, np.float32))
+
+        matrix("token_embd", size.vocabulary, size.hidden)
+        matrix("output", size.vocabulary, size.hidden)
+        plain("output_norm.weight", size.hidden)
+        for layer in range(size.layers):
+            name = f"blk.{layer}"
+            plain(f"{name}.attn_norm.weight", size.hidden)
+            plain(f"{name}.post_attention_norm.weight", size.hidden)
+            matrix(f"{name}.ffn_gate", size.inner, size.hidden)
+            matrix(f"{name}.ffn_up", size.inner, size.hidden)
+            matrix(f"{name}.ffn_down", size.hidden, size.inner)
+            if (layer + 1) % INTERVAL == 0:
+                matrix(f"{name}.attn_q", 2 * HEAD_SIZE * size.heads, size.hidden)  # with a gate for each value
+                matrix(f"{name}.attn_k", HEAD_SIZE * size.key_heads, size.hidden)
+                matrix(f"{name}.attn_v", HEAD_SIZE * size.key_heads, size.hidden)
+                matrix(f"{name}.attn_output", size.hidden, HEAD_SIZE * size.heads)
+                plain(f"{name}.attn_q_norm.weight", HEAD_SIZE)
+                plain(f"{name}.attn_k_norm.weight", HEAD_SIZE)
+                continue
+            channels = inner + 2 * STATE * KEY_HEADS
+            matrix(f"{name}.attn_qkv", channels, size.hidden)
+            matrix(f"{name}.attn_gate", inner, size.hidden)
+            matrix(f"{name}.ssm_beta", VALUE_HEADS, size.hidden)
+            matrix(f"{name}.ssm_alpha", VALUE_HEADS, size.hidden)
+            matrix(f"{name}.ssm_out", size.hidden, inner)
+            plain(f"{name}.ssm_conv1d.weight", channels, CONVOLUTION, value=0.25)
+            plain(f"{name}.ssm_dt.bias", VALUE_HEADS)
+            plain(f"{name}.ssm_a", VALUE_HEADS, value=-1.0)
+            plain(f"{name}.ssm_norm.weight", STATE)
+        finish(writer)
+
+
 def write_metadata(writer: gguf.GGUFWriter, size: Size) -> None:
     writer.add_name("made up")
     writer.add_context_length(size.context)
@@ -168,6 +227,66 @@ def write_heads(path: Path, base: Path, kind: schema.Kind, size: Size, seed: int
                     writer.add_tensor(name, pool.matrix(size.hidden, columns), raw_dtype=Kind.Q8_0)
         writer.add_tensor(schema.D2T, np.arange(size.draft_vocabulary, dtype=np.int32))
         finish(writer)
+
+
+def write_experts(path: Path, layers: int, experts: int, used: int, type_name: str) -> None:
+    """A Qwen3 MoE in the shapes of Qwen3-30B-A3B, matrices in one ggml type, all experts alike.
+
+    Its vocabulary has no words; the output matrix has the share of the weights that it has in the whole model.
+    """
+    hidden, inner, heads, key_heads, head_size, vocabulary = 2048, 768, 32, 4, 128, 16384
+    rng = np.random.default_rng(0)
+    kind = gguf.GGMLQuantizationType[type_name.upper()]
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    writer.add_context_length(4096)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(inner * used)
+    writer.add_expert_feed_forward_length(inner)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(used)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(key_heads)
+    writer.add_key_length(head_size)
+    writer.add_value_length(head_size)
+    writer.add_rope_freq_base(1e6)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_vocab_size(vocabulary)
+
+    def random(rows: int, columns: int) -> np.ndarray:
+        return (rng.standard_normal((rows, columns)) / math.sqrt(columns)).astype(np.float32)
+
+    def quantized(rows: int, columns: int) -> np.ndarray:
+        data = native.quantize_rows(type_name, random(rows, columns))
+        return np.frombuffer(data, np.uint8).reshape(rows, -1)
+
+    def matrix(name: str, data: np.ndarray) -> None:
+        writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
+
+    # One array for all layers: the writer keeps what it is given.
+    attention = {
+        "attn_q": quantized(heads * head_size, hidden),
+        "attn_k": quantized(key_heads * head_size, hidden),
+        "attn_v": quantized(key_heads * head_size, hidden),
+        "attn_output": quantized(hidden, heads * head_size),
+    }
+    up, down = (
+        np.tile(quantized(rows, columns), (experts, 1, 1)) for rows, columns in ((inner, hidden), (hidden, inner))
+    )
+    matrix("token_embd", quantized(vocabulary, hidden))
+    matrix("output", quantized(vocabulary, hidden))
+    writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
+    for layer in range(layers):
+        for name, size in (("attn_norm", hidden), ("attn_q_norm", head_size), ("attn_k_norm", head_size)):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(size, np.float32))
+        writer.add_tensor(f"blk.{layer}.ffn_norm.weight", np.ones(hidden, np.float32))
+        writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", random(experts, hidden))
+        for name, data in attention.items():
+            matrix(f"blk.{layer}.{name}", data)
+        for name, data in (("gate", up), ("up", up), ("down", down)):
+            matrix(f"blk.{layer}.ffn_{name}_exps", data)
+    finish(writer)
 
 
 def finish(writer: gguf.GGUFWriter) -> None:

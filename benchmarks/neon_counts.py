@@ -184,7 +184,7 @@ def table_row(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("--ggml", type=Path, help="build first: the folder of ggml.h")
@@ -193,7 +193,11 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=TYPES)
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS))
     parser.add_argument("--models", nargs="*", default=[], help="cores that llvm-mca-19 knows")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = parser().parse_args()
     if arguments.ggml:
         build(arguments.build, arguments.ggml.resolve(), arguments.compiler)
     program = read_program(arguments.build / "kernel_lab")

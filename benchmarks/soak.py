@@ -1,59 +1,254 @@
-"""Memory over a long run: resident size of one process before and after thousands of generated tokens.
+"""Long runs: whether memory grows, and whether many clients get what plain decoding says.
 
-    python benchmarks/soak.py [--model demo] [--heads FILE] [--tokens 5000] [--limit-mib 2]
+    python benchmarks/soak.py session [--tokens 5000]
+    python benchmarks/soak.py server [MODEL] --minutes 10 --clients 8
 
-Answers of up to 500 tokens, one after another in one session, sampled, after a warm-up of one answer. Exits with 1 when
-the process grew by more than --limit-mib.
+`COMMAND --help` says what each of them measures.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import random
+import re
+import subprocess
 import sys
+import threading
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common import Bench
+import common
+import httpx
+import psutil
 
 from medusa_cli import native
+from medusa_cli.api.model import Model
+from medusa_cli.support.errors import MedusaError
 
 ANSWER = 500
+"""Tokens of one of the session's answers, at most."""
 
 
-def resident_bytes() -> int:
-    """Resident size of this process: memory of its own, file pages left out (they come and go with the cache)."""
+@dataclass
+class Session:
+    """Memory over a long run: resident size of one process before and after thousands of generated tokens.
+
+    Answers of up to 500 tokens, one after another in one session, sampled, after a warm-up of one answer. Exits with 1
+    when the process grew by more than --limit-mib. Linux alone.
+    """
+
+    _: KW_ONLY
+    model: str = "demo"
+    heads: Path | None = None
+    tokens: int = 5000
+    limit_mib: float = 2.0
+
+    def run(self) -> None:
+        bench = common.Bench(self.model, self.heads, 16)
+
+        def answer(number: int) -> int:
+            prompt = common.chat_tokens(bench.model, f"Write a long story about the number {number}.")
+            sampling = native.Sampling(temperature=0.8, seed=number)
+            return len(bench.drafting.generate(prompt, max_tokens=ANSWER, sampling=sampling, ignore_eos=True).tokens)
+
+        answer(0)
+        before, done, number = resident_mib(), 0, 0
+        while done < self.tokens:
+            number += 1
+            done += answer(number)
+            print(f"\r{done} tokens, {resident_mib():.2f} MiB", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        after = resident_mib()
+        print(f"before {before:.2f} MiB, after {done} tokens {after:.2f} MiB: {after - before:+.2f} MiB")
+        if after - before > self.limit_mib:
+            raise MedusaError(f"grew by more than {self.limit_mib:g} MiB")
+
+
+def resident_mib() -> float:
+    """Of this process: memory of its own, file pages left out (they come and go with the cache)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("no RssAnon in /proc/self/status: this script needs Linux")
+            return int(line.split()[1]) / 1024
+    raise MedusaError("no RssAnon in /proc/self/status: this needs Linux")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--heads", type=Path)
-    parser.add_argument("--tokens", type=int, default=5000)
-    parser.add_argument("--limit-mib", type=float, default=2.0)
-    arguments = parser.parse_args()
-    bench = Bench(arguments.model, arguments.heads, 16)
+SAID = ["Name three colours.", "Why?", "Write a haiku about rain.", "What is 12 times 12?", "Who wrote Faust?",
+        "Explain a hash table.", "Say it in one sentence.", "Give an example in Python.", "And in French?"]  # fmt: skip
+MOST_GROWTH = 1.05
+"""Of memory, from the first quarter to the last one."""
 
-    def answer(number: int) -> int:
-        prompt = bench.chat_tokens(f"Write a long story about the number {number}.")
-        sampling = native.Sampling(temperature=0.8, seed=number)
-        return len(bench.drafting.generate(prompt, max_tokens=ANSWER, sampling=sampling, ignore_eos=True).tokens)
 
-    answer(0)
-    before, done, number = resident_bytes(), 0, 0
-    while done < arguments.tokens:
-        number += 1
-        done += answer(number)
-        print(f"\r{done} tokens, {resident_bytes() / (1 << 20):.2f} MiB", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    after = resident_bytes()
-    grown = (after - before) / (1 << 20)
-    print(f"before {before / (1 << 20):.2f} MiB, after {done} tokens {after / (1 << 20):.2f} MiB: {grown:+.2f} MiB")
-    if grown > arguments.limit_mib:
-        sys.exit(f"grew by more than {arguments.limit_mib:g} MiB")
+@dataclass
+class Told:
+    """What was asked and answered."""
+
+    messages: list[dict[str, str]]
+    temperature: float
+    seed: int
+    most: int
+    text: str
+
+
+@dataclass
+class Tally:
+    answers: list[Told] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, what: str) -> None:
+        with self.lock:
+            self.counts[what] += 1
+
+
+def client(url: str, number: int, until: float, tally: Tally) -> None:
+    """One front end: conversations until the time is over."""
+    source = random.Random(number)
+    with httpx.Client(base_url=url, timeout=300) as http:
+        while time.monotonic() < until:
+            messages: list[dict[str, str]] = []
+            for _ in range(source.randint(1, 4)):
+                messages.append({"role": "user", "content": source.choice(SAID)})
+                text = ask(http, source, messages, tally)
+                if text is None or time.monotonic() > until:
+                    break
+                messages.append({"role": "assistant", "content": text})
+
+
+def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]], tally: Tally) -> str | None:
+    """The answer; None where it was given up. A full queue is waited for, as clients do."""
+    temperature, seed, most = source.choice([0.0, 0.8]), source.randrange(3), source.choice([8, 24, 48])
+    body = {"messages": messages, "temperature": temperature, "seed": seed, "max_tokens": most}
+    gives_up, stream = source.random() < 0.15, source.random() < 0.6
+    while True:
+        try:
+            if stream:
+                text = streamed(http, body, gives_up)
+            else:
+                response = http.post("/v1/chat/completions", json=body, timeout=0.2 if gives_up else 300)
+                response.raise_for_status()
+                text = response.json()["choices"][0]["message"]["content"]
+        except httpx.ReadTimeout:
+            text = None
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 429:
+                raise
+            tally.count("refused for a while")
+            time.sleep(min(2.0, float(error.response.headers["retry-after"])))
+            continue
+        break
+    tally.count("given up" if text is None else "streamed" if stream else "whole")
+    if text is not None:
+        with tally.lock:
+            tally.answers.append(Told([dict(one) for one in messages], temperature, seed, most, text))
+    return text
+
+
+def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool) -> str | None:
+    text = ""
+    with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line[6:])
+                if "error" in chunk:
+                    raise RuntimeError(chunk["error"]["message"])
+                text += chunk["choices"][0]["delta"].get("content", "")
+                if gives_up and len(text) > 10:
+                    return None
+    return text
+
+
+def watch(process: psutil.Process, until: float) -> list[tuple[int, int, int]]:
+    """(memory, threads, open files), once a second."""
+    found = []
+    while time.monotonic() < until:
+        found.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
+        time.sleep(1)
+    return found
+
+
+def differences(model: str, answers: list[Told]) -> tuple[int, list[Told]]:
+    """How many different questions there were, and the answers that plain decoding does not give."""
+    expected: dict[str, str] = {}
+    wrong = []
+    with Model(model, no_spec=True, quiet=True) as plain:
+        for told in answers:
+            key = json.dumps([told.messages, told.temperature, told.seed, told.most])
+            if key not in expected:
+                answer = plain.generate(
+                    told.messages, temperature=told.temperature, seed=told.seed, max_tokens=told.most
+                )
+                expected[key] = answer.text
+            if expected[key] != told.text:
+                wrong.append(told)
+    return len(expected), wrong
+
+
+def report(samples: list[tuple[int, int, int]]) -> bool:
+    """Prints how the server fared; whether nothing grew."""
+    quarter = max(1, len(samples) // 4)
+    early, late = samples[quarter - 1 : 2 * quarter], samples[-quarter:]
+    fine = True
+    for index, (name, unit) in enumerate((("memory", 1e6), ("threads", 1), ("open files", 1))):
+        before, after = (max(sample[index] for sample in part) / unit for part in (early, late))
+        grew = after > before * MOST_GROWTH if index == 0 else after > before + 2
+        fine = fine and not grew
+        print(f"{name}: at most {before:.0f} in the second quarter, {after:.0f} in the last{'  LEAK?' if grew else ''}")
+    return fine
+
+
+@dataclass
+class Server:
+    """Many clients for minutes: does a server leak, mix conversations up, or say anything else than plain generate?
+
+    Starts `medusa serve` in a process of its own. Each client goes through conversations of its own as front ends do:
+    streamed and whole answers, several turns, retries, answers given up half-way. Every whole answer is compared with
+    that of `medusa generate --no-spec` for the same prompt and seed. Memory, threads and open files of the server are
+    looked at all the time; they may grow in the first quarter, while caches fill, and not later. --cache-memory: MiB;
+    little, so that caches are full early. Exits with 1 when something grew or differs.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    minutes: float = 10.0
+    clients: int = 8
+    cache_memory: int = 400
+
+    def run(self) -> None:
+        cache = str(self.cache_memory)
+        command = [sys.executable, "-m", "medusa_cli", "serve", self.model, "--port", "0", "--cache-memory", cache]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            found = re.search(r"at (http://\S+?): ", process.stderr.readline())
+            assert found is not None
+            tally, until = Tally(), time.monotonic() + 60 * self.minutes
+            threads = [
+                threading.Thread(target=client, args=(found[1], number, until, tally)) for number in range(self.clients)
+            ]
+            for thread in threads:
+                thread.start()
+            samples = watch(psutil.Process(process.pid), until)
+            for thread in threads:
+                thread.join()
+            process.terminate()
+            process.wait()
+        print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
+        fine = report(samples)
+        different, wrong = differences(self.model, tally.answers)
+        print(f"{len(tally.answers)} answers to {different} questions, {len(wrong)} unlike plain decoding")
+        for told in wrong[:3]:
+            print(f"  {told}")
+        if not fine or wrong or not tally.answers:
+            raise MedusaError("the server did not stand it")
+
+
+def parser() -> ArgumentParser:
+    return common.parser(__doc__, Session, Server)
 
 
 if __name__ == "__main__":
-    main()
+    common.main(parser())

@@ -1,39 +1,45 @@
-"""Tokens per step of one or more heads files by size of the tree, temperature and rule of acceptance.
+"""How many tokens drafts bring in a step.
 
-    python benchmarks/tokens_per_step.py --data question.jsonl --heads A.gguf B.gguf [--model demo] [--nodes 4 8 16]
-                                         [--dynamic] [-n 128] [--rules greedy,exact,typical]
-                                         [--temperature 0.7 1.0] [--seeds 3]
-                                         [--require 4:1.65 8:1.9 16:2.15] [--ratio 1.12] [--json FILE]
+    python benchmarks/tokens_per_step.py heads --data question.jsonl [--heads A.gguf B.gguf] [--nodes 4 8 16]
+    python benchmarks/tokens_per_step.py kinds --data question.jsonl
+    python benchmarks/tokens_per_step.py untrained --data question.jsonl [--beside-heads]
+    python benchmarks/tokens_per_step.py trees [--data question.jsonl]
 
-First turns. The fixed tree of each size is built from the accuracies in the heads file, which come from other text;
---dynamic adds trees grown in each step, whose number of steps depends on the clock. greedy: temperature 0; the others:
-at each --temperature, seeded by prompt, --seeds times. An answer that falls into a loop counts up to there
-(decoding/loops.py); "cut" says how many do. Tokens per step: tokens of all steps over steps; tokens/s: of the steps,
-the rules taking turns prompt by prompt. `--require NODES:X` exits with 1 when the first heads, greedy, stay below X;
-`--ratio` when they bring less than that many times the tokens per step of the second ones.
+`COMMAND --help` says what each of them measures. --data: MT-Bench's question file, or any JSON lines with
+{"turns": [...]} or {"prompt": ...}; first turns are asked.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections import Counter
-from dataclasses import dataclass, field
+import statistics
+import time
+from argparse import ArgumentParser
+from collections import Counter, defaultdict
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
+import common
 from common import Bench
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from medusa_cli import native
+from medusa_cli.decoding import prompts as prompt_tokens
+from medusa_cli.decoding import tree_search
 from medusa_cli.decoding.loops import loop_start
+from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.tree_search import greedy_tree
 from medusa_cli.prompts import bench_set
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.tuning import choose, texts
+from medusa_cli.tuning import run as tuning
+from medusa_cli.tuning.methods import TreeMethod
 
 RULES = ("greedy", "exact", "rejection", "typical", "nucleus")
 SEEDS_APART = 1000
+MOST_NODES = 32
+"""Of a step whose drafts need no training."""
 
 
 @dataclass
@@ -69,111 +75,107 @@ class Sums:
         return " ".join(f"{self.reached[depth] / self.steps:.2f}" for depth in sorted(self.reached))
 
 
-def rules(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in RULES:
-            raise argparse.ArgumentTypeError(f"no rule {name!r}: there are {', '.join(RULES)}")
-    return names
+@dataclass
+class Heads:
+    """Tokens per step of heads files by size of the tree, temperature and rule of acceptance.
 
+    The fixed tree of each size is built from the accuracies in the heads file (default: the model's own), which come
+    from other text; --dynamic adds trees grown in each step, whose number of steps depends on the clock. --rules, of
+    greedy,exact,rejection,typical,nucleus. greedy: temperature 0; the others: at each --temperature, seeded by prompt,
+    --seeds times. An answer that falls into a loop counts up to there (decoding/loops.py); "cut" says how many do.
+    Tokens per step: tokens of all steps over steps; tokens/s: of the steps, the rules taking turns prompt by prompt.
+    Exits with 1 when the first heads, greedy, stay below X of --require NODES:X ..., or bring less than --ratio times
+    the tokens per step of the second ones.
+    """
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--heads", type=Path, nargs="+", default=[None], help="default: the model's own")
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--nodes", type=int, nargs="*", default=[4, 8, 16])
-    parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--rules", type=rules, default=["greedy", "exact", "typical"])
-    parser.add_argument("-n", "--max-tokens", type=int, default=128)
-    parser.add_argument("--temperature", type=float, nargs="+", default=[0.7])
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--require", nargs="*", default=[], metavar="NODES:X")
-    parser.add_argument("--ratio", type=float)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    console = Console()
-    prompts = [prompt.text for prompt in bench_set.read(arguments.data)[: arguments.limit]]
-    table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "cut", "depth 1, 2, ...")
-    greedy: dict[tuple[Path | None, int], float] = {}
-    rows = []
-    for heads in arguments.heads:
-        bench = Bench(arguments.model, heads, 1)
-        for nodes in [*arguments.nodes, *([0] if arguments.dynamic else [])]:
-            for temperature in arguments.temperature:
-                found = measure(session_of(bench, nodes), bench, prompts, temperature, arguments)
-                for rule, sums in found.items():
-                    shown = "0" if rule == "greedy" else f"{temperature:g}"
-                    rows.append(
-                        {
-                            "heads": str(heads.name if heads else arguments.model),
-                            "nodes": nodes or "dynamic",
-                            "temperature": float(shown),
-                            "rule": rule,
-                            "tokens_per_step": sums.per_step,
-                            "steps": sums.steps,
-                        }
-                    )
-                    table.add_row(
-                        bench.heads.kind if heads is None else heads.name,
-                        str(nodes or "dynamic"),
-                        shown,
-                        rule,
-                        f"{sums.per_step:.3f}",
-                        f"{sums.per_second:.1f}",
-                        str(sums.cut),
-                        sums.depths,
-                    )
-                if "greedy" in found:
-                    greedy[heads, nodes] = found["greedy"].per_step
-    console.print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
-    judge(arguments, greedy, console)
+    _: KW_ONLY
+    data: Path
+    heads: tuple[Path, ...] = ()
+    model: str = "demo"
+    nodes: tuple[int, ...] = (4, 8, 16)
+    dynamic: bool = False
+    rules: str = "greedy,exact,typical"
+    max_tokens: int = 128
+    temperature: tuple[float, ...] = (0.7,)
+    seeds: int = 1
+    limit: int | None = None
+    require: tuple[str, ...] = ()
+    ratio: float | None = None
+    json: Path | None = None
 
+    def run(self) -> None:
+        rules, prompts = self._rules(), common.questions(self.data, self.limit)
+        table = Table("heads", "nodes", "temperature", "rule", "tokens per step", "tokens/s", "cut", "depth 1, 2, ...")
+        greedy: dict[tuple[Path | None, int], float] = {}
+        rows = []
+        for heads in self.heads or (None,):
+            bench = Bench(self.model, heads, 1)
+            for nodes in [*self.nodes, *([0] if self.dynamic else [])]:
+                for temperature in self.temperature:
+                    for rule, sums in self._measure(bench, nodes, prompts, temperature, rules).items():
+                        shown = 0.0 if rule == "greedy" else temperature
+                        name = heads.name if heads else self.model
+                        size = nodes or "dynamic"
+                        rows.append(
+                            {"heads": name, "nodes": size, "temperature": shown, "rule": rule,
+                             "tokens_per_step": sums.per_step, "steps": sums.steps}
+                        )  # fmt: skip
+                        table.add_row(
+                            heads.name if heads else bench.heads.kind, str(size), f"{shown:g}", rule,
+                            f"{sums.per_step:.3f}", f"{sums.per_second:.1f}", str(sums.cut), sums.depths,
+                        )  # fmt: skip
+                        if rule == "greedy":
+                            greedy[heads, nodes] = sums.per_step
+        common.show(table)
+        if self.json:
+            self.json.write_text(json.dumps(rows, indent=1) + "\n")
+        self._judge(greedy)
 
-def judge(arguments: argparse.Namespace, greedy: dict[tuple[Path | None, int], float], console: Console) -> None:
-    """Exits with 1 where --require or --ratio is missed."""
-    missed = [line for line in arguments.require if greedy[arguments.heads[0], int(line.split(":")[0])] < bar(line)]
-    if arguments.ratio:
-        first, second = arguments.heads[:2]
-        ratios = {nodes: greedy[first, nodes] / greedy[second, nodes] for nodes in arguments.nodes}
-        console.print("ratio of the first to the second: " + ", ".join(f"{n}: {r:.3f}" for n, r in ratios.items()))
-        missed += [f"ratio at {nodes} nodes" for nodes, ratio in ratios.items() if ratio < arguments.ratio]
-    if missed:
-        sys.exit("missed: " + ", ".join(missed))
+    def _rules(self) -> list[str]:
+        names = self.rules.split(",")
+        for name in names:
+            if name not in RULES:
+                raise MedusaError(f"no rule {name!r}: there are {', '.join(RULES)}")
+        return names
 
+    def _measure(
+        self, bench: Bench, nodes: int, prompts: list[str], temperature: float, rules: list[str]
+    ) -> dict[str, Sums]:
+        """nodes: 0 for dynamic trees."""
+        if nodes:
+            tree = native.Tree(greedy_tree(bench.heads.accuracy, nodes))
+            session = native.Session(bench.model, bench.heads, tree=tree, n_ctx=2048)
+        else:
+            session = native.Session(bench.model, bench.heads, dynamic=native.DynamicTree(), n_ctx=2048)
+        found = {rule: Sums() for rule in rules}
+        rounds = [(seed, at) for seed in range(self.seeds) for at in range(len(prompts))]
+        label = f"{session.tree.size} nodes, temperature {temperature:g}"
+        for seed, at in track(rounds, label, console=common.MESSAGES, transient=True):
+            tokens = common.chat_tokens(bench.model, prompts[at])
+            for rule in rules:
+                sampling = native.Sampling(
+                    temperature=0.0 if rule == "greedy" else temperature, seed=SEEDS_APART * seed + at
+                )
+                answer, cut = up_to_its_loop(session, tokens, self.max_tokens, sampling, native.Accept(rule))
+                found[rule].add(answer)
+                found[rule].cut += cut
+        return found
 
-def bar(line: str) -> float:
-    return float(line.split(":")[1])
-
-
-def session_of(bench: Bench, nodes: int) -> native.Session:
-    """0 nodes: trees of each step's own."""
-    if nodes == 0:
-        return native.Session(bench.model, bench.heads, dynamic=native.DynamicTree(), n_ctx=2048)
-    return native.Session(
-        bench.model, bench.heads, tree=native.Tree(greedy_tree(bench.heads.accuracy, nodes)), n_ctx=2048
-    )
-
-
-def measure(
-    session: native.Session, bench: Bench, prompts: list[str], temperature: float, arguments: argparse.Namespace
-) -> dict[str, Sums]:
-    found = {rule: Sums() for rule in arguments.rules}
-    rounds = [(seed, at) for seed in range(arguments.seeds) for at in range(len(prompts))]
-    label = f"{session.tree.size} nodes, temperature {temperature:g}"
-    for seed, at in track(rounds, label, console=Console(stderr=True), transient=True):
-        tokens = bench.chat_tokens(prompts[at])
-        for rule in arguments.rules:
-            sampling = native.Sampling(
-                temperature=0.0 if rule == "greedy" else temperature, seed=SEEDS_APART * seed + at
-            )
-            answer, cut = up_to_its_loop(session, tokens, arguments.max_tokens, sampling, native.Accept(rule))
-            found[rule].add(answer)
-            found[rule].cut += cut
-    return found
+    def _judge(self, greedy: dict[tuple[Path | None, int], float]) -> None:
+        """greedy: tokens per step by heads and nodes. MedusaError where --require or --ratio is missed."""
+        missed = []
+        first = self.heads[0] if self.heads else None
+        for text in self.require:
+            nodes, _, bar = text.partition(":")
+            if greedy[first, int(nodes)] < float(bar):
+                missed.append(f"{greedy[first, int(nodes)]:.3f} with {nodes} nodes, wanted {bar}")
+        if self.ratio:
+            second = self.heads[1]
+            ratios = {nodes: greedy[first, nodes] / greedy[second, nodes] for nodes in self.nodes}
+            common.show("ratio of the first to the second: " + ", ".join(f"{n}: {r:.3f}" for n, r in ratios.items()))
+            missed += [f"ratio {r:.3f} with {n} nodes" for n, r in ratios.items() if r < self.ratio]
+        if missed:
+            raise MedusaError("missed: " + "; ".join(missed))
 
 
 def up_to_its_loop(
@@ -189,5 +191,174 @@ def up_to_its_loop(
     return session.generate(tokens, max_tokens=max(start, 2), sampling=sampling, accept=rule), True
 
 
+@dataclass
+class Kinds:
+    """Tokens per step by kind of question, and what a step costs beside its pass.
+
+    Greedy, the heads' own static tree cut to --nodes. Also the share of steps that accept each depth, the overhead
+    (time of everything but verify per step, relative to a plain step of the same run), and the speed relative to plain
+    decoding with the same kernels. Exits with 1 when the mean tokens per step stay below --require.
+    """
+
+    _: KW_ONLY
+    data: Path
+    model: str = "demo"
+    heads: Path | None = None
+    nodes: int = 16
+    max_tokens: int = 128
+    limit: int | None = None
+    require: float | None = None
+
+    def run(self) -> None:
+        bench = Bench(self.model, self.heads, self.nodes)
+        by_category: dict[str, list[float]] = defaultdict(list)
+        acceptance, overheads, speedups, same = [], [], [], 0
+        prompts = bench_set.read(self.data)[: self.limit]
+        for prompt in prompts:
+            tokens = common.chat_tokens(bench.model, prompt.text)
+            drafted = bench.drafting.generate(tokens, max_tokens=self.max_tokens)
+            baseline = bench.plain.generate(tokens, max_tokens=self.max_tokens)
+            same += drafted.tokens == baseline.tokens
+            if drafted.stats["steps"] == 0:
+                continue
+            by_category[prompt.category].append(drafted.stats["tokens_per_step"])
+            acceptance.append(drafted.stats["acceptance_per_depth"])
+            speedups.append(drafted.stats["tokens_per_second"] / baseline.stats["tokens_per_second"])
+            ours = step_ms(drafted, "draft", "accept", "commit", "other")
+            overheads.append(ours / step_ms(baseline, "verify"))
+        table = Table("category", "prompts", "tokens per step")
+        for category, values in sorted(by_category.items()):
+            table.add_row(category, str(len(values)), f"{statistics.mean(values):.2f}")
+        everything = [value for values in by_category.values() for value in values]
+        mean = statistics.mean(everything)
+        table.add_row("all", str(len(everything)), f"{mean:.3f}", style="bold")
+        depths = " ".join(f"{statistics.mean(column):.3f}" for column in zip(*acceptance, strict=True))
+        common.show(
+            table,
+            f"tree of {bench.tree.size} nodes; accepted at depth 1, 2, ...: {depths}",
+            f"overhead (all but verify, of a plain step): median {statistics.median(overheads):.3f}",
+            f"tokens per second, relative to our plain decoding: median {statistics.median(speedups):.2f}",
+            f"identical to plain decoding: {same} of {len(prompts)} answers",
+        )
+        if self.require and mean < self.require:
+            raise MedusaError(f"tokens per step {mean:.3f} are below {self.require}")
+
+
+def step_ms(answer: native.Generation, *phases: str) -> float:
+    times = answer.stats["timings_ms"]
+    return sum(times[name] for name in phases) / max(1.0, float(answer.stats["steps"]))
+
+
+@dataclass(frozen=True)
+class Drafts:
+    heads: native.Heads | None
+    lookup: bool
+    recycling: bool
+
+    def __str__(self) -> str:
+        taking_part = {"heads": self.heads, "lookup": self.lookup, "recycling": self.recycling}
+        return " + ".join(name for name, part in taking_part.items() if part)
+
+    def session(self, model: native.Model, nodes: int) -> native.Session:
+        """Every step takes its likeliest nodes, as if they cost nothing."""
+        almost_free = [(1, 1.0), (MOST_NODES, 1.001)]
+        dynamic = native.DynamicTree(costs=almost_free, learns_costs=False, max_nodes=nodes)
+        return native.Session(
+            model, self.heads, dynamic=dynamic, lookup=self.lookup, recycling=self.recycling, n_ctx=2048, n_threads=1
+        )
+
+
+@dataclass
+class Untrained:
+    """Tokens per step of drafts that need no training, alone and beside heads, with so many nodes in a step.
+
+    Greedy, one thread. Every step takes its likeliest nodes up to the given number (at most 32), root included, as if
+    they cost nothing: what the drafts are worth, whatever a machine asks for them. Recycling knows what it found at the
+    earlier questions of its own row; --cold: of this question alone. --beside-heads: with the model's own heads, too.
+    """
+
+    _: KW_ONLY
+    data: Path
+    model: str = "demo"
+    nodes: tuple[int, ...] = (4, 8, 16)
+    max_tokens: int = 128
+    limit: int | None = None
+    cold: bool = False
+    beside_heads: bool = False
+
+    def run(self) -> None:
+        reference = common.find_model(self.model)
+        model = native.Model(str(reference.path))
+        asked = [common.chat_tokens(model, text) for text in common.questions(self.data, self.limit)]
+        rows = [Drafts(None, True, True)]
+        if self.beside_heads:
+            heads = native.Heads(model, str(reference.heads.path if reference.heads else reference.path))
+            rows += [Drafts(heads, False, False), Drafts(heads, True, False), Drafts(heads, True, True)]
+        table = Table("drafts", "nodes", "tokens per step")
+        for nodes in self.nodes:
+            for drafts in rows:
+                committed = steps = 0.0
+                session = drafts.session(model, nodes)
+                for tokens in track(asked, f"{drafts}, {nodes}", console=common.MESSAGES, transient=True):
+                    if self.cold:
+                        session = drafts.session(model, nodes)
+                    session.reset()
+                    sampling = native.Sampling(temperature=0.0)
+                    stats = session.generate(tokens, max_tokens=self.max_tokens, sampling=sampling).stats
+                    steps += stats["steps"]
+                    committed += stats["tokens_per_step"] * stats["steps"]
+                table.add_row(str(drafts), str(nodes), f"{committed / steps:.2f}")
+        common.show(table)
+
+
+@dataclass
+class Trees:
+    """Trees by accuracies (Medusa 2.3.3) beside trees by simulated decoding (Hydra 4), by size.
+
+    The model answers prompts (default: those that `medusa tune` makes up), half greedily, half at temperature 0.7.
+    Every other answer makes the trees of both kinds, the rest scores them; then the roles are changed. No clock is in
+    it: the figures are those of the heads.
+    """
+
+    _: KW_ONLY
+    model: str = "demo"
+    heads: str | None = None
+    data: Path | None = None
+    minutes: float = 3.0
+    nodes: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 100)
+
+    def run(self) -> None:
+        opened = tuning.open_model(self.model, self.heads, EngineOptions(), common.MESSAGES)
+        asked = [[{"role": "user", "content": text}] for text in texts.prompts(self.data)]
+        prompts = [prompt_tokens.chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
+        deadline = time.monotonic() + 60 * self.minutes
+        ranked = texts.rank_texts(opened.model, opened.heads, prompts, 0, deadline, lambda done: None)
+        halves = choose.halves(ranked)
+        table = Table("nodes", "accuracies", "simulated", "ratio", "simulated, on its own text", "shared nodes")
+        for nodes in self.nodes:
+            # Means over both ways to divide the answers.
+            both = zip(self._score(*halves, nodes), self._score(*halves[::-1], nodes), strict=True)
+            ours, simulated, own, shared = (statistics.mean(pair) for pair in both)
+            columns = (f"{ours:.3f}", f"{simulated:.3f}", f"{simulated / ours:.3f}", f"{own:.3f}", f"{shared:.0%}")
+            table.add_row(str(nodes), *columns)
+        positions = sum(map(len, ranked))
+        common.show(f"{positions} positions in {len(ranked)} answers; tokens per step on held-out text", table)
+
+    @staticmethod
+    def _score(
+        built_on: list[texts.Ranks], held_out: list[texts.Ranks], nodes: int
+    ) -> tuple[float, float, float, float]:
+        """Tokens per step of both trees, of the simulated one on its own text, and the share of common nodes."""
+        accuracy = tree_search.accuracy_table(built_on)
+        trees = [choose.trees_by_size(method, accuracy, built_on, [nodes])[nodes] for method in TreeMethod]
+        ours, simulated = (tree_search.simulate(held_out, tree)[0] for tree in trees)
+        shared = len(set(trees[0]) & set(trees[1])) / max(1, len(trees[0]))
+        return ours, simulated, tree_search.simulate(built_on, trees[1])[0], shared
+
+
+def parser() -> ArgumentParser:
+    return common.parser(__doc__, Heads, Kinds, Untrained, Trees)
+
+
 if __name__ == "__main__":
-    main()
+    common.main(parser())

@@ -9,8 +9,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .config import MAX_LAYERS, Config
 from .rope import Rope, read_rope, write_scaling
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from gguf import TokenType
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .pretokenizers import find_pretokenizer
 from .tokenizer_files import TOKENIZER, TokenizerFiles
 from .tokens import Tokens

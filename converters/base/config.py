@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 24

@@ -8,8 +8,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .architecture import Architecture
 from .rope import read_rope
 
@@ -63,14 +62,17 @@ class Gemma3(Architecture):
         return self.config.number("rope_local_base_freq")
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With norms of queries and keys, and those behind attention and MLP."""
         norms = {"attn_q_norm.weight": (self.head_size,), "attn_k_norm.weight": (self.head_size,)}
         posts = {"post_attention_norm.weight": (self.hidden,), "post_ffw_norm.weight": (self.hidden,)}
         return {**super().block_shapes(), **norms, **posts}
 
     def transform(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Norm weights plus the 1 that the checkpoint leaves out."""
         return values.astype(np.float32) + 1 if name.endswith("norm.weight") else values
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """The usual ones, the window and its own rotary base."""
         super().write_parameters(writer)
         writer.add_float32(f"{writer.arch}.rope.freq_base_swa", self.local_rope)
         writer.add_sliding_window(self.window)

@@ -22,9 +22,11 @@ class Llama(Architecture):
     states_space_prefix = True
 
     def extra_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The frequency factors of Llama 3's scaling."""
         return {"rope_freqs.weight": llama3_factors(self.rope, self.head_size)} if self.rope.kind == "llama3" else {}
 
     def transform(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Rows of q and k in libllama's order."""
         part = name.split(".")[-2]
         if part == "attn_q":
             return interleave_halves(values, self.heads)
@@ -33,6 +35,7 @@ class Llama(Architecture):
         return values
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """The usual ones, and sizes that libllama asks for here."""
         super().write_parameters(writer)
         writer.add_vocab_size(self.vocabulary)
         writer.add_rope_dimension_count(self.head_size)

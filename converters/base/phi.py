@@ -23,6 +23,7 @@ class Phi3(Architecture):
     rope_kinds = ("default", "longrope", "yarn")
 
     def check(self) -> None:
+        """Settles how much of each head rotates, and the context that the model was first trained for."""
         if self.head_size * self.heads != self.hidden:
             raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
         partial = self.rope.values.get("partial_rotary_factor", self.config.number("partial_rotary_factor"))
@@ -34,6 +35,7 @@ class Phi3(Architecture):
         self.original_context = self.config.integer(key, low=2) if original is None else int(self.rope.number(key))
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With q, k and v, and gate and up, each in one matrix."""
         shapes = super().block_shapes()
         rows = [shapes.pop(f"attn_{part}.weight")[0] for part in "qkv"]
         del shapes["ffn_gate.weight"]
@@ -41,12 +43,14 @@ class Phi3(Architecture):
         return {**shapes, **fused}
 
     def extra_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The factors of longrope, for long and for short contexts."""
         if self.rope.kind == "default":
             return {}
         keys = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
         return {name: self.rope.factors(key, self.rotary // 2) for name, key in keys.items()}
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """Those that libllama reads of a Phi-3, in the order of llama.cpp's converter."""
         writer.add_context_length(self.context_length)
         writer.add_rope_scaling_orig_ctx_len(self.original_context)
         writer.add_embedding_length(self.hidden)

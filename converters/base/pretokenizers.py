@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 MAX_DEPTH = 8
 

@@ -15,6 +15,7 @@ class Qwen2(Architecture):
     biases = ("attn_q", "attn_k", "attn_v")
 
     def check(self) -> None:
+        """No sliding windows, and heads that fill the hidden size."""
         self.refuse_sliding_window()
         if self.head_size * self.heads != self.hidden:
             raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
@@ -28,8 +29,10 @@ class Qwen3(Architecture):
     biases = ("attn_q", "attn_k", "attn_v")
 
     def check(self) -> None:
+        """No sliding windows."""
         self.refuse_sliding_window()
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With norms of queries and keys."""
         norms = {"attn_q_norm.weight": (self.head_size,), "attn_k_norm.weight": (self.head_size,)}
         return {**super().block_shapes(), **norms}

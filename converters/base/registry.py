@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .architecture import Architecture
 from .gemma import Gemma3
 from .llama import Llama, Mistral

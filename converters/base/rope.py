@@ -15,8 +15,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .config import Config, is_number
 
 SPELLINGS = {"su": "longrope", "llama-3": "llama3", "": "default"}

@@ -1,4 +1,8 @@
-"""SentencePiece vocabularies: tokenizer.model itself, or a tokenizer.json that was made from one."""
+"""SentencePiece vocabularies: tokenizer.model itself, or a tokenizer.json that was made from one.
+
+sentencepiece tells pieces and scores. Two settings of the file it does not tell are read from its bytes here, since
+its own way to them needs the protobuf package.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,7 @@ from typing import Any
 
 from gguf import TokenType
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .byte_level import read_entries
 from .tokenizer_files import TOKENIZER, TokenizerFiles
 from .tokens import PADDING_SCORE, Tokens

@@ -12,8 +12,7 @@ from typing import Any
 
 import gguf
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from .config import Config
 from .tokenizer_files import TOKENIZER_CONFIG, TokenizerFiles, read_json
 

@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
-
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.strict_json import parse_json
+from ..errors import MedusaError
 
 TOKENIZER, TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
 ID = re.compile(r"[0-9]{1,9}")

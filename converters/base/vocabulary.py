@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import gguf
 
-from medusa_cli.support.errors import MedusaError
-
 from ..checkpoints.checkpoint import Checkpoint
+from ..errors import MedusaError
 from .byte_level import is_byte_level, read_byte_level
 from .config import Config
 from .sentencepiece import MODEL_FILE, read_byte_fallback, read_sentencepiece

@@ -14,10 +14,9 @@ import numpy as np
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-
 from ..checkpoints.checkpoint import Checkpoint
+from ..errors import MedusaError
+from ..files import explain_os_error
 from .architecture import Architecture
 from .phi import Phi3
 from .registry import find_architecture
@@ -79,6 +78,11 @@ def write_base(
             _write_tensors(file, checkpoint, architecture, plan, progress or (lambda done, total: None))
     except OSError as error:
         raise explain_os_error(error, path) from error
+
+
+def plain_type(checkpoint: Checkpoint) -> str:
+    """The type for a file that is to be quantized next: as wide as the weights are."""
+    return "BF16" if any(tensor.dtype == "BF16" for tensor in checkpoint.tensors.values()) else "F16"
 
 
 def _plan(

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import explain_os_error
 from .safetensors_file import SafetensorsFile, StoredTensor
 from .strict_json import parse_json
 from .torch_file import TorchFile

@@ -1,6 +1,7 @@
 """A small safetensors reader that trusts nothing: the header is checked against the file before anything is used.
 
 Tensors are read one at a time into fresh memory. Nothing stays mapped, so the resident size never follows the file's.
+Not the safetensors library: without torch it reads no BF16 and F8, and its mapping ends the process when a file is cut.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import explain_os_error
 from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20

@@ -1,4 +1,4 @@
-"""Writes .safetensors files, one tensor in memory at a time."""
+"""Writes .safetensors files, one tensor in memory at a time: the safetensors library wants all of them at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import atomic_file
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import atomic_file
 from .safetensors_file import STORED
 
 ALIGNMENT = 8

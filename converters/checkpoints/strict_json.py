@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 
 def parse_json(text: bytes | str, label: str) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import explain_os_error
 from .safetensors_file import StoredTensor, check_shape
 
 RENEW_BYTES = 64 << 20

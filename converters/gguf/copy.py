@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.files import check_regular
+from ..errors import MedusaError
+from ..files import check_regular, explain_os_error
 
 CHUNK = 4 << 20
 

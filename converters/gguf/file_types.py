@@ -1,8 +1,11 @@
-"""Names of whole-file quantizations: llama.cpp's general.file_type."""
+"""Names of whole-file quantizations: llama.cpp's general.file_type.
+
+Not gguf-py's list: that changes with its releases, while the libllama that quantizes is pinned.
+"""
 
 from __future__ import annotations
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 FILE_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 
 def fingerprint(metadata: Mapping[str, Any]) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from medusa_cli.support.atomic import explain_os_error
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.files import check_regular
+from ..errors import MedusaError
+from ..files import check_regular, explain_os_error
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -11,9 +11,8 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.atomic import atomic_path
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import atomic_path
 from . import schema
 from .formats import HeadTensor, SourceHeads
 from .formats.model import Role
@@ -185,16 +184,27 @@ class Writable(Protocol):
     """What write_heads() asks of heads; the fields are DraftHeads'."""
 
     @property
-    def base_name(self) -> str: ...
+    def base_name(self) -> str:
+        """general.name of the base."""
+
     @property
-    def base_fingerprint(self) -> str: ...
+    def base_fingerprint(self) -> str:
+        """As gguf.fingerprint makes it."""
+
     @property
-    def weight_type(self) -> str: ...
+    def weight_type(self) -> str:
+        """One of WEIGHT_TYPES."""
+
     @property
-    def accuracy(self) -> Sequence[Sequence[float]]: ...
+    def accuracy(self) -> Sequence[Sequence[float]]:
+        """[head][rank], or empty."""
+
     @property
-    def tree(self) -> Sequence[Sequence[int]]: ...
-    def source(self) -> SourceHeads: ...
+    def tree(self) -> Sequence[Sequence[int]]:
+        """Choice paths, or empty."""
+
+    def source(self) -> SourceHeads:
+        """The tensors. MedusaError for parts that do not fit together."""
 
 
 def write_heads(path: Path, heads: Writable) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from medusa_cli.support.errors import MedusaError
+from ..errors import MedusaError
 
 ARCHITECTURE = "medusa"
 VERSION = 1

@@ -16,9 +16,8 @@ from typing import BinaryIO
 
 from gguf.constants import GGMLQuantizationType
 
-from medusa_cli.support.atomic import atomic_file
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
+from ..files import atomic_file
 from ..gguf.copy import chunks, opened
 from ..gguf.fingerprint import fingerprint
 from ..gguf.header import (

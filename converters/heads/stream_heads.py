@@ -23,8 +23,7 @@ import numpy as np
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from ..gguf.header import read_header
 from . import schema
 from .draft_heads import tensor_of
@@ -59,6 +58,7 @@ class StreamHeads:
 
     @property
     def rank(self) -> int:
+        """Of the adapters; 0 where there are none."""
         return len(self.adapters[0][schema.STREAM_MATRICES[0]][0]) if self.adapters else 0
 
     def check(self) -> int:

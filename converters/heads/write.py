@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
-from medusa_cli import native
-from medusa_cli.support.errors import MedusaError
-
+from ..errors import MedusaError
 from ..gguf.header import (
     BOOL,
     DEFAULT_ALIGNMENT,
@@ -37,11 +36,20 @@ from .formats import HeadTensor, SourceHeads
 
 FALLBACK_TYPE = "f16"
 
+Encoder = Callable[[str, NDArray[np.float32]], bytes]
+"""(ggml type, values [rows, columns]) -> the bytes of the rows."""
+
+
+def rows_of_gguf(type_: str, values: NDArray[np.float32]) -> bytes:
+    """Rows as gguf-py encodes them, F16 and Q8_0 bit for bit as ggml. MedusaError for K-quants, which it lacks."""
+    return _quantized(type_, values).tobytes()
+
 
 @dataclass(frozen=True)
 class HeadsPlan:
     """How heads are written. Types are ggml names ("f16", "q8_0").
-    provenance: keys and texts to store. measured: entries on how well the heads draft.
+    provenance: keys and texts to store. measured: entries on how well the heads draft. encode: who quantizes; an
+    engine that is passed in knows more types.
     """
 
     base_name: str
@@ -50,6 +58,7 @@ class HeadsPlan:
     block_type: str = "f16"
     provenance: Mapping[str, str] = field(default_factory=dict)
     measured: Sequence[KeyValue] = ()
+    encode: Encoder = rows_of_gguf
 
 
 def write_heads_file(
@@ -64,7 +73,7 @@ def write_heads_file(
     with path.open("wb") as file:
         file.write(build(_entries(source, plan), infos, DEFAULT_ALIGNMENT))
         for tensor, info in zip(source.tensors, infos, strict=True):
-            data = _encoded(tensor, tensor_type(tensor, plan))
+            data = _encoded(tensor, tensor_type(tensor, plan), plan.encode)
             if data.nbytes != info.nbytes:
                 raise MedusaError(
                     f"{tensor.name}: {data.nbytes} bytes, not the announced {info.nbytes}: a damaged source"
@@ -94,7 +103,7 @@ def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
 def rounded(matrix: NDArray[np.floating], wanted: str) -> NDArray[np.float32]:
     """`matrix` [rows, columns] as a reader sees it of a file whose weights are to have type `wanted`."""
     type_ = _type_of_rows(wanted, matrix.shape[-1])
-    return native.dequantize_rows(type_, _encoded_rows(matrix, type_), matrix.shape[-1])
+    return dequantize(_quantized(type_, np.asarray(matrix, np.float32)), _quant(type_))
 
 
 def patch_f32_array(path: Path, key: str, values: Sequence[float]) -> None:
@@ -163,7 +172,7 @@ def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> Sou
     return replace(source, tensors=tensors, rows=len(kept), lm_head="draft_vocab")
 
 
-def _encoded(tensor: HeadTensor, type_: str) -> NDArray[np.generic]:
+def _encoded(tensor: HeadTensor, type_: str, encode: Encoder) -> NDArray[np.generic]:
     values = tensor.load()
     if type_ == "i32":
         return np.ascontiguousarray(values, dtype="<i4")
@@ -173,12 +182,16 @@ def _encoded(tensor: HeadTensor, type_: str) -> NDArray[np.generic]:
         return np.ascontiguousarray(values, dtype="<f4")
     if type_ == "f16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
         raise MedusaError(f"{tensor.name}: holds values beyond F16, choose --heads-quant BF16 or F32")
-    return np.frombuffer(_encoded_rows(values, type_), np.uint8)
+    return np.frombuffer(encode(type_, np.ascontiguousarray(values, dtype=np.float32)), np.uint8)
 
 
-def _encoded_rows(matrix: NDArray[np.floating], type_: str) -> bytes:
-    """Row by row as ggml type `type_`; values that F16 cannot hold turn into infinities."""
-    return native.quantize_rows(type_, np.ascontiguousarray(matrix, dtype=np.float32))
+def _quantized(type_: str, values: NDArray[np.float32]) -> NDArray[np.generic]:
+    """As gguf-py stores rows of the type; values that F16 cannot hold turn into infinities."""
+    try:
+        with np.errstate(over="ignore"):
+            return quantize(values, _quant(type_))
+    except NotImplementedError:
+        raise MedusaError(f"type {type_} needs an engine that quantizes, choose F16, BF16, F32, Q8_0 or Q5_0") from None
 
 
 def _quant(type_: str) -> GGMLQuantizationType:

@@ -1,24 +1,19 @@
 """`medusa bench kernels`: the matrix products of a loaded model alone, our kernels beside llama.cpp's.
 
 Two processes hold the model, one of them with MEDUSA_ISA=off, and are asked in turn, so that a slow spell of the
-machine hits both. As a module this file is such a process: questions as JSON lines in, answers out.
+machine hits both.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.bench.client import ISA_VARIABLE, child
+from medusa_cli.bench.process import Remote
 from medusa_cli.decoding import trial
 from medusa_cli.support import tables
 from medusa_cli.support.errors import MedusaError
@@ -75,48 +70,6 @@ class Row:
         return MEMORY if self.of_bandwidth >= self.of_peak else COMPUTE
 
 
-class Worker:
-    """A process with the model loaded."""
-
-    def __init__(self, model: Path, threads: int, isa: str | None) -> None:
-        environment = dict(os.environ) | ({} if isa is None else {ISA_VARIABLE: isa})
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__() closes it
-        self.process = subprocess.Popen(
-            child("medusa_cli.bench.kernels", str(model), str(threads)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=environment,
-        )
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
-        self.log.close()
-
-    def ask(self, question: Sequence[Any]) -> Any:
-        """MedusaError when the process has ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            print(json.dumps(question), file=self.process.stdin, flush=True)
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self.process.wait()
-            self.log.seek(0)
-            reason = (self.log.read().decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-            raise MedusaError(f"a measuring process ended early: {reason}")
-        return json.loads(line)
-
-
 def measure(
     model: Path, threads: int, widths: Sequence[int], rounds: int, on_round: Callable[[int, int], None]
 ) -> list[Row]:
@@ -124,24 +77,25 @@ def measure(
 
     Attention is left out where the model's is not of one kind, or where the machine is too noisy to tell it.
     """
-    with Worker(model, threads, None) as ours, Worker(model, threads, "off") as stock:
-        types = ours.ask(["types"])
+    held = Products, str(model), threads
+    with Remote(*held) as ours, Remote(*held, stock_kernels=True) as stock:
+        types = ours.call("types")
         if not types:
             raise MedusaError(
                 f"{model.name}: none of its matrices runs on our kernels, `medusa doctor {model}` says why"
             )
         widths = sorted({1, *widths})
         for worker in (ours, stock):
-            if worker.ask(["attend", max(widths)]):
+            if worker.call("attend", max(widths)):
                 types = [*dict.fromkeys((*types, ATTENTION))]
         times: dict[tuple[str, int], list[tuple[float, float]]] = {(t, n): [] for t in types for n in widths}
         facts: dict[str, tuple[int, int]] = {}
         bandwidth, peak, float_peak = 0.0, 0.0, 0.0
         for done in range(rounds):
-            limits = [limit or 0.0 for limit in ours.ask(["limits"])]
+            limits = [limit or 0.0 for limit in ours.call("limits")]
             bandwidth, peak, float_peak = map(max, (bandwidth, peak, float_peak), limits)
             for type_, n in times:
-                answers = [worker.ask(["time", type_, n]) for worker in (ours, stock)]
+                answers = [worker.call("time", type_, n) for worker in (ours, stock)]
                 times[type_, n].append((min(answers[0]["ms"]), min(answers[1]["ms"])))
                 facts[type_] = (answers[0]["nbytes"], answers[0]["products"])
             on_round(done + 1, rounds)
@@ -228,26 +182,40 @@ def room_for(widest: int) -> int:
     return FEW_CELLS + CELLS + widest
 
 
-def main() -> None:
-    from medusa_cli import native
+class Products:
+    """A model, in a process of its own."""
 
-    path, threads = sys.argv[1], int(sys.argv[2])
-    trial.run(Path(path))
-    model = native.Model(path, n_gpu_layers=0)
-    attention: Attention | None = None
-    for line in sys.stdin:
-        question, *arguments = json.loads(line)
-        if question == "types":
-            answer: Any = [one.type for one in model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
-        elif question == "limits":
-            answer = native.machine_limits(n_threads=threads)
-        elif question == "attend":
-            answer = Attention.is_of_one_kind(model, path, arguments[0])
-            attention = Attention(model, path, arguments[0], threads) if answer else None
-        elif arguments[0] == ATTENTION:
-            assert attention is not None
-            answer = {"nbytes": attention.nbytes, "products": attention.products, "ms": [attention.ms(arguments[1])]}
-        else:
-            found = native.time_products(model, *arguments, repeats=REPEATS, n_threads=threads)
-            answer = {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}
-        print(json.dumps(answer), flush=True)
+    def __init__(self, path: str, threads: int) -> None:
+        from medusa_cli import native
+
+        trial.run(Path(path))
+        self._path, self._threads = path, threads
+        self._model = native.Model(path, n_gpu_layers=0)
+        self._attention: Attention | None = None
+
+    def types(self) -> list[str]:
+        """Of the matrices that run on our kernels."""
+        return [one.type for one in self._model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
+
+    def limits(self) -> tuple[float, float | None, float | None]:
+        """As native.machine_limits() says."""
+        from medusa_cli import native
+
+        return native.machine_limits(n_threads=self._threads)
+
+    def attend(self, widest: int) -> bool:
+        """Prepares for attention of up to so many tokens; whether it is of one kind."""
+        if Attention.is_of_one_kind(self._model, self._path, widest):
+            self._attention = Attention(self._model, self._path, widest, self._threads)
+        return self._attention is not None
+
+    def time(self, type_: str, columns: int) -> dict[str, Any]:
+        """Bytes and multiply-adds of all products of the type, and milliseconds of a few passes."""
+        from medusa_cli import native
+
+        if type_ == ATTENTION:
+            of = self._attention
+            assert of is not None
+            return {"nbytes": of.nbytes, "products": of.products, "ms": [of.ms(columns)]}
+        found = native.time_products(self._model, type_, columns, repeats=REPEATS, n_threads=self._threads)
+        return {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}

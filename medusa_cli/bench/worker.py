@@ -1,25 +1,20 @@
-"""A worker process: holds one model, decodes one prompt at a time as it is told, JSON lines in and out.
+"""A worker process: holds one model and decodes one prompt at a time, as it is told (medusa_cli.bench.process).
 
 The first line in is a Spec, answered by a Ready; each further line is an Order, answered by an Outcome, or
-{"position": p}, answered by a prediction or null (medusa_cli.bench.predict). {"error": line} can be the answer to all.
-The process ends with its standard input. One process for each method keeps their kernels and memory apart.
+{"position": p}, answered by a prediction or null (medusa_cli.bench.predict).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import json
-import os
-import signal
-import sys
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
+from medusa_cli.bench import process
 from medusa_cli.bench.methods import LLAMA_CPP
 from medusa_cli.bench.protocol import Order, Ready, Spec
-from medusa_cli.support.errors import describe
 
 
 class Driver(Protocol):
@@ -88,35 +83,26 @@ def open_driver(spec: Spec) -> Driver:
     return EngineDriver(spec)
 
 
+class Decoding:
+    """What a worker answers to each line: the first one loads."""
+
+    def __init__(self) -> None:
+        self._driver: Driver | None = None
+
+    def __call__(self, asked: dict[str, Any]) -> Any:
+        if self._driver is None:
+            self._driver = open_driver(Spec.from_json(asked))
+            return dataclasses.asdict(self._driver.ready)
+        if "position" in asked:
+            return self._driver.predict(asked["position"])
+        return self._driver.generate(Order(**asked))
+
+
 def serve(source: TextIO, sink: TextIO) -> None:
-    """Answers lines of `source` on `sink` until the end of `source`. An error answers in place of a result."""
-
-    def answer(content: Any) -> None:
-        sink.write(json.dumps(content) + "\n")
-        sink.flush()
-
-    driver: Driver | None = None
-    for line in source:
-        try:
-            asked = json.loads(line)
-            if driver is None:
-                driver = open_driver(Spec.from_json(asked))
-                answer(dataclasses.asdict(driver.ready))
-            elif "position" in asked:
-                answer(driver.predict(asked["position"]))
-            else:
-                answer(driver.generate(Order(**asked)))
-        except Exception as error:  # the process goes on: whoever asked decides what becomes of it
-            answer({"error": describe(error)})
+    """Answers lines of `source` on `sink` until the end of `source`."""
+    process.answer(source, sink, Decoding())
 
 
 def main() -> None:
-    """The child process. Ctrl-C reaches the whole group: only the parent acts on it, by closing our input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
-    sink = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        serve(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink)
-    except BrokenPipeError:
-        os._exit(1)
+    """The child process."""
+    process.serve(Decoding)

@@ -65,12 +65,9 @@ def convert(
     """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar)."""
     from medusa_cli.conversion.pipeline import Conversion, ConvertOptions
     from medusa_cli.support import console
-    from medusa_cli.support.errors import MedusaError
 
     if (output is None) != install:
         raise typer.BadParameter("give either -o FILE or --install", param_hint="--output")
-    if output is not None and output.exists() and not force and not dry_run:
-        raise MedusaError(f"{output} exists: give another name, or add --force to overwrite it")
     messages = console.messages()
     conversion = Conversion(
         ConvertOptions(
@@ -86,7 +83,7 @@ def convert(
             allow_requantize=allow_requantize,
             strict=strict,
             threads=threads,
-            replace=force,
+            replace=force or dry_run,
         ),
         messages,
     )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def split(
@@ -24,15 +21,20 @@ def split(
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Split a single-file GGUF into the base model and its heads (a sidecar for --heads)."""
+    from medusa_cli.converters.heads import single_file
     from medusa_cli.models import gguf_files
     from medusa_cli.support import console
+    from medusa_cli.support.locks import only_writer
+    from medusa_cli.support.progress import phase
 
     gguf_files.check_is_file(file)
     stem = file.name.removesuffix(".gguf")
     base = base_out or file.with_name(f"{stem}.base.gguf")
     heads = heads_out or file.with_name(f"{stem}.heads.gguf")
-    _check_outputs(base, heads, force)
-    _split(file, base, heads, console.messages())
+    with only_writer(base, heads):
+        _check_outputs(base, heads, force)
+        with phase(console.messages(), "Splitting", "bytes") as bar:
+            single_file.split(file, base, heads, bar.update)
     print(f"{base}\n{heads}")
 
 
@@ -46,14 +48,3 @@ def _check_outputs(base: Path, heads: Path, force: bool) -> None:
             raise MedusaError(f"{path} exists: give another name, or add --force to overwrite it")
         if not path.absolute().parent.is_dir():
             raise MedusaError(f"{path}: no such folder")
-
-
-def _split(file: Path, base: Path, heads: Path, console: Console) -> None:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from medusa_cli.converters.heads import single_file
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Splitting", total=None)
-        single_file.split(file, base, heads, lambda done, total: bar.update(task, completed=done, total=total))

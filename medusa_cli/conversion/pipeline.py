@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from medusa_cli import native
-from medusa_cli.conversion import self_check
+from medusa_cli.conversion import self_check, sources
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.converters.base.registry import find_architecture
-from medusa_cli.converters.base.write import write_base
-from medusa_cli.converters.checkpoints import hub
+from medusa_cli.converters.base.write import plain_type, write_base
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
-from medusa_cli.converters.gguf.quantize import quantize
 from medusa_cli.converters.heads import schema, single_file
-from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, prefix_keys, read_heads
+from medusa_cli.converters.heads.fitting import fitted
+from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
 from medusa_cli.converters.heads.write import (
     HeadsPlan,
     patch_f32_array,
@@ -46,6 +46,7 @@ from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
+from medusa_cli.support.locks import only_writer
 from medusa_cli.support.progress import Bar, phase
 
 
@@ -85,6 +86,12 @@ class ConvertOptions:
             assert self.sidecar  # what is installed is heads alone
         elif self.output.is_dir() or not self.output.absolute().parent.is_dir():
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+        self.check_free()
+
+    def check_free(self) -> None:
+        """MedusaError for an output that is there and not to be replaced."""
+        if self.output is not None and self.output.exists() and not self.replace:
+            raise MedusaError(f"{self.output} exists: give another name, or add --force to overwrite it")
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ class Conversion:
         options.check()
         self.options, self.console = options, console
         self.seconds: dict[str, float] = {}
-        found = hub.resolve_heads(options.heads, console)
+        found = sources.resolve_heads(options.heads, console)
         self.heads_provenance = found.provenance
         checkpoint = open_checkpoint(found.path)
         self.source = read_heads(checkpoint)
@@ -130,7 +137,7 @@ class Conversion:
         elif named.quant or named.file:
             fetched = references.resolve(reference, self.console)
             return Base(fetched.name, fetched.path, {}, True)
-        found = hub.resolve_base(reference, self.console)
+        found = sources.resolve_base(reference, self.console)
         return Base(reference, found.path, found.provenance, False, open_checkpoint(found.path))
 
     def plan(self) -> dict[str, Any]:
@@ -168,37 +175,25 @@ class Conversion:
         place = installed.new_folder() if self.options.output is None else self.options.output.absolute().parent
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
+        known = [] if self.options.output is None else [self.options.output]
         try:
-            with scratch_folder(place, ".convert.", ".part") as scratch:
-                report = self._convert(scratch)
+            with only_writer(*known), scratch_folder(place, ".convert.", ".part") as scratch:
+                self.options.check_free()
+                return self._convert(scratch)
         except OSError as error:
             raise explain_os_error(error, self.options.output or place) from error
-        return report
 
     def _convert(self, scratch: Path) -> dict[str, Any]:
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
-        self._check_base(metadata)
+        source = fitted(self.source, self.options.heads, metadata, self.base.name)
         trial.run(base)
-        source = self.source
         if self.options.draft_vocab is not None:
             source = with_draft_vocabulary(source, self._frequent_tokens(base))
-        if source.has_prefix:
-            source = _with_prefix_keys(source, metadata)
-        name = str(metadata.get("general.name") or self.base.name)
-        output = self._output(name, fingerprint(metadata))
-        heads_plan = self._heads_plan(name, fingerprint(metadata))
-        heads_file = scratch / "heads.gguf"
-        with self._phase("Writing heads", "bytes") as bar:
-            write_heads_file(heads_file, source, heads_plan, bar.update)
-        finished = heads_file
-        if not self.options.sidecar:
-            finished = scratch / "joined.gguf"
-            with self._phase("Joining", "bytes") as bar:
-                single_file.join(base, heads_file, finished, bar.update)
-        types = [tensor_type(tensor, heads_plan) for tensor in source.tensors if len(tensor.shape) > 1]
-        report = {**self.plan(), **self._self_check(base, finished, source, types)}
-        replace_synced(finished, output)
+        name, print_ = str(metadata.get("general.name") or self.base.name), fingerprint(metadata)
+        with self._output(name, print_) as output:
+            finished, report = self._written(scratch, base, source, self._heads_plan(name, print_))
+            replace_synced(finished, output)
         return {
             **report,
             "output": str(self.options.output or output),
@@ -206,11 +201,26 @@ class Conversion:
             "seconds": self.seconds,
         }
 
-    def _output(self, base_name: str, base_fingerprint: str) -> Path:
-        """Where the result goes. MedusaError where heads are installed that are not to be replaced."""
-        if self.options.output is not None:
-            return self.options.output.absolute()
-        return installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
+    def _written(self, scratch: Path, base: Path, source: SourceHeads, plan: HeadsPlan) -> tuple[Path, dict[str, Any]]:
+        """The finished file, checked, and the report."""
+        finished = heads_file = scratch / "heads.gguf"
+        with self._phase("Writing heads", "bytes") as bar:
+            write_heads_file(heads_file, source, plan, bar.update)
+        if not self.options.sidecar:
+            finished = scratch / "joined.gguf"
+            with self._phase("Joining", "bytes") as bar:
+                single_file.join(base, heads_file, finished, bar.update)
+        types = [tensor_type(tensor, plan) for tensor in source.tensors if len(tensor.shape) > 1]
+        return finished, {**self.plan(), **self._self_check(base, finished, source, types)}
+
+    @contextlib.contextmanager
+    def _output(self, base_name: str, base_fingerprint: str) -> Iterator[Path]:
+        """Where the result goes, for this run alone. MedusaError for installed heads that are not to be replaced."""
+        if self.options.output is not None:  # which is held from the beginning on
+            yield self.options.output.absolute()
+            return
+        with only_writer(installed.place_for(base_name, base_fingerprint, replace=self.options.replace)):
+            yield installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
 
     @contextlib.contextmanager
     def _phase(self, title: str, unit: str) -> Iterator[Bar]:
@@ -226,7 +236,7 @@ class Conversion:
         path = self.base.path
         if not self.base.gguf:
             assert self.base.checkpoint is not None
-            kind = wanted if wanted in UNQUANTIZED else self._intermediate(self.base.checkpoint)
+            kind = wanted if wanted in UNQUANTIZED else plain_type(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
             with self._phase("Converting base", "bytes") as bar:
                 write_base(
@@ -264,12 +274,6 @@ class Conversion:
             return wanted if self.options.allow_requantize else None
         return None if wanted.lower() in types and types <= {"f32", wanted.lower()} else wanted
 
-    @staticmethod
-    def _intermediate(checkpoint: Checkpoint) -> str:
-        """What lies between checkpoint and quantizer: as wide as the weights are."""
-        types = {tensor.dtype for tensor in checkpoint.tensors.values()}
-        return "BF16" if "BF16" in types else "F16"
-
     def _heads_plan(self, base_name: str, base_fingerprint: str) -> HeadsPlan:
         provenance = {f"{schema.SOURCE_KEYS}{key}": text for key, text in self.heads_provenance.items()}
         provenance[f"{schema.SOURCE_KEYS}family"] = self.source.family
@@ -281,23 +285,8 @@ class Conversion:
             self.options.blocks_quant.lower(),
             provenance,
             [unmeasured(self.source.head_count)],
+            native.quantize_rows,
         )
-
-    def _check_base(self, metadata: dict[str, Any]) -> None:
-        """MedusaError when the heads are for a base of another hidden size or vocabulary."""
-        source, architecture = self.source, metadata.get("general.architecture")
-        hidden = metadata.get(f"{architecture}.embedding_length")
-        vocabulary = len(metadata.get("tokenizer.ggml.tokens") or [])
-        if source.hidden != hidden:
-            raise MedusaError(
-                f"{self.options.heads}: heads of hidden size {source.hidden}, the base {self.base.name} has {hidden}: "
-                "give their own base with --base"
-            )
-        if source.lm_head == "own" and source.rows != vocabulary:
-            raise MedusaError(
-                f"{self.options.heads}: heads over {source.rows} tokens, the base {self.base.name} has {vocabulary}: "
-                "give their own base with --base"
-            )
 
     def _frequent_tokens(self, base: Path) -> NDArray[np.int32]:
         """The most frequent tokens of the calibration text, most frequent first."""
@@ -343,21 +332,3 @@ class Conversion:
             self.console.print(f"warning: {message}", markup=False)
         patch_f32_array(finished, schema.SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
-
-
-def _with_prefix_keys(source: SourceHeads, base: dict[str, Any]) -> SourceHeads:
-    """Hydra++: what the checkpoint does not say of its attention layer, which then has the shape of the base's."""
-    architecture = base["general.architecture"]
-
-    def value(key: str, base_key: str, default: float) -> Any:
-        return source.metadata.get(key, base.get(f"{architecture}.{base_key}", default))
-
-    count = int(value(schema.PREFIX_HEAD_COUNT_KEY, "attention.head_count", 0))
-    keys = prefix_keys(
-        source,
-        head_count=count,
-        head_count_kv=int(value(schema.PREFIX_HEAD_COUNT_KV_KEY, "attention.head_count_kv", count)),
-        rope_freq_base=float(value(schema.PREFIX_ROPE_FREQ_BASE_KEY, "rope.freq_base", 10000.0)),
-        norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
-    )
-    return replace(source, metadata={**source.metadata, **keys})

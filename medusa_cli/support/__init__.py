@@ -1,1 +1,1 @@
-"""What every other room may use: errors, consoles, files, paths, tables, the machine. Imports none of them."""
+"""What every other room may use: errors, consoles, files, paths, tables, the machine."""

@@ -1,62 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Outputs that appear whole or not at all, as converters write them, and folders for what lies between."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
-from medusa_cli.support.ending import ending_signals_raise
-from medusa_cli.support.errors import MedusaError
+if TYPE_CHECKING:  # where the type checker finds the package that is installed as medusa_cli.converters
+    from converters.ending import ending_signals_raise
+    from converters.files import atomic_file, atomic_path, check_regular, explain_os_error, replace_synced
+else:
+    from medusa_cli.converters.ending import ending_signals_raise
+    from medusa_cli.converters.files import atomic_file, atomic_path, check_regular, explain_os_error, replace_synced
 
-
-def explain_os_error(error: OSError, path: Path) -> MedusaError:
-    """The one-line form of a failed file operation."""
-    if error.errno == errno.ENOSPC:
-        return MedusaError(f"{path}: no space left on the device, free some and run the command again")
-    if error.errno is None:  # NumPy's way to say that an array was written in part
-        return MedusaError(f"{path}: could not be written completely ({error}), is the device full?")
-    return MedusaError(f"{path}: {error.strerror or error}")
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; it is synced and renamed on success, and removed on any error or signal.
-
-    mode: the file's permissions, less those of the umask.
-
-    Raises MedusaError when the folder does not exist or cannot be written.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise MedusaError(f"{path}: is a directory, give a file name")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    with ending_signals_raise():
-        try:
-            # Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
-        except OSError as error:
-            raise explain_os_error(error, path) from error
-        try:
-            yield temporary
-            replace_synced(temporary, path)
-        except OSError as error:
-            raise explain_os_error(error, path) from error
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-
-
-@contextlib.contextmanager
-def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """As atomic_path, but yields the open binary file."""
-    with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
-        yield file
+__all__ = ["atomic_file", "atomic_path", "check_regular", "explain_os_error", "replace_synced", "scratch_folder"]
 
 
 @contextlib.contextmanager
@@ -64,16 +23,3 @@ def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path
     """A temporary folder in `parent` that is gone afterwards, also when the process is told to end."""
     with ending_signals_raise(), tempfile.TemporaryDirectory(prefix=prefix, suffix=suffix, dir=parent) as scratch:
         yield Path(scratch)
-
-
-def replace_synced(finished: Path, path: Path) -> None:
-    """Gives a finished file its name, so that a power cut leaves the old file or the whole new one."""
-    with finished.open("rb+") as file:
-        os.fsync(file.fileno())
-    os.replace(finished, path)
-    with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems sync none
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,8 +7,14 @@ import os
 import sys
 import traceback
 import unicodedata
+from typing import TYPE_CHECKING
 
 from medusa_cli.support import wrapping
+
+if TYPE_CHECKING:  # where the type checker finds the package that is installed as medusa_cli.converters
+    from converters.errors import MedusaError as MedusaError
+else:
+    from medusa_cli.converters.errors import MedusaError as MedusaError
 
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 _JOINERS = frozenset("\u200c\u200d")
@@ -17,10 +23,6 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPT = 130
 EXIT_BROKEN_PIPE = 141
-
-
-class MedusaError(Exception):
-    """Something the person can put right. The message is one line: what, where, what to do."""
 
 
 def is_native_error(error: BaseException) -> bool:

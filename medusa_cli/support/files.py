@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 import sys
 from pathlib import Path
 
+from medusa_cli.support.atomic import atomic_path
+from medusa_cli.support.atomic import check_regular as check_regular
 from medusa_cli.support.errors import MedusaError
 
 
@@ -20,13 +21,6 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         return Path(path)
-
-
-def check_regular(path: Path) -> None:
-    """MedusaError for pipes, sockets and devices, which reading could wait for without end. What fails: OSError."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise MedusaError(f"{path}: not a regular file but a pipe, a socket or a device: give a file")
 
 
 def check_name(path: Path) -> None:
@@ -54,7 +48,6 @@ def read_text(path: Path) -> str:
 
 def check_writable(path: Path) -> None:
     """MedusaError now rather than after minutes of measuring, when no file can be written at `path`."""
-    from medusa_cli.support.atomic import atomic_path
 
     class Untouched(Exception):
         pass

@@ -1,29 +1,81 @@
-"""Folders that one process at a time may write to."""
+"""What one process at a time may write to: working folders, and outputs."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
 
+from medusa_cli.support import paths
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
 
 LOCK, HOLDER = "lock", "holder"
+OTHER_NAME = "wait until it has ended, or give another name"
+
+
+class InUse(MedusaError):
+    """Another process has it; the message says who, since when, and what to do."""
 
 
 @contextlib.contextmanager
 def only_user(folder: Path, hint: str) -> Iterator[None]:
     """Keeps `folder`, made where it is missing, for this process and this person. A process that is killed lets go.
 
-    MedusaError where another process has it: who, since when, and `hint` for what to do.
+    InUse, with `hint` for what to do, where another process has it.
     """
-    holder = folder / HOLDER
+    lock = _acquired(folder, str(folder), hint)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (folder / HOLDER).unlink()
+        lock.release()
+
+
+@contextlib.contextmanager
+def only_writer(*outputs: Path) -> Iterator[None]:
+    """Keeps these outputs, files or folders that need not exist, for this process among all of this person.
+
+    The locks lie in the person's state, so that nothing lies beside outputs; where it cannot be written, nothing is
+    kept. InUse where another process writes one of them.
+    """
+    try:
+        place = paths.state_dir() / "writing"
+        place.mkdir(parents=True, exist_ok=True)
+    except (MedusaError, OSError):
+        yield
+        return
+    folders = {_place_of(path, place): str(path) for path in outputs}
+    begin_or_end = filelock.FileLock(place / LOCK)  # nobody waits for a lock that is being removed
+    with begin_or_end, contextlib.ExitStack() as acquired:
+        for folder, name in sorted(folders.items()):
+            lock = _acquired(folder, name, OTHER_NAME)
+            acquired.callback(shutil.rmtree, folder, ignore_errors=True)
+            acquired.callback(lock.release)
+        held = acquired.pop_all()
+    try:
+        yield
+    finally:
+        with begin_or_end:
+            held.close()
+
+
+def _place_of(output: Path, place: Path) -> Path:
+    """Where the lock of an output lies, by whatever path it is reached."""
+    name = os.path.join(os.path.realpath(output.parent), output.name)
+    return place / hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
+
+
+def _acquired(folder: Path, name: str, hint: str) -> filelock.BaseFileLock:
+    """The lock in `folder`, with a line beside it that says whose it is."""
     lock = filelock.FileLock(folder / LOCK, timeout=0, mode=0o600)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,18 +83,13 @@ def only_user(folder: Path, hint: str) -> Iterator[None]:
             folder.chmod(0o700)
         lock.acquire()
     except filelock.Timeout:
-        raise MedusaError(f"{folder} is in use by {_text(holder)}: {hint}") from None
+        raise InUse(f"{name} is in use by {_text(folder / HOLDER)}: {hint}") from None
     except OSError as error:
         raise explain_os_error(error, folder) from error
-    try:
-        with contextlib.suppress(OSError):  # a full disk ends the work itself, with a line of its own
-            now = time.strftime("%Y-%m-%d %H:%M")
-            holder.write_text(f"process {os.getpid()} on {platform.node()} since {now}", "utf-8")
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            holder.unlink()
-        lock.release()
+    with contextlib.suppress(OSError):  # a full disk ends the work itself, with a line of its own
+        now = time.strftime("%Y-%m-%d %H:%M")
+        (folder / HOLDER).write_text(f"process {os.getpid()} on {platform.node()} since {now}", "utf-8")
+    return lock
 
 
 def _text(holder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Where medusa keeps things: cache (can be deleted at any time), state (input history), data (tuned trees, heads)."""
+"""Where medusa keeps things: cache (deletable at any time), state (chat input, locks), data (tuned trees, heads)."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from cli_fakes import base_gguf
 from fixtures import tiny_base, tiny_recurrent
-from medusa_cli.converters.gguf.quantize import quantize
 from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.decoding import runtime
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.diagnosis import report

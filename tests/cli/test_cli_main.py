@@ -196,5 +196,5 @@ def test_the_debug_variable_shows_the_traceback(
     monkeypatch.setenv("MEDUSA_DEBUG", "1")
     assert errors.report(MedusaError("what")) == 1
     err = capsys.readouterr().err
-    assert err.startswith("medusa_cli.support.errors.MedusaError: what\n")
+    assert err.startswith("medusa_cli.converters.errors.MedusaError: what\n")
     assert err.endswith("error: what\n")

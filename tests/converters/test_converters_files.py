@@ -15,6 +15,7 @@ from medusa_cli.converters.gguf import header as gh
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import draft_heads as dh
 from medusa_cli.converters.heads import schema, single_file
+from medusa_cli.converters.heads.write import rounded, rows_of_gguf
 
 from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
@@ -319,3 +320,14 @@ def test_a_failed_write_leaves_nothing(pair: tuple[Path, Path], tmp_path: Path) 
         single_file.join(*pair, tmp_path / "none" / "one.gguf")
     assert not (tmp_path / "one.gguf").exists()
     assert not left_overs(tmp_path)
+
+
+@pytest.mark.parametrize("type_", ["f32", "f16", "bf16", "q8_0", "q5_0", "q5_1", "q4_0", "q4_1"])
+def test_rows_of_gguf_are_those_of_the_engine(type_: str) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((400, 64)) * 10.0 ** rng.integers(-7, 4, (400, 1))
+    values = np.concatenate([rows, np.round(rows * 2) / 2, np.full((1, 64), -0.0)]).astype(np.float32)
+    ours, theirs = rows_of_gguf(type_, values), bytes(native.quantize_rows(type_, values))
+    if type_ not in ("q5_0", "q5_1", "q4_0", "q4_1"):  # their rows of zeros may differ in a sign
+        assert ours == theirs
+    assert np.array_equal(rounded(values, type_), native.dequantize_rows(type_, theirs, 64))

@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from hub_server import TOKEN, HubServer, Repo
 from huggingface_hub import constants
-from medusa_cli.converters.checkpoints import hub as hub_checkpoints
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
-from medusa_cli.converters.checkpoints.hub import resolve_base, resolve_heads
 from medusa_cli.converters.heads.formats import read_heads
 from rich.console import Console
 from safetensors.numpy import save
 
+from medusa_cli.conversion import sources
+from medusa_cli.conversion.sources import resolve_base, resolve_heads
 from medusa_cli.hub import download
 from medusa_cli.hub.repository import Listing, RemoteFile
 from medusa_cli.support.errors import MedusaError
@@ -36,10 +36,10 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from rich.console import Console
-from medusa_cli.converters.checkpoints import hub
+from medusa_cli.conversion import sources
 from medusa_cli.support.errors import MedusaError
 try:
-    found = getattr(hub, sys.argv[1])(sys.argv[2], Console(stderr=True, width=500))
+    found = getattr(sources, sys.argv[1])(sys.argv[2], Console(stderr=True, width=500))
     names = sorted(path.name for path in found.path.iterdir()) if found.path.is_dir() else []
     print(json.dumps({"path": str(found.path), "names": names, **found.provenance}))
 except MedusaError as error:
@@ -236,7 +236,7 @@ def test_a_disk_that_fails_is_one_line(
         raise error
 
     file = RemoteFile("medusa_lm_head.pt", 5, "0" * 64)
-    monkeypatch.setattr(hub_checkpoints, "list_files", lambda *_: Listing("0" * 40, {file.name: file}))
+    monkeypatch.setattr(sources, "list_files", lambda *_: Listing("0" * 40, {file.name: file}))
     monkeypatch.setattr(download, "_stream", fail)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(MedusaError, match=f"^org/heads: {message}"):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantize
 from numpy.typing import NDArray
 
 from medusa_cli import native
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.native import testing
 from medusa_cli.prompts.seeds.passages import PASSAGES
 

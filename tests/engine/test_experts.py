@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantize
 from test_placement import loaded
 from test_score import costs
 
 from medusa_cli import native
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(

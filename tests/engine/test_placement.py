@@ -11,9 +11,9 @@ from typing import Any
 
 import fixtures
 import pytest
-from medusa_cli.converters.gguf.quantize import quantize
 
 from medusa_cli import native
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from fixtures import tiny_base
-from medusa_cli.converters.gguf.quantize import quantize
 
 from medusa_cli import native
+from medusa_cli.conversion.quantize import quantize
 
 BUSY = "while True: pass"
 PROMPT = [5, 9, 17, 200]

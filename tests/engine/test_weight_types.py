@@ -9,12 +9,12 @@ import fixtures
 import gguf
 import numpy as np
 import pytest
-from medusa_cli.converters.gguf.quantize import quantize
 from numpy.typing import NDArray
 from test_placement import loaded
 from test_score import costs
 
 from medusa_cli import native
+from medusa_cli.conversion.quantize import quantize
 from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")

@@ -94,7 +94,7 @@ def random_heads(
 def write(path: Path, source: SourceHeads, type_: str = "f16", *, base: str | None = None) -> Path:
     """base: file of the model that they name as theirs, which the command line checks."""
     made_for = fingerprint(native.read_gguf(base).metadata) if base is not None else ""
-    write_heads_file(path, source, HeadsPlan("", made_for, type_, type_))
+    write_heads_file(path, source, HeadsPlan("", made_for, type_, type_, encode=native.quantize_rows))
     return path
 
 

@@ -169,7 +169,7 @@ def test_fresh_adapters_change_nothing_and_merged_ones_what_they_learned(tmp_pat
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_untouched_tensors_stay_byte_for_byte(tmp_path: Path, quantized: bool) -> None:
-    from medusa_cli.converters.gguf.quantize import quantize
+    from medusa_cli.conversion.quantize import quantize
 
     path = random_base(tmp_path / "base.gguf", "llama")
     if quantized:

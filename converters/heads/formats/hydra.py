@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from medusa_cli.support.errors import MedusaError
-
 from ...checkpoints.checkpoint import Checkpoint
+from ...errors import MedusaError
 from .. import schema
 from .model import (
     HeadTensor,

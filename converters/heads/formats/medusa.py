@@ -10,9 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
-
 from ...checkpoints.checkpoint import Checkpoint
+from ...errors import MedusaError
 from .. import schema
 from .model import (
     HeadTensor,

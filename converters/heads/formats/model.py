@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
 from ...checkpoints.checkpoint import FLOATS, Checkpoint
+from ...errors import MedusaError
 from .. import schema
 
 MAX_BLOCKS = 64

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from medusa_cli.support.errors import MedusaError
-
 from ...checkpoints.checkpoint import Checkpoint
+from ...errors import MedusaError
 from . import hydra, medusa, vllm
 from .model import SourceHeads, config_int
 

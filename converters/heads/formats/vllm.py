@@ -14,9 +14,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.support.errors import MedusaError
-
 from ...checkpoints.checkpoint import Checkpoint
+from ...errors import MedusaError
 from .. import schema
 from .model import (
     HeadTensor,

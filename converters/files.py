@@ -1,0 +1,79 @@
+"""Files that appear whole or not at all, and what to say of those that do not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from .ending import ending_signals_raise
+from .errors import MedusaError
+
+
+def explain_os_error(error: OSError, path: Path) -> MedusaError:
+    """The one-line form of a failed file operation."""
+    if error.errno == errno.ENOSPC:
+        return MedusaError(f"{path}: no space left on the device, free some and run the command again")
+    if error.errno is None:  # NumPy's way to say that an array was written in part
+        return MedusaError(f"{path}: could not be written completely ({error}), is the device full?")
+    return MedusaError(f"{path}: {error.strerror or error}")
+
+
+def check_regular(path: Path) -> None:
+    """MedusaError for pipes, sockets and devices, which reading could wait for without end. What fails: OSError."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise MedusaError(f"{path}: not a regular file but a pipe, a socket or a device: give a file")
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; it is synced and renamed on success, and removed on any error or signal.
+
+    mode: the file's permissions, less those of the umask.
+
+    Raises MedusaError when the folder does not exist or cannot be written.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise MedusaError(f"{path}: is a directory, give a file name")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with ending_signals_raise():
+        try:
+            # Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        except OSError as error:
+            raise explain_os_error(error, path) from error
+        try:
+            yield temporary
+            replace_synced(temporary, path)
+        except OSError as error:
+            raise explain_os_error(error, path) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """As atomic_path, but yields the open binary file."""
+    with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
+        yield file
+
+
+def replace_synced(finished: Path, path: Path) -> None:
+    """Gives a finished file its name, so that a power cut leaves the old file or the whole new one."""
+    with finished.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(finished, path)
+    with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems sync none
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

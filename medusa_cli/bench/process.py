@@ -1,0 +1,146 @@
+"""A process of its own for each side of a measurement: JSON lines in and out.
+
+A question is one line, its answer the next; {"error": line} can answer any of them. Only one process is asked at a
+time, so that they do not share the cores. Each keeps its kernels and its memory to itself, and ends with its input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from medusa_cli.support.errors import MedusaError, describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ISA_VARIABLE = "MEDUSA_ISA"
+PATIENCE_SECONDS = 5.0
+PACKAGE = __name__.partition(".")[0]
+
+Reply = Callable[[Any], Any]
+
+
+def child(module: str, *arguments: str) -> tuple[str, ...]:
+    """A command that runs main() of a module of the installed package, whatever lies in the current folder."""
+    # Not `-m`, which looks for the package in the current folder: a checkout of this project has no compiled module.
+    code = f"import sys; sys.path = [entry for entry in sys.path if entry]; from {module} import main; main()"
+    return (sys.executable, "-c", code, *arguments)
+
+
+class Process:
+    """The parent's side. name: what its errors begin with; stock_kernels: with llama.cpp's own."""
+
+    def __init__(self, name: str, command: Sequence[str], stock_kernels: bool = False) -> None:
+        self._name = name
+        environment = {**os.environ, ISA_VARIABLE: "off"} if stock_kernels else None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, question: Any) -> Any:
+        """One line there, one line back. MedusaError for an error in between."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = b""
+        if not line:
+            raise MedusaError(f"{self._name}: {self._last_words()}")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise MedusaError(f"{self._name}: {answer['error']}")
+        return answer
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        said = f" after: {lines[-1].strip()}" if lines else ""
+        return f"its process ended with code {code}{said}"
+
+    def close(self) -> None:
+        """Ends the process, also in the middle of an answer."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        self._process.kill()
+        self._process.wait(PATIENCE_SECONDS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+
+class Remote(Process):
+    """An object in a process of its own. Arguments and results are JSON types."""
+
+    def __init__(self, kind: type, *arguments: Any, stock_kernels: bool = False) -> None:
+        """kind: a class of the package, or of a script."""
+        folder, module = "", kind.__module__
+        if module.partition(".")[0] != PACKAGE:
+            file = Path(inspect.getfile(kind)).resolve()
+            folder, module = str(file.parent), file.stem
+        name = "llama.cpp's kernels" if stock_kernels else "our kernels"
+        made = json.dumps([folder, module, kind.__name__, *arguments])
+        super().__init__(name, child(__name__, made), stock_kernels)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the object's method returns. MedusaError when it fails, or the process has ended."""
+        return self.ask([method, *arguments])
+
+
+def answer(source: TextIO, sink: TextIO, reply: Reply) -> None:
+    """Answers lines of `source` on `sink` until the end of `source`. An error answers in place of a result."""
+    for line in source:
+        try:
+            content = reply(json.loads(line))
+        except Exception as error:  # the process goes on: whoever asked decides what becomes of it
+            content = {"error": describe(error)}
+        sink.write(json.dumps(content) + "\n")
+        sink.flush()
+
+
+def serve(make: Callable[[], Reply]) -> None:
+    """The child process. Ctrl-C reaches the whole group: only the parent acts on it, by closing our input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, make())
+    except BrokenPipeError:
+        os._exit(1)
+
+
+def main() -> None:
+    """The child process of a Remote."""
+
+    def make() -> Reply:
+        folder, module, name, *arguments = json.loads(sys.argv[1])
+        if folder:
+            sys.path.insert(0, folder)
+        thing = getattr(importlib.import_module(module), name)(*arguments)
+        return lambda question: getattr(thing, question[0])(*question[1:])
+
+    serve(make)

@@ -1,0 +1,150 @@
+"""Where heads and bases come from: a path, or a repository of the Hugging Face Hub.
+
+The room `hub` fetches into huggingface_hub's cache; this module picks the files that are needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from medusa_cli.converters.checkpoints.checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
+from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
+from medusa_cli.hub.errors import Unreachable
+from medusa_cli.hub.repository import SHA256, Listing, cached_snapshot, list_files
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
+from medusa_cli.support.units import size
+
+REFERENCE = re.compile(r"(?P<repo>[\w.-]{1,96}/[\w.-]{1,96})(?:@(?P<revision>[\w./-]{1,200}))?", re.ASCII)
+CONFIG_FILES = ("config.json", "generation_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+
+Choice = Callable[[Collection[str], Callable[[str], dict[str, str]], str], list[str]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint on this machine.
+
+    provenance: for a repository "repo", "revision" (the commit) and, where the Hub tells, "sha256"
+    ("FILE:HEX, FILE:HEX" of the weight files); for a local path only "name".
+    """
+
+    path: Path
+    provenance: dict[str, str]
+
+
+def resolve_heads(reference: str, console: Console) -> Found:
+    """A local path as it is, else the repository org/repo[@revision], with all that heads need.
+
+    Where the repository is a full model, that includes the base. MedusaError: no such path or repository, no access,
+    no network and no copy, no space, a repository without weights.
+    """
+    return _resolve(reference, console, _choose_heads)
+
+
+def resolve_base(reference: str, console: Console) -> Found:
+    """As resolve_heads, for a base model: weights, configuration, tokenizer; head files stay where they are."""
+    return _resolve(reference, console, _choose_base)
+
+
+def _choose_heads(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
+    model, where = model_files(present, index_of)
+    weights = model + head_files(present) or other_files(present, label)
+    return _with_side_files(present, weights, where, TOKENIZER_FILES if model else ())
+
+
+def _choose_base(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
+    model, where = model_files(present, index_of)
+    if not model and any(name.endswith(".gguf") for name in present):
+        raise MedusaError(f"{label}: contains only GGUF files: choose one with --base {label}:QUANT, Q8_0 for example")
+    weights = model or other_files(set(present) - set(head_files(present)), label)
+    return _with_side_files(present, weights, where, TOKENIZER_FILES)
+
+
+def _with_side_files(
+    present: Collection[str], weights: list[str], where: dict[str, str], side_files: tuple[str, ...]
+) -> list[str]:
+    indices = [name for name in present if where and name.endswith(".index.json")]
+    return weights + indices + [name for name in CONFIG_FILES + side_files if name in present]
+
+
+def _resolve(reference: str, console: Console, choose: Choice) -> Found:
+    path = expanded(reference)
+    if reference and path.exists():
+        return Found(path, {"name": path.resolve().name})
+    match = REFERENCE.fullmatch(reference)
+    if match is None or reference.startswith("."):
+        raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
+    return _Repository(match["repo"], match["revision"]).fetch(console, choose)
+
+
+class _Repository:
+    """One repository at one revision (None: its main branch)."""
+
+    def __init__(self, repo: str, revision: str | None) -> None:
+        self.repo, self.revision = repo, revision
+        self.label = f"{repo}@{revision}" if revision else repo
+
+    def fetch(self, console: Console, choose: Choice) -> Found:
+        """From the Hub, or from the cache alone where the Hub cannot be asked."""
+        try:
+            listing = self._list()
+        except Unreachable as error:
+            copy = cached_snapshot(self.repo, self.revision)
+            if copy is None:
+                raise MedusaError(
+                    f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or retry online"
+                ) from error
+            console.print(f"note: {self.label}: {error}: using the copy in the cache", markup=False, soft_wrap=True)
+            folder, present = copy, [entry.name for entry in copy.iterdir()]
+            names = choose(present, lambda index: read_index(copy / index), f"{self.label} (copy in the cache)")
+        else:
+            names = choose(listing.files, lambda index: self._index(listing, index), self.label)
+            folder = self._download(names, listing, console)
+        missing = [name for name in names if not (folder / name).exists()]
+        if missing:
+            raise MedusaError(f"{self.label}: {missing[0]} is not in the cache yet: run again with a network")
+        return Found(folder, self._provenance(folder, names))
+
+    def _list(self) -> Listing:
+        """Files at the top of the repository."""
+        found = list_files(self.repo, self.revision)
+        return Listing(found.commit, {name: file for name, file in found.files.items() if "/" not in name})
+
+    def _index(self, listing: Listing, name: str) -> dict[str, str]:
+        return read_index(fetch(self.repo, listing.commit, [listing.files[name]], lambda done, total: None)[0])
+
+    def _download(self, names: list[str], listing: Listing, console: Console) -> Path:
+        """The snapshot's folder, with `names` in it; what the cache has is not fetched again."""
+        absent = [name for name in names if name not in listing.files]
+        if absent:
+            raise MedusaError(f"{self.label}: lacks {absent[0]!r} that its index lists")
+        files = [listing.files[name] for name in names]
+        total = size(sum(file.size or 0 for file in files))
+        console.print(f"{self.label}: {len(names)} files, {total}", markup=False, highlight=False)
+        if missing_bytes(self.repo, files) > room(self.repo):
+            raise MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
+        return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
+
+    def _provenance(self, folder: Path, names: list[str]) -> dict[str, str]:
+        """The cache names large files by their sum."""
+        blobs = {name: (folder / name).resolve().name for name in names if name.endswith(SUFFIXES)}
+        sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
+        known = {"sha256": ", ".join(sums)} if sums else {}
+        return {"repo": self.repo, "revision": folder.name, **known}
