@@ -53,16 +53,16 @@ class Decoder:
 
         engine = self._engine
         tokens = engine.raw_tokens("The quick brown fox jumps over the lazy dog. Then it")
-        begun, ends, counts = time.perf_counter(), [], []
+        begun, ends, counts, cancellation = time.perf_counter(), [], [], native.Cancellation()
 
         def on_step(pieces: list[native.Piece]) -> None:
             ends.append(time.perf_counter())
             counts.append(len(pieces))
             if ends[-1] - begun > seconds:
-                engine.session.cancel()
+                cancellation.cancel()
 
         settings = Settings(temperature=0.0, max_tokens=3900, ignore_eos=True)
-        done = engine.generate(tokens, settings, 0, on_step)
+        done = engine.generate(tokens, settings, 0, on_step, cancellation)
         steps = [(after - before, count) for before, after, count in zip(ends, ends[1:], counts[1:], strict=False)]
         late = [step for step, end in zip(steps, ends[1:], strict=True) if end - ends[0] > 1] or steps
         return {

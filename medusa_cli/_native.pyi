@@ -365,6 +365,16 @@ class Lookahead:
     @property
     def guesses(self) -> int: ...
 
+class Cancellation:
+    """Ends the answers that it was given to, within one step, with stop_reason "cancelled"."""
+
+    def __init__(self) -> None: ...
+    def cancel(self) -> None:
+        """From any thread, before an answer begins or while it is written."""
+    @property
+    def requested(self) -> bool:
+        """Whether cancel() was called."""
+
 class Session:
     """One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt."""
 
@@ -419,6 +429,7 @@ class Session:
         stop_loops: bool = False,
         logprobs: int = -1,
         watchdog: bool = False,
+        cancellation: Cancellation | None = None,
         on_step: Callable[[list[Piece]], None] | None = None,
     ) -> Generation:
         """Decodes until a stop condition. max_tokens < 0: until the context is full.
@@ -428,8 +439,8 @@ class Session:
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.
 
-        on_step runs once per step with the GIL held. A Python exception in it (or a pending signal, which is
-        checked once per step and per prompt chunk) ends the generation within one step and is raised; the tokens
+        on_step runs once per step with the GIL held. A Python exception in it (or, on the main thread, a pending signal,
+        which is checked every 20 ms) ends the generation within one step and is raised; the tokens
         emitted so far stay available as `last`. accept None: greedy at temperature 0, exact above.
         """
     @property
@@ -439,8 +450,6 @@ class Session:
         """Goes on from what another session's `recycled` was. NativeError, and nothing changes, where it is damaged."""
     last: Generation | None
     """The newest generation, also when it was cut short by an exception (stop_reason "cancelled")."""
-    def cancel(self) -> None:
-        """Thread-safe: ends a running generate() within one step with stop_reason "cancelled"."""
     def reset(self) -> None: ...
     def host_reason(self, *, sampling: Sampling | None = None, accept: Accept | None = None) -> str:
         """Why steps of such an answer are accepted and drafted on the host; "" where the model's own graph does both.

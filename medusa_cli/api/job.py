@@ -31,12 +31,15 @@ class Job:
         on_end: Callable[[list[int]], None],
     ) -> None:
         """on_end gets the tokens that are cached then. MedusaError where the engine cannot answer that."""
+        from medusa_cli import native
+
         with in_python_names():
             engine.check(tokens, settings)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns
-        self._turn = Turn(owner, engine.session.cancel)
+        self._cancellation = native.Cancellation()
+        self._turn = Turn(owner, self._cancellation.cancel)
         self._tokens = tokens
         self._settings = settings
         self._on_end = on_end
@@ -58,12 +61,12 @@ class Job:
             if on_pieces is not None:
                 on_pieces(pieces)
             # Nobody reads what a thread writes once the program has ended.
-            if self._turn.cancelled or not threading.main_thread().is_alive():
-                self._engine.session.cancel()
+            if not threading.main_thread().is_alive():
+                self._cancellation.cancel()
 
         try:
             with in_python_names():
-                generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step)
+                generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step, self._cancellation)
         finally:
             self._on_end(self._engine.session.cached_tokens)
         return Answer.of(generation, self.seed, answered)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 
 class Turn:
-    """A place in a queue. owner: who asked. interrupt: ends the work that is done in it."""
+    """A place in a queue. owner: who asked. interrupt: ends the work of this turn, which may not have begun yet."""
 
     def __init__(self, owner: object, interrupt: Callable[[], None]) -> None:
         self.owner = owner
@@ -61,7 +61,6 @@ class Turns:
     def _cancel(self, turns: list[Turn]) -> None:
         for turn in turns:
             turn.cancelled = True
-            # The lock is held: no other turn can have begun meanwhile, which would be interrupted in its place.
             if self._queue and self._queue[0] is turn:
                 turn.interrupt()
             if not turn.waited_for and turn in self._queue:

@@ -99,7 +99,12 @@ class Engine:
         return settings.accept_kind in repeatable.KEEPING_RULES and not self.width_matters
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: OnStep | None
+        self,
+        prompt: Sequence[int],
+        settings: Settings,
+        seed: int,
+        on_step: OnStep | None,
+        cancellation: native.Cancellation | None = None,
     ) -> native.Generation:
         """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
         self.check(prompt, settings)
@@ -113,6 +118,7 @@ class Engine:
             ignore_eos=settings.ignore_eos,
             stop_loops=settings.stop_loops,
             watchdog=self.plan.watchdog and (settings.seed is None or self._text_is_free(settings)),
+            cancellation=cancellation,
             on_step=on_step,
             **told,
         )

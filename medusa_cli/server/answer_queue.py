@@ -21,8 +21,6 @@ from medusa_cli.server.errors import ApiError, log, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
-CANCEL_SECONDS = 0.02
-"""A cancel that comes before the engine has begun is lost, so it is repeated this often."""
 GUESSED_SECONDS = 10.0
 """Of an answer, until one was measured."""
 
@@ -58,7 +56,6 @@ class AnswerQueue:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="medusa-engine")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._cancels: set[asyncio.Task[None]] = set()
         self._closed = False
         self._usual_seconds: float | None = None
         self.running: Job | None = None
@@ -103,9 +100,8 @@ class AnswerQueue:
             return
         job.dropped = True
         if job is self.running:
-            task = asyncio.get_running_loop().create_task(_cancel_until_done(job))
-            self._cancels.add(task)
-            task.add_done_callback(self._cancels.discard)
+            if job.work is not None:  # else the engine's thread sees that it was dropped
+                job.work.cancel()
             return
         waiting = self._waiting.get(job.client)
         if waiting is not None and job in waiting:
@@ -177,6 +173,8 @@ class AnswerQueue:
             if job.dropped:
                 return None
             job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
+            if job.dropped:  # since it was looked at
+                job.work.cancel()
             answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
         except BaseException as error:
             self._tell(job, error)
@@ -188,11 +186,3 @@ class AnswerQueue:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads any more
             self._loop.call_soon_threadsafe(job.events.put_nowait, event)
-
-
-async def _cancel_until_done(job: Job) -> None:
-    # `done` is set on this loop before the engine takes up another job, so that no other answer can be hit.
-    while not job.done:
-        if job.work is not None:
-            job.work.cancel()
-        await asyncio.sleep(CANCEL_SECONDS)

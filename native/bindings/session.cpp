@@ -47,6 +47,11 @@ nb::dict thread_statistics(const Counters& c) {
     return out;
 }
 
+bool on_main_thread() {
+    const nb::object main = nb::module_::import_("threading").attr("main_thread")().attr("ident");
+    return !main.is_none() && nb::cast<unsigned long>(main) == PyThread_get_thread_ident();
+}
+
 AcceptParams default_accept(const SamplingParams& sampling) {
     return {sampling.is_greedy() ? AcceptKind::greedy : AcceptKind::exact};
 }
@@ -202,13 +207,19 @@ void bind_answers(nb::module_& m) {
 
 }  // namespace
 
+Session& SessionBinding::idle_session() const {
+    if (busy_) throw Error("this session is generating: wait for it");
+    return *session_;
+}
+
 RecyclingLevels& SessionBinding::recycling() const {
     if (!recycling_) throw Error("this session does not recycle tokens");
-    if (busy_) throw Error("this session is generating: wait for it");
+    idle_session();
     return *recycling_;
 }
 
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
+                                    const std::shared_ptr<const Cancellation>& cancellation,
                                     const nb::object& on_step) {
     if (busy_.exchange(true)) throw Error("this session is already generating: wait for it or open another");
     struct Release {
@@ -223,7 +234,6 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
             call();
         } catch (...) {
             failure = std::current_exception();
-            session_->cancel();
         }
     };
     OnStep step;
@@ -233,9 +243,13 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
         };
     }
     Stopwatch since_poll;
+    // Python handles signals on its main thread alone. Others need not wait for the GIL, which a busy thread of Python
+    // gives away only after 5 ms: all compute threads would wait with them.
+    const bool handles_signals = on_main_thread();
     const StopPoll poll = [&] {
         constexpr double signal_interval_ms = 20;
-        if (since_poll.elapsed_ms() > signal_interval_ms && !failure) {
+        if (cancellation && cancellation->requested()) return true;
+        if (handles_signals && since_poll.elapsed_ms() > signal_interval_ms && !failure) {
             since_poll.lap();
             guarded([] {
                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -258,7 +272,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
                const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
                const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
-               const nb::object& on_step) {
+               const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step) {
                 GenerateParams params;
                 params.max_tokens = max_tokens;
                 params.sampling = sampling.value_or(SamplingParams{});
@@ -268,13 +282,12 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                 params.stop_loops = stop_loops;
                 params.logprobs = logprobs;
                 params.watchdog = watchdog;
-                return self.generate(prompt, params, on_step);
+                return self.generate(prompt, params, cancellation, on_step);
             },
             "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
             "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
-            "watchdog"_a = false, "on_step"_a = nb::none())
-        .def("cancel", [](SessionBinding& self) { self.session().cancel(); })
-        .def("reset", [](SessionBinding& self) { self.session().reset(); })
+            "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none())
+        .def("reset", [](SessionBinding& self) { self.idle_session().reset(); })
         .def(
             "host_reason",
             [](SessionBinding& self, const std::optional<SamplingParams>& sampling,
@@ -287,6 +300,7 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
         .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
         .def_prop_ro("calibration",
                      [](SessionBinding& self) -> std::optional<HeadCalibration::Table> {
+                         self.idle_session();
                          if (self.dynamic()) return self.dynamic()->calibration();
                          return std::nullopt;
                      })
@@ -305,11 +319,11 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             "recycled"_a)
         .def_prop_ro("last",
                      [](SessionBinding& self) -> std::optional<Generation> {
-                         if (const Generation* last = self.session().last()) return *last;
+                         if (const Generation* last = self.idle_session().last()) return *last;
                          return std::nullopt;
                      })
-        .def_prop_ro("threads", [](SessionBinding& self) { return self.session().target().thread_use().threads; })
-        .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.session().cached_tokens(); });
+        .def_prop_ro("threads", [](SessionBinding& self) { return self.idle_session().target().thread_use().threads; })
+        .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.idle_session().cached_tokens(); });
 }
 
 void bind_session(nb::module_& m) {
@@ -333,6 +347,10 @@ void bind_session(nb::module_& m) {
         .def_ro("window", &LookaheadParams::window)
         .def_ro("ngram", &LookaheadParams::ngram)
         .def_ro("guesses", &LookaheadParams::guesses);
+    nb::class_<Cancellation>(m, "Cancellation")
+        .def(nb::init<>())
+        .def("cancel", &Cancellation::cancel)
+        .def_prop_ro("requested", &Cancellation::requested);
     nb::class_<SessionBinding> session(m, "Session");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,

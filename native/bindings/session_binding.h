@@ -12,17 +12,32 @@
 
 namespace medusa {
 
+// Of one answer, or several: from any thread, before it begins or while it is written.
+class Cancellation {
+  public:
+    void cancel() { requested_ = true; }
+    bool requested() const { return requested_; }
+
+  private:
+    std::atomic<bool> requested_ = false;
+};
+
 class SessionBinding {
   public:
     explicit SessionBinding(ComposedSession composed)
         : session_(std::move(composed.session)), dynamic_(composed.dynamic), recycling_(composed.recycling) {}
 
-    Session& session() { return *session_; }
+    // What does not change while it generates.
+    const Session& session() const { return *session_; }
+    // All of it. Throws Error while it generates on another thread, or on this one (from on_step).
+    Session& idle_session() const;
     const DynamicTreeDrafter* dynamic() const { return dynamic_; }
     // What recycling knows, which must not change meanwhile: throws Error where it drafts nothing, or during a run.
     RecyclingLevels& recycling() const;
-    // Runs with the GIL released. A Python exception in `on_step` or a pending signal ends the run and is raised.
-    Generation generate(const std::vector<Token>& prompt, const GenerateParams& params, const nb::object& on_step);
+    // Runs with the GIL released. A Python exception in `on_step` or, on the main thread, a pending signal ends the run
+    // and is raised.
+    Generation generate(const std::vector<Token>& prompt, const GenerateParams& params,
+                        const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step);
 
   private:
     std::unique_ptr<Session> session_;

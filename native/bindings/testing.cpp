@@ -52,7 +52,7 @@ class FakeSession : public SessionBinding {
   public:
     explicit FakeSession(const FakeSetup& setup) : SessionBinding(make(setup)) {}
 
-    FakeTarget& target() { return static_cast<FakeTarget&>(session().target()); }
+    FakeTarget& target() { return static_cast<FakeTarget&>(idle_session().target()); }
 
   private:
     static ComposedSession make(const FakeSetup& setup) {
@@ -147,7 +147,7 @@ void bind_testing(nb::module_& m) {
     m.def(
         "script",
         [](SessionBinding& s, std::vector<bool> speculate) {
-            s.session().set_step_policy(std::make_unique<ScriptedPolicy>(std::move(speculate)));
+            s.idle_session().set_step_policy(std::make_unique<ScriptedPolicy>(std::move(speculate)));
         },
         "session"_a, "speculate"_a);
     nb::class_<LookupIndex>(m, "LookupIndex")

@@ -14,7 +14,7 @@ struct Session::Run {
     std::unique_ptr<Chain> chain;
     TextStream text;
     LoopWatch loops{};
-    StopPoll stop{};       // cancel flag or poll
+    StopPoll stop{};       // the poll, where there is one
     Token root = 0;        // emitted, not decoded yet
     int hidden_row = 0;    // row of the newest decode that the root was drawn from
     uint64_t emitted = 0;  // tokens drawn, the index of the next random number
@@ -92,14 +92,13 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
             throw Error("prompt token " + std::to_string(token) + " is not in the vocabulary");
         }
     }
-    cancelled_ = false;
     const AnswerFacts facts = answer_facts(params.sampling, params.accept);
     // Rows of logits stay on a device whose graph accepts.
     const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
     target_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
-    run.stop = [&] { return cancelled_ || (user_poll && user_poll()); };
+    run.stop = [&] { return user_poll && user_poll(); };
     run.out.prompt_tokens = static_cast<int>(prompt.size());
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);

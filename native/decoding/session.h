@@ -1,7 +1,6 @@
 // One conversation: draft -> verify -> accept -> commit until something says stop.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -95,8 +94,6 @@ class Session {
     // prompt chunk; true cancels. The returned record is also kept in last(), when OnStep throws, too.
     const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
                                const StopPoll& poll);
-    // From any thread: ends a running generate() within one step.
-    void cancel() { cancelled_ = true; }
     void reset();
     // In place of the policy it was made with.
     void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
@@ -140,7 +137,6 @@ class Session {
     std::unique_ptr<StepPolicy> policy_;
     StepFacts facts_;
     std::optional<Generation> last_;
-    std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace medusa

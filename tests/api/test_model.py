@@ -76,10 +76,13 @@ def test_a_prompt_is_text_messages_or_tokens(model: Model) -> None:
     assert len(model.tokens(PROMPT, raw=True)) < len(model.tokens(PROMPT)) == answer.prompt_tokens
 
 
-def test_pieces_make_up_the_answer(model: Model) -> None:
-    whole = model.generate(LONG, max_tokens=40, repeat_penalty=1.0)
-    with model.stream(LONG, max_tokens=40, repeat_penalty=1.0) as stream:
-        pieces = list(stream)
+def test_pieces_make_up_the_answer(demo_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(demo.DEMO_VARIABLE, str(demo_model_path))
+    # With drafts in every step: on a busy machine they may not pay.
+    with Model("demo", ctx_size=1024, repeat_steps=True, quiet=True) as model:
+        whole = model.generate(LONG, max_tokens=40, repeat_penalty=1.0)
+        with model.stream(LONG, max_tokens=40, repeat_penalty=1.0) as stream:
+            pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == whole.text == str(stream.answer)
     assert [piece.token for piece in pieces if piece.token is not None] == whole.tokens
     assert {piece.drafted for piece in pieces} == {True, False}

@@ -6,6 +6,7 @@ bookkeeping that drives llama.cpp's cache. A wrong mask, position or commit chan
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from itertools import product
 
@@ -277,6 +278,55 @@ def test_an_exception_in_the_callback_ends_within_one_step_and_keeps_the_text() 
     assert session.cached_tokens == session.sequence(0)
     plain, _ = run([], max_tokens=50)
     assert session.generate(PROMPT, max_tokens=50, ignore_eos=True).tokens == plain.tokens
+
+
+def test_a_cancel_that_comes_before_an_answer_ends_it_and_no_other() -> None:
+    session = testing.FakeSession(native.Tree([[0]]), acceptance=0.5)
+    cancellation = native.Cancellation()
+    cancellation.cancel()
+    assert cancellation.requested
+    answer = session.generate(PROMPT, max_tokens=50, ignore_eos=True, cancellation=cancellation)
+    assert answer.stop_reason == "cancelled"
+    assert len(answer.tokens) <= 1  # what reading the prompt gives
+    other = session.generate(PROMPT, max_tokens=50, ignore_eos=True, cancellation=native.Cancellation())
+    assert (other.stop_reason, len(other.tokens)) == ("length", 50)
+    cancellation.cancel()
+    assert session.generate(PROMPT, max_tokens=50, ignore_eos=True).stop_reason == "length"
+
+
+def test_a_cancel_from_another_thread_ends_an_answer_within_a_step() -> None:
+    session, cancellation = testing.FakeSession(native.Tree([[0]]), acceptance=0.5), native.Cancellation()
+    seen: list[int] = []
+
+    def on_step(pieces: list[native.Piece]) -> None:
+        seen.extend(piece.token for piece in pieces)
+        if len(seen) >= 5 and not cancellation.requested:
+            canceller = threading.Thread(target=cancellation.cancel)
+            canceller.start()
+            canceller.join()
+
+    answer = session.generate(PROMPT, max_tokens=50, ignore_eos=True, cancellation=cancellation, on_step=on_step)
+    assert answer.stop_reason == "cancelled"
+    assert answer.tokens == seen
+    assert len(seen) in (5, 6)
+
+
+def test_nobody_looks_at_a_session_while_it_generates() -> None:
+    session = testing.FakeSession(native.Tree([[0]]), acceptance=0.5)
+    session.generate(PROMPT, max_tokens=5, ignore_eos=True)
+    looks = [lambda: session.last, lambda: session.cached_tokens, lambda: session.threads, session.reset]
+    refused = []
+
+    def on_step(pieces: list[native.Piece]) -> None:
+        for look in looks:
+            with pytest.raises(native.NativeError, match="is generating"):
+                look()
+            refused.append(look)
+
+    session.generate(PROMPT, max_tokens=5, ignore_eos=True, on_step=on_step)
+    assert len(refused) >= len(looks)
+    for look in looks:
+        look()
 
 
 @pytest.mark.parametrize(

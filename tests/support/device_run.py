@@ -83,17 +83,18 @@ def conversation(session: native.Session, prompt: list[int]) -> dict[str, Any]:
     shapes: list[Any] = []
     reasons = []
     for number, sampling in enumerate([None, sampled, None, penalized, None, None]):
-        steps = 0
+        steps, cancellation = 0, native.Cancellation()
 
         def on_step(pieces: list[native.Piece], cancels: bool = number == 4) -> None:
             nonlocal steps
             steps += 1
             if cancels and steps == 5:
-                session.cancel()
+                cancellation.cancel()
 
         limit = -1 if number == 5 else 30
         reasons.append(session.host_reason(sampling=sampling))
-        answer = session.generate(prompt, max_tokens=limit, sampling=sampling, ignore_eos=True, on_step=on_step)
+        told = {"cancellation": cancellation, "on_step": on_step}
+        answer = session.generate(prompt, max_tokens=limit, sampling=sampling, ignore_eos=True, **told)
         answers.append((list(answer.tokens), answer.stop_reason))
         shapes.append([(len(tree), len(path)) for tree, path in zip(answer.parents, answer.paths, strict=True)])
         prompt = [*prompt, *answer.tokens[:20]]

@@ -34,9 +34,14 @@ class Session(Protocol):
     """What is needed of native.Session."""
 
     def reset(self) -> None: ...
-    def cancel(self) -> None: ...
     def generate(
-        self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling, accept: native.Accept
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: native.Sampling,
+        accept: native.Accept,
+        cancellation: native.Cancellation,
     ) -> native.Generation: ...
 
 
@@ -69,8 +74,10 @@ class Bench:
     ) -> None:
         self.rows, self.plain, self.session_of = rows, plain, session_of
         self.deadline, self.on_answer, self.clock = deadline, on_answer, clock
+        from medusa_cli import native
+
         self.paces: list[Pace] = []
-        self._current: Session | None = None
+        self._cancellation = native.Cancellation()
         self._stopped = False
         self.temperatures = list(dict.fromkeys(row.temperature for row in rows))
 
@@ -108,8 +115,7 @@ class Bench:
     def stop(self) -> None:
         """The time is up: ends the answer that is being made, too. From another thread."""
         self._stopped = True
-        if self._current is not None:
-            self._current.cancel()
+        self._cancellation.cancel()
 
     def _row_answer(self, at: int, prompt: Sequence[int], most: int, seed: int) -> Answer:
         row = self.rows[at]
@@ -125,10 +131,11 @@ class Bench:
         session.reset()
         accept = native.Accept(rule or ("exact" if temperature > 0 else "greedy"))
         sampling = native.Sampling(temperature=temperature, seed=seed)
-        self._current = session
         if self._stopped or self.clock() >= self.deadline:
             raise TimeUp
-        done = session.generate(prompt, max_tokens=most, sampling=sampling, accept=accept)
+        done = session.generate(
+            prompt, max_tokens=most, sampling=sampling, accept=accept, cancellation=self._cancellation
+        )
         if self._stopped:
             raise TimeUp
         answer = Answer.of(done.tokens, done.stats)
