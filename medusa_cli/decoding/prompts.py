@@ -7,6 +7,21 @@ from typing import Protocol
 
 from medusa_cli.decoding import template
 from medusa_cli.decoding.template import Message, Tools
+from medusa_cli.support.option_errors import OptionError
+
+
+class PromptTooLong(OptionError):
+    """A prompt that leaves no room for an answer. values: its `tokens`, and those that the `context` holds."""
+
+
+def check_fits(tokens: Sequence[int], context: int) -> None:
+    """PromptTooLong for a prompt that a context of that many tokens does not hold together with an answer."""
+    if len(tokens) >= context:
+        raise PromptTooLong(
+            "the prompt has {tokens} tokens, the context holds {context}: shorten it, or give a larger {ctx_size}",
+            tokens=len(tokens),
+            context=context,
+        )
 
 
 class Tokenizer(Protocol):

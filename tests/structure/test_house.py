@@ -131,5 +131,12 @@ def test_imports_make_no_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # CycleError shows the circle
 
 
+def test_the_command_line_alone_imports_its_parser() -> None:
+    imported = re.compile(r"^\s*(import|from) typer\b", re.MULTILINE)
+    parts = [(name, text) for name, text in sources(".py") if name.startswith(("medusa_cli/", "converters/"))]
+    importing = [name for name, text in parts if imported.search(text)]
+    assert [name for name in importing if not name.startswith(("medusa_cli/cli.py", "medusa_cli/commands/"))] == []
+
+
 def test_only_one_module_imports_the_compiled_one() -> None:
     assert [module for module, named in imports().items() if COMPILED in named] == ["medusa_cli.native"]
