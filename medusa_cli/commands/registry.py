@@ -18,7 +18,14 @@ from typer.core import TyperCommand
 from medusa_cli.support.errors import EXIT_USAGE, print_error
 
 _LOOKAHEAD = {"--lookahead": "`medusa bench MODEL --methods lookahead` still compares it"}
-GONE = {"chat": _LOOKAHEAD, "generate": _LOOKAHEAD, "serve": _LOOKAHEAD}
+_TRAIN_KEYS = (
+    "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",
+    "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed", "streams_layers", "tokens",
+    "work_dir",
+)  # fmt: skip
+_TRAIN = {f"--{key.replace('_', '-')}": f"the key {key} of a --recipe file replaces it" for key in _TRAIN_KEYS}
+_TRAIN["-s"] = _TRAIN["--seed"]
+GONE = {"chat": _LOOKAHEAD, "generate": _LOOKAHEAD, "serve": _LOOKAHEAD, "train": _TRAIN}
 """By command: options of the release before, and where they went."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medusa_cli.decoding.options import ModelArgument
+from medusa_cli.commands.command_line import ModelArgument
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.recipes import DEFAULT_KIND, DraftKind
 
