@@ -22,8 +22,7 @@ from medusa_cli.decoding.options import (
     SamplingOptions,
 )
 from medusa_cli.decoding.settings import Settings
-from medusa_cli.support.errors import MedusaError, is_reportable
-from medusa_cli.support.option_errors import WrongOption, worded
+from medusa_cli.support.errors import MedusaError, WrongOption, is_reportable, worded
 
 ANSWER_NAMES = frozenset(AnswerArguments.__annotations__)
 """Arguments of one answer."""

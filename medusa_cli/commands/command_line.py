@@ -18,7 +18,7 @@ import typer
 from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.models.completion import complete_models
-from medusa_cli.support.option_errors import WrongOption, flag, worded
+from medusa_cli.support.errors import WrongOption, flag, worded
 
 DRAFT_PANEL = "Drafting"
 PANELS: dict[type[Any], str] = {

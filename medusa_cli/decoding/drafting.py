@@ -12,8 +12,7 @@ from medusa_cli.decoding.options import DRAFT_MAX, DraftOptions
 from medusa_cli.decoding.tree_shapes import RandomTree
 from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
 from medusa_cli.models.references import ModelRef
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import MedusaError, OptionError
 
 TUNED_TREE = "tuned"
 """Name of the tree that comes from a profile."""

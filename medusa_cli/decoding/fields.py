@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import flag
+from medusa_cli.support.errors import MedusaError, flag
 
 MOST_INT = 2**31 - 1
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from medusa_cli.decoding import template
 from medusa_cli.decoding.template import Message, Tools
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import OptionError
 
 
 class PromptTooLong(OptionError):

@@ -19,8 +19,7 @@ from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import demo, heads, references
 from medusa_cli.support import machine
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import MedusaError, OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:

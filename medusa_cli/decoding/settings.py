@@ -14,8 +14,7 @@ from medusa_cli.decoding import model_sampling
 from medusa_cli.decoding.fields import fields
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import WrongOption
+from medusa_cli.support.errors import MedusaError, WrongOption
 
 if TYPE_CHECKING:
     from medusa_cli import native

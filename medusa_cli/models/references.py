@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from medusa_cli.models import demo, names
 from medusa_cli.models.gguf_files import read_header
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,7 @@ from medusa_cli.models import quantizations
 from medusa_cli.models.names import REPO, HubName
 from medusa_cli.models.quantizations import Candidate
 from medusa_cli.support import machine
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import MedusaError, OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from medusa_cli.decoding import settings, tree_shapes
 from medusa_cli.decoding.fields import fields
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.decoding.settings import Settings, engine_default, from_options
-from medusa_cli.support.option_errors import flag
+from medusa_cli.support.errors import flag
 
 STATED = re.compile(r"\bDefault (\d[\d.]*\d|\d)\.$")
 OFF = "1 (default): off."

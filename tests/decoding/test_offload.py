@@ -11,8 +11,7 @@ from fixtures import BASE_FF, BASE_HIDDEN, BASE_LAYERS, BASE_VOCAB, tiny_base
 from medusa_cli import native
 from medusa_cli.decoding import offload
 from medusa_cli.decoding.offload import Context, Device, Shape
-from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.option_errors import OptionError
+from medusa_cli.support.errors import MedusaError, OptionError
 
 GIB = 1 << 30
 MIB = 1 << 20
