@@ -51,6 +51,31 @@ def test_python_functions_are_short() -> None:
     assert long == []
 
 
+DOCUMENTED = ("medusa_cli/api/", "medusa_cli/decoding/")
+
+
+def test_public_names_have_docstrings() -> None:
+    bare = [
+        f"{name}: {where or 'the module'}"
+        for name, text in sources(".py")
+        if name.startswith(DOCUMENTED)
+        for where, node in public_names(ast.parse(text))
+        if ast.get_docstring(node) is None
+    ]
+    assert bare == []
+
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def public_names(node: Documented, where: str = "") -> Iterator[tuple[str, Documented]]:
+    """(dotted name, node) of what can have a docstring, without names that begin with an underscore."""
+    yield where, node
+    for inner in node.body if isinstance(node, (ast.Module, ast.ClassDef)) else []:
+        if isinstance(inner, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not inner.name.startswith("_"):
+            yield from public_names(inner, f"{where}.{inner.name}".lstrip("."))
+
+
 def test_cpp_functions_are_short() -> None:
     long = [
         (name, first, lines)
