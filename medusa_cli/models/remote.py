@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.hub import download, repository, search
-from medusa_cli.hub.errors import UnknownRepository, Unreachable
+from medusa_cli.hub.errors import VARIABLE, UnknownRepository, Unreachable
 from medusa_cli.hub.repository import Listing, RemoteFile
+from medusa_cli.hub.transfer import too_large
 from medusa_cli.models import quantizations
 from medusa_cli.models.names import REPO, HubName
 from medusa_cli.models.quantizations import Candidate
@@ -227,10 +228,7 @@ def _check_room(
 
     missing, free = download.missing_bytes(name.repo, wanted), download.room(name.repo)
     if missing > free:
-        raise MedusaError(
-            f"{_label(name)}: {size(missing)} must be downloaded, {size(free)} is free in {download.cache_folder()}: "
-            f"free some, set HF_HOME to a folder on another disk{smaller(free)}"
-        )
+        raise too_large(_label(name), missing, free, download.cache_folder(), VARIABLE, smaller(free))
     needed = quantizations.total(chosen, sizes)
     memory, available = machine.memory()
     if memory is not None and needed > memory and to_run and needed > memory + _device_memory():
