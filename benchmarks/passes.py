@@ -2,6 +2,10 @@
 
     python benchmarks/passes.py verify MODEL [--widths 1 2 4 8 16] [--require 1:0.70 8:1.30]
     python benchmarks/passes.py context MODEL [--contexts 64 4096] [--widths 1 8]
+    python benchmarks/passes.py stock MODEL [--widths 1 4 8 16 512]
+    python benchmarks/passes.py layer MODEL [--layer L]
+    python benchmarks/passes.py experts [--layers 4] [--experts 128] [--used 8]
+    python benchmarks/passes.py hybrid FOLDER
 
 `COMMAND --help` says what each of them measures. Ours and stock are two processes that are asked in turn, so that both
 see the same machine.

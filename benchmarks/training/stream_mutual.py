@@ -16,7 +16,7 @@ learns the next token; children of a tree's nodes that it finds less likely than
 layers, with what is below them. Children of wrong nodes count as kept unless their parent is cut, since what the layers
 would make of them is not known here: the share that is cut is a lower bound.
 
---pass-ms: time of a pass over so many tokens, as verify_cost.py finds it. A step's time follows from the share of the
+--pass-ms: time of a pass over so many tokens, as `passes.py verify` tells. A step's time follows from the share of the
 weights that the top layers and the output rows have: with equation 1 every node that is left goes through the top
 layers with its streams beside it; without, the streams of one node follow when the others are judged.
 """

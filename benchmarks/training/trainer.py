@@ -92,6 +92,7 @@ def kinds(arguments: Namespace) -> None:
     used again. Heads go to --output, by the recipes' names; benchmarks/tokens_per_step.py takes them from there.
     """
     model = references.resolve(arguments.model, MESSAGES).path
+    arguments.output.mkdir(parents=True, exist_ok=True)
     rows = []
     for path in arguments.recipes:
         budget = CpuBudget(60 * arguments.cpu_minutes)

@@ -61,8 +61,7 @@ class Model(Asked):
         plan = self._first._open().plan
         heads = plan.heads is not None or plan.draft_model is not None
         parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
-        drafts = ", ".join(parts + ["lookahead"] * (plan.lookahead is not None)) or "nothing"
-        return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {drafts}>"
+        return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {', '.join(parts) or 'nothing'}>"
 
     def _session(self) -> Session:
         return self._first
@@ -87,7 +86,7 @@ class Model(Asked):
     @property
     def sampling_defaults(self) -> dict[str, float]:
         """Arguments of an answer that the model's own file has values for, where nothing is said."""
-        return arguments.named(self._first._open().sampling.values)
+        return dict(self._first._open().sampling.values)
 
     @property
     def n_vocab(self) -> int:

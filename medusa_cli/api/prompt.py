@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.api.arguments import check_text
+from medusa_cli.decoding.fields import check_text
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:

@@ -26,10 +26,9 @@ class Asked:
     prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
     or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
 
-    The others are the options of `medusa generate`: max_tokens, temperature, top_k, top_p, min_p, repeat_penalty,
-    frequency_penalty, presence_penalty, repeat_last_n, logit_bias ({token id: number}), seed, stop (a text or several),
-    stop_loops, ignore_eos, accept, epsilon, delta, greedy_root, as_published. One more is logprobs=N: each piece tells
-    ln p of its token, and of the N likeliest ones in its place.
+    The others are the options of `medusa generate` about an answer (decoding.options.AnswerArguments): max_tokens,
+    temperature, logit_bias ({token id: number}), stop (a text or several) and so on. One more is logprobs=N: each piece
+    tells ln p of its token, and of the N likeliest ones in its place.
     """
 
     def _session(self) -> Session:

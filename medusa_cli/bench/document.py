@@ -54,7 +54,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "tree": plan.draft.tree,
             "draft_model": str(plan.draft.draft_model) if plan.draft.draft_model else None,
             "draft_max": plan.draft.draft_max,
-            "lookahead": plan.draft.lookahead,
+            "lookahead": plan.lookahead,
             "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },

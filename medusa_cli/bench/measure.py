@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from medusa_cli.bench import lookahead
 from medusa_cli.bench.client import Worker
-from medusa_cli.bench.methods import PLAIN, STOCK, Method
+from medusa_cli.bench.methods import LOOKAHEAD, PLAIN, STOCK, Method
 from medusa_cli.bench.outcome import Outcome
 from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.decoding.drafting import may_use_heads
@@ -48,6 +49,7 @@ class Plan:
     draft: DraftOptions = field(default_factory=DraftOptions)
     synth_accept: float | None = None
     ref: ModelRef | None = None
+    lookahead: str | None = None
 
     @property
     def generations(self) -> int:
@@ -61,7 +63,8 @@ class Plan:
             model = str(self.ref.path)
             if self.ref.heads is not None and may_use_heads(draft):
                 draft = dataclasses.replace(draft, heads=str(self.ref.heads.path))
-        return Spec(method.driver, model, self.engine, draft)
+        numbers = self.lookahead or lookahead.DEFAULT
+        return Spec(method.driver, model, self.engine, draft, numbers if method.name == LOOKAHEAD else None)
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
         """(repeat, prompt, order), all prompts before the second repeat of any."""

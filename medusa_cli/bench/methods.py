@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from medusa_cli.decoding import drafting, trees
+from medusa_cli.decoding import trees
 from medusa_cli.decoding.options import DraftOptions
 from medusa_cli.support.errors import MedusaError
 
@@ -23,11 +23,11 @@ def _without_drafts(options: DraftOptions) -> DraftOptions:
 
 
 def _llama_draft_model(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None, lookahead=None)
+    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None)
 
 
 def _with_heads(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, draft_model=None, lookahead=None)
+    return dataclasses.replace(options, draft_model=None)
 
 
 def _without_heads(options: DraftOptions) -> DraftOptions:
@@ -57,16 +57,13 @@ def _draft_model(tree: str | None) -> Callable[[DraftOptions], DraftOptions]:
     )
 
 
-def _lookahead(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_without_heads(options), lookahead=options.lookahead or drafting.LOOKAHEAD)
-
-
 @dataclass(frozen=True)
 class Method:
     """One way to decode.
 
     driver: what runs in its worker process, our engine or llama-cpp-python's Llama class. stock_kernels: with those
-    of llama.cpp. draft: what it makes of the draft options of the command line; who drafts then, drafting.plan() says.
+    of llama.cpp. draft: what it makes of the draft options of the command line; who drafts then, drafting.plan() says,
+    except that LOOKAHEAD drafts in a session of its own.
     same_sampler: with the same seed it draws the same random numbers as plain decoding, so that sampled texts can be
     compared.
     """
@@ -115,7 +112,7 @@ _ALL = (
         needs_draft_model=True,
         draft=_draft_model(trees.DYNAMIC),
     ),
-    Method(LOOKAHEAD, "lookahead decoding, without heads", draft=_lookahead),
+    Method(LOOKAHEAD, "lookahead decoding, without heads", draft=_without_drafts),
     Method(
         "llama-lookup",
         "llama-cpp-python's prompt lookup (its loop is Python)",

@@ -12,12 +12,13 @@ from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, Eng
 
 @dataclass(frozen=True)
 class Spec:
-    """What a worker loads."""
+    """What a worker loads. lookahead: the numbers of lookahead decoding, where that is what drafts."""
 
     driver: str
     model: str
     engine: EngineOptions
     draft: DraftOptions
+    lookahead: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types: enums by value, paths as text."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
-from medusa_cli.bench import process
+from medusa_cli.bench import lookahead, process
 from medusa_cli.bench.methods import LLAMA_CPP
 from medusa_cli.bench.protocol import Order, Ready, Spec
 
@@ -35,6 +35,8 @@ class EngineDriver:
 
         remarks = io.StringIO()
         self._engine = open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
+        if spec.lookahead is not None:
+            lookahead.replace_session(self._engine, spec.lookahead)
         self._draft, self._threads = spec.draft, spec.engine.threads
         self.ready = Ready(
             self._engine.model.description,

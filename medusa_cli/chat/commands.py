@@ -75,7 +75,7 @@ def _set(chat: Chat, argument: str) -> bool:
     name, _, value = argument.partition(" ")
     if not name:
         rows = [
-            (key, settings.show(chat.settings, key), parameter.meaning, chat.settings.origins.get(parameter.field))
+            (key, settings.show(chat.settings, key), parameter.option.chat, chat.settings.origins.get(parameter.name))
             for key, parameter in settings.PARAMETERS.items()
         ]
         rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING, None))

@@ -9,6 +9,7 @@ from medusa_cli.chat.conversation import Conversation
 from medusa_cli.chat.parts import ChatEngine, Reader, Screen
 from medusa_cli.decoding import figures
 from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
 
@@ -113,11 +114,11 @@ class Repl:
 
     def _generate_answer(self) -> bool:
         tokens = self.engine.chat_tokens(self.conversation.messages())
-        if len(tokens) >= self.engine.n_ctx:
-            raise MedusaError(
-                f"the conversation has {len(tokens)} tokens, the context holds {self.engine.n_ctx}: "
-                "/clear starts over, a larger -c makes room"
-            )
+        try:
+            check_fits(tokens, self.engine.n_ctx)
+        except PromptTooLong as error:
+            room = "the conversation has {tokens} tokens, the context holds {context}".format_map(error.values)
+            raise MedusaError(f"{room}: /clear starts over, a larger -c makes room") from error
         # A fixed seed gives the same answer each time, so /regen moves on from it.
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
             MAX_SEED + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,20 +11,9 @@ from typer.core import TyperGroup
 
 from medusa_cli.bench.methods import METHODS
 from medusa_cli.commands import bench_ablate
+from medusa_cli.commands.command_line import DRAFT_PANEL, ModelArgument, grouped, only
 from medusa_cli.commands.registry import add_command
-from medusa_cli.decoding.options import (
-    DRAFT_MAX,
-    DRAFT_PANEL,
-    MAX_SEED,
-    AcceptKind,
-    DraftOptions,
-    EngineOptions,
-    HeadsOption,
-    ModelArgument,
-    RepeatStepsOption,
-    ThreadsOption,
-    grouped,
-)
+from medusa_cli.decoding.options import DRAFT_MAX, MAX_SEED, DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import is_greedy, needs_temperature
 
 if TYPE_CHECKING:
@@ -54,6 +44,18 @@ app = typer.Typer(cls=BenchGroup, help="Measure how fast a model decodes by diff
 def run(
     model: ModelArgument,
     engine: EngineOptions,
+    draft: Annotated[
+        DraftOptions,
+        only(
+            "heads",
+            "repeat_steps",
+            tree="Draft tree for the method medusa.",
+            accept="Acceptance rule for the method medusa.",
+            draft_model="A smaller model of the same vocabulary, for the methods named draft-model.",
+            draft_max=f"Tokens drafted in a row by the draft-model methods and llama-lookup; 0: {DRAFT_MAX}, and in "
+            "llama-cpp-python 2 on a CPU or 10 on a GPU.",
+        ),
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
@@ -87,27 +89,6 @@ def run(
             "-s", "--seed", metavar="N", min=0, max=MAX_SEED, hidden=True, help="Random seed above temperature 0."
         ),
     ] = 0,
-    heads: HeadsOption = None,
-    tree: Annotated[
-        str | None,
-        typer.Option(
-            "--tree",
-            metavar="dynamic|NAME|RULE|FILE[:NAME]",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft tree for the method medusa.",
-        ),
-    ] = None,
-    accept: Annotated[
-        AcceptKind | None,
-        typer.Option(
-            "--accept",
-            show_default=False,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Acceptance rule for the method medusa.",
-        ),
-    ] = None,
     synth_accept: Annotated[
         float | None,
         typer.Option(
@@ -121,29 +102,6 @@ def run(
             help="Accept each draft with this probability, whatever the model says: real timings, meaningless text.",
         ),
     ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            "-md",
-            "--draft-model",
-            metavar="MODEL",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="A smaller model of the same vocabulary, for the methods named draft-model.",
-        ),
-    ] = None,
-    draft_max: Annotated[
-        int,
-        typer.Option(
-            "--draft-max",
-            metavar="N",
-            min=0,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help=f"Tokens drafted in a row by the draft-model methods and llama-lookup; 0: {DRAFT_MAX}, and in "
-            "llama-cpp-python 2 on a CPU or 10 on a GPU.",
-        ),
-    ] = 0,
     lookahead: Annotated[
         str | None,
         typer.Option(
@@ -154,7 +112,6 @@ def run(
             help="For the method lookahead: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None,
-    repeat_steps: RepeatStepsOption = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
@@ -168,23 +125,23 @@ def run(
     ] = None,
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
+    from medusa_cli.bench import lookahead as looking_ahead
     from medusa_cli.bench.measure import Measurements, Plan
-    from medusa_cli.decoding import drafting
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
     temperatures = _temperatures(temp)
-    if accept and needs_temperature(accept.value) and is_greedy(min(temperatures)):
-        raise typer.BadParameter(f"{accept.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
+    if (rule := draft.accept) and needs_temperature(rule.value) and is_greedy(min(temperatures)):
+        raise typer.BadParameter(f"{rule.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
     if lookahead is not None:
-        drafting.parse_lookahead(lookahead)
+        looking_ahead.parse(lookahead)
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
         check_writable(path)
     if plot is not None:
         plots.check(plot)
-    chosen, ref, small = _methods(methods, model, heads, draft_model, synth_accept is not None, messages)
+    chosen, ref, small = _methods(methods, model, draft, synth_accept is not None, messages)
     plan = Plan(
         model,
         chosen,
@@ -194,17 +151,10 @@ def run(
         temperatures,
         seed,
         engine,
-        DraftOptions(
-            heads=heads,
-            tree=tree,
-            accept=accept,
-            draft_model=None if small is None else str(small),
-            draft_max=draft_max,
-            lookahead=lookahead,
-            repeat_steps=repeat_steps,
-        ),
+        dataclasses.replace(draft, draft_model=None if small is None else str(small)),
         synth_accept,
         ref,
+        lookahead,
     )
     _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
 
@@ -225,13 +175,14 @@ def compare(
     tables.print_table(table, console.data())
 
 
+@grouped
 def kernels(
     model: ModelArgument,
+    engine: Annotated[EngineOptions, only("threads")],
     widths: Annotated[
         str, typer.Option("--columns", metavar="N,...", help="Numbers of columns (tokens per pass), comma-separated.")
     ] = "1,2,4,8,16",
     rounds: Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Rounds; medians are shown.")] = 5,
-    threads: ThreadsOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time a model's matrix products alone, with our kernels and with llama.cpp's, by type and width."""
@@ -243,7 +194,7 @@ def kernels(
     path = references.resolve(model, messages).path
     columns = _widths(widths)
     with progress.phase(messages, "Measuring", "rounds") as bar:
-        rows = measuring.measure(path, threads, columns, rounds, bar.update)
+        rows = measuring.measure(path, engine.threads, columns, rounds, bar.update)
     if as_json:
         print(measuring.as_json(rows))
     else:
@@ -292,7 +243,7 @@ def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
 
 
 def _methods(
-    names: str | None, model: str, heads: str | None, draft_model: str | None, synthetic: bool, messages: Console
+    names: str | None, model: str, draft: DraftOptions, synthetic: bool, messages: Console
 ) -> tuple[list[Method], ModelRef, Path | None]:
     """The methods that are asked for, or all that the model allows, and the files of the models, fetched if need be."""
     from medusa_cli.bench import methods
@@ -301,12 +252,13 @@ def _methods(
     from medusa_cli.models import gguf_files, references
 
     wanted = None if names is None else methods.parse(names)
-    small = None if draft_model is None else references.resolve(draft_model, messages).path
-    ref = runtime.resolve(model, DraftOptions(heads=heads), messages)
+    small = None if draft.draft_model is None else references.resolve(draft.draft_model, messages).path
+    with_heads, has_draft_model = DraftOptions(heads=draft.heads), small is not None
+    ref = runtime.resolve(model, with_heads, messages)
     holds_heads = KIND_KEY in gguf_files.read_header(ref.path).metadata
-    has_heads = drafting.heads_file(DraftOptions(heads=heads), ref, holds_heads) is not None
-    wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, draft_model is not None)))
-    methods.check(wanted, ref.name, has_heads, draft_model is not None, synthetic)
+    has_heads = drafting.heads_file(with_heads, ref, holds_heads) is not None
+    wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, has_draft_model)))
+    methods.check(wanted, ref.name, has_heads, has_draft_model, synthetic)
     _check_memory(ref.path, len(wanted), messages)
     return wanted, ref, small
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from medusa_cli.decoding.options import DRAFT_PANEL, EngineOptions, ModelArgument, grouped
+from medusa_cli.commands.command_line import DRAFT_PANEL, ModelArgument, grouped
+from medusa_cli.decoding.options import EngineOptions
 
 OUTPUT_PANEL = "Output"
 

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medusa_cli.decoding.options import (
-    CHAT_TEMPERATURE,
-    DraftOptions,
-    EngineOptions,
-    ModelArgument,
-    SamplingOptions,
-    SystemOption,
-    grouped,
-)
+from medusa_cli.commands.command_line import ModelArgument, SystemOption, grouped
+from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
@@ -70,8 +63,6 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
         tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
         drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name})"
         drafting += "".join(f" and {other}" for other in others)
-    elif plan.lookahead is not None:
-        drafting = "drafting by lookahead decoding"
     elif heads is not None and plan.tree is None:
         drafting = (
             "heads are not used: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medusa_cli.decoding.options import (
-    GENERATE_TEMPERATURE,
-    DraftOptions,
-    EngineOptions,
-    ModelArgument,
-    SamplingOptions,
-    SystemOption,
-    grouped,
-)
+from medusa_cli.commands.command_line import ModelArgument, SystemOption, grouped
+from medusa_cli.decoding.options import GENERATE_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from medusa_cli import native

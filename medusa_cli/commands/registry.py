@@ -1,7 +1,7 @@
 """How commands are added, with help in two lengths.
 
 `--help` shows what most people need. Options declared with hidden=True work as all others do, and `--help-all` shows
-them, too.
+them, too. Options that a command had in the release before answer with where they went.
 """
 
 from __future__ import annotations
@@ -13,6 +13,20 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from medusa_cli.support.errors import EXIT_USAGE, print_error
+
+_LOOKAHEAD = {"--lookahead": "`medusa bench MODEL --methods lookahead` still compares it"}
+_TRAIN_KEYS = (
+    "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",
+    "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed", "streams_layers", "tokens",
+    "work_dir",
+)  # fmt: skip
+_TRAIN = {f"--{key.replace('_', '-')}": f"the key {key} of a --recipe file replaces it" for key in _TRAIN_KEYS}
+_TRAIN["-s"] = _TRAIN["--seed"]
+GONE = {"chat": _LOOKAHEAD, "generate": _LOOKAHEAD, "serve": _LOOKAHEAD, "train": _TRAIN}
+"""By command: options of the release before, and where they went."""
 
 
 def add_command(
@@ -23,7 +37,21 @@ def add_command(
     if _has_hidden_options(function):
         function = _with_help_all(function, epilog)
         shown = f"{epilog}\n\nAll options: `{path or f'medusa {name}'} --help-all`.".strip()
-    app.command(name, epilog=shown or None, **settings)(function)
+    app.command(name, cls=_Command, epilog=shown or None, **settings)(function)
+
+
+class _Command(TyperCommand):
+    """A command that knows the options it had."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option, gone = getattr(error, "option_name", ""), GONE.get(str(self.name), {})
+            if option not in gone:
+                raise
+            print_error(f"{option} is gone: {gone[option]}")
+            raise typer.Exit(EXIT_USAGE) from error
 
 
 def _has_hidden_options(function: Callable[..., Any]) -> bool:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.decoding.options import (
-    CHAT_TEMPERATURE,
-    DraftOptions,
-    EngineOptions,
-    ModelArgument,
-    SamplingOptions,
-    grouped,
-    parse_logit_bias,
-)
+from medusa_cli.commands.command_line import ModelArgument, grouped
+from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,23 +172,21 @@ def networks(addresses: list[str]) -> list[str]:
         raise typer.BadParameter(f"{error}: give an address or a network", param_hint="--proxy") from error
 
 
-def engine_arguments(engine: EngineOptions, draft: DraftOptions) -> dict[str, Any]:
+def engine_arguments(*groups: Any) -> dict[str, Any]:
     """Those options of a command that Model() takes."""
     from medusa_cli.api.arguments import ENGINE_NAMES
 
-    return {name: value for name, value in _values(engine, draft).items() if name in ENGINE_NAMES}
+    return _values(groups, ENGINE_NAMES)
 
 
-def answer_defaults(sampling: SamplingOptions, draft: DraftOptions) -> dict[str, Any]:
+def answer_defaults(*groups: Any) -> dict[str, Any]:
     """Those options of a command that an answer takes, where they were given."""
     from medusa_cli.api.arguments import ANSWER_NAMES
 
-    found = _values(sampling, draft)
-    if found["logit_bias"]:
-        found["logit_bias"] = parse_logit_bias(found["logit_bias"])
-    return {name: value for name, value in found.items() if name in ANSWER_NAMES and value not in (None, False, -1)}
+    defaults = _values([type(group)() for group in groups], ANSWER_NAMES)
+    return {name: value for name, value in _values(groups, ANSWER_NAMES).items() if value != defaults[name]}
 
 
-def _values(*groups: Any) -> dict[str, Any]:
-    values = {field.name: getattr(group, field.name) for group in groups for field in dataclasses.fields(group)}
+def _values(groups: Iterable[Any], names: Collection[str]) -> dict[str, Any]:
+    values = {name: value for group in groups for name, value in vars(group).items() if name in names}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.decoding.options import (
-    DeviceOption,
-    EngineOptions,
-    GpuLayersOption,
-    HeadsOption,
-    ModelArgument,
-    ThreadsOption,
-)
+from medusa_cli.commands.command_line import ModelArgument, grouped, only
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
@@ -23,8 +17,11 @@ if TYPE_CHECKING:
 OUTPUT_PANEL = "Output"
 
 
+@grouped
 def tune(
     model: ModelArgument,
+    engine: Annotated[EngineOptions, only("threads", "n_gpu_layers", "device")],
+    draft: Annotated[DraftOptions, only("heads")],
     minutes: Annotated[
         float, typer.Option("--minutes", metavar="N", min=0.1, help="About how long to measure, at most.")
     ] = 3,
@@ -40,7 +37,6 @@ def tune(
             "--text", metavar="FILE", help='Prompts similar to yours as JSON lines ({"prompt": ...}); default: made up.'
         ),
     ] = None,
-    heads: HeadsOption = None,
     method: Annotated[
         TreeMethod,
         typer.Option(
@@ -49,9 +45,6 @@ def tune(
             help="How trees are found: the likeliest paths, or node by node in simulated decoding.",
         ),
     ] = TreeMethod.accuracies,
-    threads: ThreadsOption = 0,
-    n_gpu_layers: GpuLayersOption = -1,
-    device: DeviceOption = None,
     write: Annotated[
         bool,
         typer.Option(
@@ -88,8 +81,7 @@ def tune(
         profile.check_writable()
     if text is not None:
         texts.prompts(text)  # what is wrong with it is said before the model is loaded
-    options = EngineOptions(threads=threads, n_gpu_layers=n_gpu_layers, device=device)
-    opened = run.open_model(model, heads, options, messages, method)
+    opened = run.open_model(model, draft.heads, engine, messages, method)
     if write:
         run.check_can_write(opened)
     if show:

@@ -13,9 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from medusa_cli.converters.checkpoints.checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
-from medusa_cli.hub.download import fetch, fetch_shown, missing_bytes, room
-from medusa_cli.hub.errors import Unreachable
+from medusa_cli.hub.download import cache_folder, fetch, fetch_shown, missing_bytes, room
+from medusa_cli.hub.errors import VARIABLE, Unreachable
 from medusa_cli.hub.repository import SHA256, Listing, cached_snapshot, list_files
+from medusa_cli.hub.transfer import too_large
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
 from medusa_cli.support.units import size
@@ -138,8 +139,9 @@ class _Repository:
         files = [listing.files[name] for name in names]
         total = size(sum(file.size or 0 for file in files))
         console.print(f"{self.label}: {len(names)} files, {total}", markup=False, highlight=False)
-        if missing_bytes(self.repo, files) > room(self.repo):
-            raise MedusaError(f"{self.label}: no space left in the download cache: free some, or move it with HF_HOME")
+        missing, free = missing_bytes(self.repo, files), room(self.repo)
+        if missing > free:
+            raise too_large(self.label, missing, free, cache_folder(), VARIABLE)
         return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
 
     def _provenance(self, folder: Path, names: list[str]) -> dict[str, str]:

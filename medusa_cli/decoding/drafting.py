@@ -12,7 +12,7 @@ from medusa_cli.decoding.options import DRAFT_MAX, DraftOptions
 from medusa_cli.decoding.tree_shapes import RandomTree
 from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
 from medusa_cli.models.references import ModelRef
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, OptionError
 
 TUNED_TREE = "tuned"
 """Name of the tree that comes from a profile."""
@@ -20,8 +20,6 @@ STORED_TREE = "heads"
 """Name of the tree that came with the heads."""
 CHAIN = "chain"
 """Name of the tree that a draft model fills where nothing is said."""
-LOOKAHEAD = "4,3,4"
-"""Window, n-gram and guesses of lookahead decoding in a benchmark where nothing is said."""
 
 DRAFT_MODEL_RANKS = 8
 """Most ranks in a random tree that a draft model fills."""
@@ -80,15 +78,6 @@ class DraftModel:
 
 
 @dataclass(frozen=True)
-class Lookahead:
-    """Lookahead decoding: columns of the window, tokens of an n-gram, n-grams verified in a step."""
-
-    window: int
-    ngram: int
-    guesses: int
-
-
-@dataclass(frozen=True)
 class DraftPlan:
     """Who drafts.
 
@@ -105,7 +94,6 @@ class DraftPlan:
     watchdog: bool = False
     recycling: bool = False
     draft_model: DraftModel | None = None
-    lookahead: Lookahead | None = None
 
     @property
     def dynamic(self) -> bool:
@@ -115,8 +103,7 @@ class DraftPlan:
 
 def may_use_heads(options: DraftOptions) -> bool:
     """Whether heads are drafted with where there are any."""
-    others = options.draft_model is not None or options.lookahead is not None
-    return not (options.no_spec or options.no_heads or others)
+    return not (options.no_spec or options.no_heads or options.draft_model is not None)
 
 
 def draft_file(options: DraftOptions) -> str | None:
@@ -148,7 +135,7 @@ def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
     """heads_file() of a loaded model. MedusaError when its heads could not draft, or a tree has no heads to fill it."""
     path = heads_file(options, model.ref, model.holds_heads)
     if path is None and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
-        raise MedusaError(f"--tree needs draft heads, and {model.ref.name} has none: give --heads FILE")
+        raise OptionError("{tree} needs draft heads, and {model} has none: give {heads} FILE", model=model.ref.name)
     return path
 
 
@@ -174,15 +161,16 @@ def plan(
     repeats: each run is to draft alike: lookup and dynamic trees, which go by the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
-    if draft_file(options) or (options.lookahead and not options.no_spec):
-        return _without_heads(options, model, tree, repeats)
+    if draft_file(options):
+        return _with_draft_model(options, model, tree, repeats)
     lookup = _lookup(options, repeats)
     recycling = False if options.no_spec else options.recycling
     may_recycle = _is_default(options) and not repeats and not model.is_recurrent and not options.no_spec
     if path is None:
         return DraftPlan(lookup=lookup, recycling=may_recycle if recycling is None else recycling)
     if recycling and options.tree not in (None, trees.DYNAMIC):
-        raise MedusaError(f"--recycling works only with dynamic trees, not with --tree {options.tree}: leave one out")
+        text = "{recycling} works only with dynamic trees, not with {tree} {asked}: leave one out"
+        raise OptionError(text, asked=options.tree)
     assert heads is not None
     name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, repeats)
     if model.is_recurrent and isinstance(chosen, FixedTree):
@@ -195,20 +183,13 @@ def plan(
     return DraftPlan(path, chosen, name, lookup, watchdog, recycles)
 
 
-def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, repeats: bool) -> DraftPlan:
-    """A draft model or lookahead decoding drafts."""
-    asked = {
-        "--heads": options.heads, "--draft-model": options.draft_model, "--lookahead": options.lookahead,
-        "--tree": options.tree, "--lookup": options.lookup, "--recycling": options.recycling,
-    }  # fmt: skip
-    name = "--draft-model" if options.draft_model else "--lookahead"
-    barred = ("--heads", "--lookahead") if options.draft_model else tuple(asked)
-    if others := [other for other in barred if other != name and asked[other]]:
-        raise MedusaError(f"{name} cannot be combined with {others[0]}: leave one out")
+def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, repeats: bool) -> DraftPlan:
+    """A draft model drafts."""
+    if options.heads:
+        raise OptionError("{draft_model} cannot be combined with {heads}: leave one out")
     if model.is_recurrent:
-        raise MedusaError(f"{model.ref.name} is a recurrent model ({model.architecture}): leave out {name}")
-    if options.lookahead:
-        return DraftPlan(lookahead=parse_lookahead(options.lookahead))
+        text = "{model} is a recurrent model ({architecture}): leave out {draft_model}"
+        raise OptionError(text, model=model.ref.name, architecture=model.architecture)
     assert options.draft_model is not None
     most = options.draft_max or DRAFT_MAX
     chosen: Tree
@@ -223,17 +204,10 @@ def _without_heads(options: DraftOptions, model: ModelFacts, tree: AskedTree | N
         tree_name, chosen = CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
     recycling = bool(options.recycling)
     if recycling and isinstance(chosen, FixedTree):
-        raise MedusaError(f"--recycling works only with dynamic trees, not with a {tree_name}: add --tree dynamic")
+        text = "{recycling} works only with dynamic trees, not with a {chosen}: add {tree} dynamic"
+        raise OptionError(text, chosen=tree_name)
     lookup = _lookup(options, repeats)
     return DraftPlan(None, chosen, tree_name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
-
-
-def parse_lookahead(text: str) -> Lookahead:
-    """ "4,3,4" -> Lookahead(4, 3, 4). MedusaError for anything else."""
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise MedusaError(f"--lookahead {text}: give three numbers such as {LOOKAHEAD}")
-    return Lookahead(*map(int, parts))
 
 
 def _is_default(options: DraftOptions) -> bool:
@@ -254,17 +228,16 @@ def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
     """The likeliest path of the tree. MedusaError when the person asked for one that branches."""
     path = [choice for choice in tree.choices if not any(choice)]
     if asked and len(path) < len(tree.choices):
-        raise MedusaError(f"{recurrent(model)}: leave out --tree, or give one path ([0], [0, 0], ...)")
+        text = "{recurrent}: leave out {tree}, or give one path ([0], [0, 0], ...)"
+        raise OptionError(text, recurrent=recurrent(model))
     return dataclasses.replace(tree, choices=path)
 
 
 def check_context(plan: DraftPlan, context: int) -> None:
     """MedusaError where a tree that was asked for has more nodes than a context of that size (0: its default) holds."""
     if isinstance(plan.tree, FixedTree) and 0 < context <= len(plan.tree.choices):
-        raise MedusaError(
-            f"{plan.tree_name} has {len(plan.tree.choices) + 1} nodes, the context holds {context} tokens: "
-            "give a smaller tree or a larger -c"
-        )
+        text = "{name} has {nodes} nodes, the context holds {most} tokens: give a smaller tree or a larger {ctx_size}"
+        raise OptionError(text, name=plan.tree_name, nodes=len(plan.tree.choices) + 1, most=context)
 
 
 def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:

@@ -5,34 +5,16 @@ them. Whoever answers a person takes them; benchmarks, tuning and training do no
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, SamplingOptions
 
 PREFIX = "general.sampling."
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key of the file: the option it stands for, its type and its range (inclusive)."""
-
-    option: str
-    type: type[int] | type[float]
-    low: float
-    high: float
-
-
-KEYS = {
-    "temp": Key("temp", float, 0, 100),
-    "top_k": Key("top_k", int, 0, 1e9),
-    "top_p": Key("top_p", float, 0, 1),
-    "min_p": Key("min_p", float, 0, 1),
-    "penalty_last_n": Key("repeat_last_n", int, -1, 1e9),
-    "penalty_repeat": Key("repeat_penalty", float, 0.01, 100),
-}
+KEYS = {field.option.file: field for field in fields(SamplingOptions).values() if field.option.file}
+"""Options that a file may have a default for, by its keys."""
 LACKING = ("sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta")
 """Keys of samplers, and of an order of samplers, that the engine does not have."""
 
@@ -44,6 +26,12 @@ class ModelSampling:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def by_flag(self) -> dict[str, Any]:
+        """The values by what the command line calls the options: "temp", "top_k"."""
+        long = {name: one.long.removeprefix("--").replace("-", "_") for name, one in fields(SamplingOptions).items()}
+        return {long[name]: value for name, value in self.values.items()}
+
 
 def read(lookup: Callable[[str], Any]) -> ModelSampling:
     """The defaults in a file's metadata; lookup: the value of a key, None without it.
@@ -52,16 +40,15 @@ def read(lookup: Callable[[str], Any]) -> ModelSampling:
     """
     values: dict[str, Any] = {}
     notes = []
-    for name, key in KEYS.items():
-        found = lookup(PREFIX + name)
+    for key, field in KEYS.items():
+        found = lookup(PREFIX + key)
         if found is None:
             continue
-        number = _checked(found, key)
+        number = _checked(found, field)
         if number is None:
-            kind = "a whole number" if key.type is int else "a number"
-            notes.append(f"{PREFIX}{name} is {found!r:.40}, not {kind} from {key.low:g} to {key.high:g}: left out")
+            notes.append(f"{PREFIX}{key} is {found!r:.40}, not {field.wanted}: left out")
         else:
-            values[key.option] = number
+            values[field.name] = number
     # A mirostat of 0 and an XTC probability of 0 are off.
     if lacking := [name for name in LACKING if lookup(PREFIX + name)]:
         names = ", ".join(lacking)
@@ -69,22 +56,21 @@ def read(lookup: Callable[[str], Any]) -> ModelSampling:
     return ModelSampling(values, tuple(notes))
 
 
-def _checked(found: Any, key: Key) -> float | None:
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+def _checked(found: Any, field: Field) -> float | None:
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not field.holds(found):
         return None
-    if not key.low <= found <= key.high or (key.type is int and found != int(found)):
-        return None
-    # 0.6 for a file's 0.6000000238.
-    return int(found) if key.type is int else float(f"{found:.6g}")
+    if field.kind is int:
+        return int(found) if found == int(found) else None
+    return float(f"{found:.6g}")  # 0.6 for a file's 0.6000000238
 
 
 def fill(asked: SamplingOptions, draft: DraftOptions, model: ModelSampling) -> SamplingOptions:
     """`asked`, with the model's defaults where it says nothing and the accept rule has a use for them."""
-    left_out = {"temp"} if draft.accept is AcceptKind.greedy else set()
+    left_out = {"temperature"} if draft.accept is AcceptKind.greedy else set()
     if draft.as_published:
-        left_out = set(model.values) - {"temp"}
+        left_out = set(model.values) - {"temperature"}
     elif draft.accept is AcceptKind.nucleus:
-        left_out = set(model.values) - {"temp", "top_p"}
+        left_out = set(model.values) - {"temperature", "top_p"}
     filled = {
         name: value for name, value in model.values.items() if name not in left_out and getattr(asked, name) is None
     }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -171,21 +171,21 @@ def fewer(count: int) -> list[int]:
 
 
 def remedies(shape: Shape, context: Context, devices: Sequence[Device], count: int) -> list[str]:
-    """Options of which each alone makes `count` layers fit by the estimate, or fewer that do."""
+    """Options of which each alone makes `count` layers fit by the estimate, or fewer that do; slots stand for names."""
     most = most_layers(shape, context, devices)
     if most >= count:  # the estimate was wrong
-        return [f"-ngl {count * 3 // 4}"]
-    fits = [f"-ngl {most}"]
+        return [f"{{n_gpu_layers}} {count * 3 // 4}"]
+    fits = [f"{{n_gpu_layers}} {most}"]
     smaller = (
         tokens
         for tokens in range((context.tokens - 1) // CELL_STEP * CELL_STEP, 0, -CELL_STEP)
         if most_layers(shape, dataclasses.replace(context, tokens=tokens), devices) >= count
     )
     if (tokens := next(smaller, None)) is not None:
-        fits.append(f"-c {tokens}")
+        fits.append(f"{{ctx_size}} {tokens}")
     small = Context(context.tokens, SMALL_CACHE, SMALL_CACHE)
     if needed(shape, small, count) < needed(shape, context, count) and most_layers(shape, small, devices) >= count:
-        fits.append(f"-ctk {SMALL_CACHE} -ctv {SMALL_CACHE}")
+        fits.append(f"{{cache_type_k}} {SMALL_CACHE} {{cache_type_v}} {SMALL_CACHE}")
     return fits
 
 
@@ -205,7 +205,7 @@ def remark(count: int, most: int, devices: Sequence[Device]) -> str:
 def device_names(given: str | None, known: Sequence[Mapping[str, Any]]) -> list[str] | None:
     """Of --device: None when it is not given, empty for none. known: native.system_info()["devices"].
 
-    MedusaError names those that there are.
+    OptionError names those that there are.
     """
     if given is None:
         return None
@@ -215,7 +215,8 @@ def device_names(given: str | None, known: Sequence[Mapping[str, Any]]) -> list[
     names = given.split(",")
     for name in names:
         if name not in there:
-            raise MedusaError(f"--device: there is no {name!r} here, but {', '.join([*there, NO_DEVICE])}")
+            choices = ", ".join([*there, NO_DEVICE])
+            raise OptionError("{device}: there is no {name!r} here, but {choices}", name=name, choices=choices)
     return names
 
 

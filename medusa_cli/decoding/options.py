@@ -1,27 +1,18 @@
-"""Options that several commands share, spelled as in llama.cpp.
+"""What a person can ask for: options of model, drafting and sampling, each in one place with its range and its words.
 
-Each group is a dataclass; `grouped` splices the fields of the groups that a command takes into its command line. None
-stands for what the engine does by default: help texts name those numbers, so that `--help` need not load it.
+The command line, `/set`, Python's keywords, requests to the server and the defaults in a model's file all come from
+here. None stands for what the engine does by default: help texts name those numbers, so that `--help` need not load it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-import re
-import typing
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
-import typer
+from medusa_cli.decoding.fields import Option
 
-from medusa_cli.models.completion import complete_models
-
-ENGINE_PANEL = "Model and engine"
-SAMPLING_PANEL = "Sampling"
-DRAFT_PANEL = "Drafting"
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
 """Of answers in a chat."""
@@ -29,59 +20,8 @@ GENERATE_TEMPERATURE = 0.0
 """Of `medusa generate`: the most likely token."""
 DRAFT_MAX = 4
 """Tokens in a row that a draft model drafts where nothing is said."""
-
-MODEL_HELP = "A GGUF file, org/repo[:QUANT] on the Hub, or `demo`."
-ModelArgument = Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)]
-ThreadsOption = Annotated[
-    int,
-    typer.Option(
-        "-t", "--threads", metavar="N", min=0, rich_help_panel=ENGINE_PANEL, help="CPU threads; 0: adapt to free cores."
-    ),
-]
-GpuLayersOption = Annotated[
-    int,
-    typer.Option(
-        "-ngl",
-        "--n-gpu-layers",
-        metavar="N",
-        min=-1,
-        rich_help_panel=ENGINE_PANEL,
-        help="Layers on the GPU; -1: as many as fit, 0: none.",
-    ),
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "-dev",
-        "--device",
-        metavar="NAME,...",
-        show_default=False,
-        rich_help_panel=ENGINE_PANEL,
-        hidden=True,
-        help="Devices to run layers on, by the names in `medusa doctor`; none: CPU only. Default: all GPUs.",
-    ),
-]
-
-
-HeadsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--heads",
-        metavar="HEADS",
-        rich_help_panel=DRAFT_PANEL,
-        help="Draft heads to use: a GGUF file, or org/repo on the Hub. Default: heads found for the model.",
-    ),
-]
-
-RepeatStepsOption = Annotated[
-    bool,
-    typer.Option(
-        "--repeat-steps",
-        rich_help_panel=DRAFT_PANEL,
-        hidden=True,
-        help="Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats.",
-    ),
-]
+LOWEST_SHARE = 1e-6
+"""Of epsilon and delta, which must be above 0."""
 
 
 class CacheType(str, Enum):
@@ -114,378 +54,240 @@ class EngineOptions:
 
     ctx_size: Annotated[
         int,
-        typer.Option(
-            "-c",
-            "--ctx-size",
-            metavar="N",
-            min=0,
-            rich_help_panel=ENGINE_PANEL,
-            help="Context size in tokens; 0: the model's own, at most 4096.",
+        Option(
+            "Context size in tokens; 0: the model's own, at most 4096.", short="-c", metavar="N", low=0, common=True
         ),
     ] = 0
-    threads: ThreadsOption = 0
-    n_gpu_layers: GpuLayersOption = -1
-    device: DeviceOption = None
-    cache_type_k: Annotated[
-        CacheType,
-        typer.Option("-ctk", "--cache-type-k", rich_help_panel=ENGINE_PANEL, hidden=True, help="Type of cached keys."),
-    ] = CacheType.f16
-    cache_type_v: Annotated[
-        CacheType,
-        typer.Option(
-            "-ctv", "--cache-type-v", rich_help_panel=ENGINE_PANEL, hidden=True, help="Type of cached values."
+    threads: Annotated[
+        int, Option("CPU threads; 0: adapt to free cores.", short="-t", metavar="N", low=0, common=True)
+    ] = 0
+    n_gpu_layers: Annotated[
+        int,
+        Option("Layers on the GPU; -1: as many as fit, 0: none.", short="-ngl", metavar="N", low=-1, common=True),
+    ] = -1
+    device: Annotated[
+        str | None,
+        Option(
+            "Devices to run layers on, by the names in `medusa doctor`; none: CPU only. Default: all GPUs.",
+            short="-dev",
+            metavar="NAME,...",
         ),
-    ] = CacheType.f16
+    ] = None
+    cache_type_k: Annotated[CacheType, Option("Type of cached keys.", short="-ctk")] = CacheType.f16
+    cache_type_v: Annotated[CacheType, Option("Type of cached values.", short="-ctv")] = CacheType.f16
 
 
 @dataclasses.dataclass(frozen=True)
 class DraftOptions:
     """What drafts, in which tree, and how drafts are accepted."""
 
-    heads: HeadsOption = None
-    tree: Annotated[
+    heads: Annotated[
         str | None,
-        typer.Option(
-            "--tree",
-            metavar="dynamic|static|NAME|RULE|FILE[:NAME]",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft tree: grown in each step, the best fixed one, a built-in one, cartesian:3,2,2, random:64, or a "
-            "JSON file of choices.",
+        Option(
+            "Draft heads to use: a GGUF file, or org/repo on the Hub. Default: heads found for the model.",
+            metavar="HEADS",
+            common=True,
         ),
     ] = None
-    no_heads: Annotated[
-        bool,
-        typer.Option(
-            "--no-heads",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Load no heads; draft with lookup and recycling.",
+    tree: Annotated[
+        str | None,
+        Option(
+            "Draft tree: grown in each step, the best fixed one, a built-in one, cartesian:3,2,2, random:64, or a "
+            "JSON file of choices.",
+            metavar="dynamic|static|NAME|RULE|FILE[:NAME]",
         ),
-    ] = False
+    ] = None
+    no_heads: Annotated[bool, Option("Load no heads; draft with lookup and recycling.")] = False
     lookup: Annotated[
         bool | None,
-        typer.Option(
-            "--lookup/--no-lookup",
-            show_default=False,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft what followed the same words earlier; default: on unless --tree is given.",
-        ),
+        Option("Draft what followed the same words earlier; default: on unless --tree is given.", switch=True),
     ] = None
     recycling: Annotated[
         bool | None,
-        typer.Option(
-            "--recycling/--no-recycling",
-            show_default=False,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft tokens the model ranked highly earlier; default: on if no heads draft.",
-        ),
+        Option("Draft tokens the model ranked highly earlier; default: on if no heads draft.", switch=True),
     ] = None
     history: Annotated[
-        bool,
-        typer.Option(
-            "--history/--no-history",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Save what recycling learns for the next run, in a file only you can read.",
-        ),
+        bool, Option("Save what recycling learns for the next run, in a file only you can read.", switch=True)
     ] = False
     draft_model: Annotated[
         str | None,
-        typer.Option(
-            "-md",
-            "--draft-model",
-            metavar="MODEL",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft with a smaller model of the same vocabulary instead of heads.",
-        ),
+        Option("Draft with a smaller model of the same vocabulary instead of heads.", short="-md", metavar="MODEL"),
     ] = None
     draft_max: Annotated[
-        int,
-        typer.Option(
-            "--draft-max",
-            metavar="N",
-            min=0,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help=f"Tokens the draft model drafts in a row; 0: {DRAFT_MAX}.",
-        ),
+        int, Option(f"Tokens the draft model drafts in a row; 0: {DRAFT_MAX}.", metavar="N", low=0)
     ] = 0
-    lookahead: Annotated[
-        str | None,
-        typer.Option(
-            "--lookahead",
-            metavar="W,N,G",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Draft by lookahead decoding: columns of the window, tokens per n-gram, n-grams per step.",
-        ),
-    ] = None
-    repeat_steps: RepeatStepsOption = False
-    no_spec: Annotated[
+    repeat_steps: Annotated[
         bool,
-        typer.Option("--no-spec", rich_help_panel=DRAFT_PANEL, help="Plain decoding: load no heads, draft nothing."),
+        Option("Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats."),
     ] = False
+    no_spec: Annotated[bool, Option("Plain decoding: load no heads, draft nothing.", common=True)] = False
     accept: Annotated[
         AcceptKind | None,
-        typer.Option(
-            "--accept",
-            show_default=False,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Acceptance rule; default: greedy at temperature 0, exact above. typical and nucleus change the text.",
-        ),
+        Option("Acceptance rule; default: greedy at temperature 0, exact above. typical and nucleus change the text."),
     ] = None
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            "--epsilon",
-            metavar="X",
-            min=0.0,
-            max=1.0,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Threshold for typical. Default 0.09.",
+        Option(
+            "Threshold for typical. Default 0.09.",
+            metavar="X", low=LOWEST_SHARE, high=1, engine=True, chat="threshold for typical",
         ),
-    ] = None
+    ] = None  # fmt: skip
     delta: Annotated[
         float | None,
-        typer.Option(
-            "--delta",
-            metavar="X",
-            min=0.0,
-            max=1.0,
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="Entropy factor for typical. Default 0.3.",
+        Option(
+            "Entropy factor for typical. Default 0.3.",
+            metavar="X", low=LOWEST_SHARE, high=1, engine=True, chat="entropy factor for typical",
         ),
-    ] = None
-    greedy_root: Annotated[
-        bool,
-        typer.Option(
-            "--greedy-root",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="With typical and nucleus: take the likeliest token as the root.",
-        ),
-    ] = False
+    ] = None  # fmt: skip
+    greedy_root: Annotated[bool, Option("With typical and nucleus: take the likeliest token as the root.")] = False
     as_published: Annotated[
         bool,
-        typer.Option(
-            "--as-published",
-            rich_help_panel=DRAFT_PANEL,
-            hidden=True,
-            help="With typical: the paper's rule, applied after temperature alone, with the likeliest root and "
-            "delta = the square root of epsilon unless given.",
+        Option(
+            "With typical: the paper's rule, applied after temperature alone, with the likeliest root and "
+            "delta = the square root of epsilon unless given."
         ),
     ] = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class SamplingOptions:
     """What is generated, and when it ends."""
 
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n",
-            "--max-tokens",
-            metavar="N",
-            min=-1,
-            rich_help_panel=SAMPLING_PANEL,
-            help="Maximum number of tokens to generate; -1: until the model stops or the context is full.",
-        ),
-    ] = -1
-    temp: Annotated[
+    temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temp",
-            metavar="X",
-            min=0.0,
-            show_default=False,
-            rich_help_panel=SAMPLING_PANEL,
-            help=f"Temperature; default: the model's own, else {CHAT_TEMPERATURE} in chat, 0 (most likely token) in "
+        Option(
+            f"Temperature; default: the model's own, else {CHAT_TEMPERATURE} in chat, 0 (most likely token) in "
             "generate.",
+            metavar="X", low=0, high=100, common=True, chat="temperature, 0: likeliest token", file="temp",
+            request="", request_high=2,
         ),
-    ] = None
+    ] = None  # fmt: skip
     top_k: Annotated[
         int | None,
-        typer.Option(
-            "--top-k",
-            metavar="N",
-            min=0,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Keep the k likeliest tokens; 0: all. Default 40.",
+        Option(
+            "Keep the k likeliest tokens; 0: all. Default 40.",
+            metavar="N", low=0, engine=True, chat="keep the k likeliest tokens, 0: all", file="top_k",
+            request="Beyond OpenAI: 0 is off.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     top_p: Annotated[
         float | None,
-        typer.Option(
-            "--top-p",
-            metavar="X",
-            min=0.0,
-            max=1.0,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Keep the likeliest tokens up to this total probability; 1: off. Default 0.95.",
+        Option(
+            "Keep the likeliest tokens up to this total probability; 1: off. Default 0.95.",
+            metavar="X", low=0, high=1, engine=True, chat="nucleus, 1: off", file="top_p", request="",
         ),
-    ] = None
+    ] = None  # fmt: skip
     min_p: Annotated[
         float | None,
-        typer.Option(
-            "--min-p",
-            metavar="X",
-            min=0.0,
-            max=1.0,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Drop tokens less likely than this share of the likeliest one; 0: off. Default 0.05.",
+        Option(
+            "Drop tokens less likely than this share of the likeliest one; 0: off. Default 0.05.",
+            metavar="X", low=0, high=1, engine=True, chat="share of the likeliest, 0: off", file="min_p",
+            request="Beyond OpenAI: 0 is off.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     repeat_penalty: Annotated[
         float | None,
-        typer.Option(
-            "--repeat-penalty",
-            metavar="X",
-            min=0.01,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Penalty on repeated tokens; 1 (default): off.",
+        Option(
+            "Penalty on repeated tokens; 1 (default): off.",
+            metavar="X", low=0.01, high=100, engine=True, chat="1: off", file="penalty_repeat",
+            request="Beyond OpenAI.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     frequency_penalty: Annotated[
         float | None,
-        typer.Option(
-            "--frequency-penalty",
-            metavar="X",
-            min=-2.0,
-            max=2.0,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Lower a token's logit by this for each earlier occurrence. Default 0.",
+        Option(
+            "Lower a token's logit by this for each earlier occurrence. Default 0.",
+            metavar="X", low=-2, high=2, engine=True, request="",
         ),
-    ] = None
+    ] = None  # fmt: skip
     presence_penalty: Annotated[
         float | None,
-        typer.Option(
-            "--presence-penalty",
-            metavar="X",
-            min=-2.0,
-            max=2.0,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Lower the logit of tokens that occurred earlier by this. Default 0.",
+        Option(
+            "Lower the logit of tokens that occurred earlier by this. Default 0.",
+            metavar="X", low=-2, high=2, engine=True, request="",
         ),
-    ] = None
+    ] = None  # fmt: skip
     repeat_last_n: Annotated[
         int | None,
-        typer.Option(
-            "--repeat-last-n",
-            metavar="N",
-            min=-1,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="How many tokens back penalties look; -1: the whole context. Default 64.",
+        Option(
+            "How many tokens back penalties look; -1: the whole context. Default 64.",
+            metavar="N", low=-1, engine=True, chat="how many tokens back it looks, -1: all", file="penalty_last_n",
         ),
-    ] = None
+    ] = None  # fmt: skip
     logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--logit-bias",
-            metavar="ID=BIAS",
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Add BIAS to the logit of token ID (repeatable; -inf forbids it).",
-        ),
+        Mapping[int, float] | None,
+        Option("Add BIAS to the logit of token ID (repeatable; -inf forbids it).", metavar="ID=BIAS"),
     ] = None
+    max_tokens: Annotated[
+        int,
+        Option(
+            "Maximum number of tokens to generate; -1: until the model stops or the context is full.",
+            short="-n", metavar="N", low=-1, common=True, chat="-1: no limit",
+        ),
+    ] = -1  # fmt: skip
     seed: Annotated[
         int | None,
-        typer.Option(
-            "-s",
-            "--seed",
-            metavar="N",
-            min=-1,
-            max=MAX_SEED,
-            show_default=False,
-            rich_help_panel=SAMPLING_PANEL,
-            help="Random seed; the same seed gives the same text. Default (and -1): a new one each time.",
+        Option(
+            "Random seed; the same seed gives the same text. Default (and -1): a new one each time.",
+            short="-s", metavar="N", low=-1, high=MAX_SEED, common=True, chat="-1: a new one each time",
         ),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop", metavar="TEXT", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Stop before TEXT (repeatable)."
-        ),
-    ] = None
-    ignore_eos: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-eos", rich_help_panel=SAMPLING_PANEL, hidden=True, help="Continue past end-of-generation tokens."
-        ),
-    ] = False
+    ] = None  # fmt: skip
+    stop: Annotated[Sequence[str] | None, Option("Stop before TEXT (repeatable).", metavar="TEXT")] = None
+    ignore_eos: Annotated[bool, Option("Continue past end-of-generation tokens.")] = False
     stop_loops: Annotated[
         bool | None,
-        typer.Option(
-            "--stop-loops/--no-stop-loops",
-            show_default=False,
-            rich_help_panel=SAMPLING_PANEL,
-            hidden=True,
-            help="Stop an answer that only repeats itself; default: on in chat.",
+        Option(
+            "Stop an answer that only repeats itself; default: on in chat.",
+            switch=True, request="Beyond OpenAI: stop an answer that only repeats itself.",
         ),
+    ] = None  # fmt: skip
+    logprobs: Annotated[
+        int | None,
+        Option("How many of the likeliest tokens each piece tells beside its own.", low=0, high=100, only_python=True),
     ] = None
 
 
-SystemOption = Annotated[
-    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt of the conversation.")
-]
+class EngineArguments(TypedDict, total=False):
+    """How a model is loaded, and what drafts for it. `medusa generate --help-all` describes each."""
+
+    ctx_size: int
+    threads: int
+    n_gpu_layers: int
+    device: str | None
+    cache_type_k: str
+    cache_type_v: str
+    heads: str | None
+    tree: str | None
+    no_heads: bool
+    lookup: bool | None
+    recycling: bool | None
+    history: bool
+    draft_model: str | None
+    draft_max: int
+    repeat_steps: bool
+    no_spec: bool
 
 
-_LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", re.IGNORECASE)
+class AnswerArguments(TypedDict, total=False):
+    """What is generated, when it ends, and how drafts are accepted. `medusa generate --help-all` describes each."""
 
-
-def parse_logit_bias(entries: list[str] | None) -> dict[int, float]:
-    """["15043=1.5", "7=-inf"] -> {15043: 1.5, 7: -inf}. typer.BadParameter for anything else.
-
-    llama.cpp's own spelling, the sign as separator (15043+1), is understood too.
-    """
-    bias: dict[int, float] = {}
-    for entry in entries or []:
-        match = _LOGIT_BIAS.fullmatch(entry.strip())
-        if match is None:
-            raise typer.BadParameter(f"{entry!r} is not ID=BIAS, for example 15043=-1.5", param_hint="--logit-bias")
-        bias[int(match[1])] = float(match[2])
-    return bias
-
-
-def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose option-group parameters (dataclasses) appear on the command line field by field."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
-    members: dict[str, list[str]] = {}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in groups:
-            parameters.append(parameter.replace(annotation=hints[name]))
-            continue
-        field_hints = typing.get_type_hints(groups[name], include_extras=True)
-        members[name] = [field.name for field in dataclasses.fields(groups[name])]
-        parameters += [
-            parameter.replace(name=field.name, annotation=field_hints[field.name], default=field.default)
-            for field in dataclasses.fields(groups[name])
-        ]
-    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-
-    @functools.wraps(function)
-    def command(**values: Any) -> Any:
-        for name, fields in members.items():
-            values[name] = groups[name](**{field: values.pop(field) for field in fields})
-        return function(**values)
-
-    signature = inspect.Signature(parameters)
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    repeat_last_n: int | None
+    logit_bias: Mapping[int, float] | None
+    max_tokens: int
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool
+    stop_loops: bool | None
+    logprobs: int | None
+    accept: str | None
+    epsilon: float | None
+    delta: float | None
+    greedy_root: bool
+    as_published: bool

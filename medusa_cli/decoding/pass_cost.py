@@ -15,7 +15,9 @@ PASSES = 4
 class Timer(Protocol):
     """native.VerifyTimer."""
 
-    def time(self, width: int, *, passes: int) -> list[float]: ...
+    def time(self, width: int, *, passes: int) -> list[float]:
+        """Milliseconds of each of `passes` passes over `width` tokens."""
+        ...
 
 
 def pass_ms(timer: Timer, width: int) -> float:

@@ -7,18 +7,44 @@ from typing import Protocol
 
 from medusa_cli.decoding import template
 from medusa_cli.decoding.template import Message, Tools
+from medusa_cli.support.errors import OptionError
+
+
+class PromptTooLong(OptionError):
+    """A prompt that leaves no room for an answer. values: its `tokens`, and those that the `context` holds."""
+
+
+def check_fits(tokens: Sequence[int], context: int) -> None:
+    """PromptTooLong for a prompt that a context of that many tokens does not hold together with an answer."""
+    if len(tokens) >= context:
+        raise PromptTooLong(
+            "the prompt has {tokens} tokens, the context holds {context}: shorten it, or give a larger {ctx_size}",
+            tokens=len(tokens),
+            context=context,
+        )
 
 
 class Tokenizer(Protocol):
     """What is needed of native.Model."""
 
     @property
-    def chat_template(self) -> str | None: ...
+    def chat_template(self) -> str | None:
+        """The model's own, in Jinja."""
+        ...
+
     @property
-    def bos_text(self) -> str: ...
+    def bos_text(self) -> str:
+        """The begin-of-text token, as text."""
+        ...
+
     @property
-    def eos_text(self) -> str: ...
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
+    def eos_text(self) -> str:
+        """The end-of-text token, as text."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text."""
+        ...
 
 
 def chat_tokens(

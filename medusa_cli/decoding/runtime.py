@@ -19,7 +19,7 @@ from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import demo, heads, references
 from medusa_cli.support import machine
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -86,13 +86,11 @@ class Engine:
         return self.model.tokenize(text, add_special=True, parse_special=True)
 
     def check(self, prompt: Sequence[int], settings: Settings) -> None:
-        """MedusaError when the prompt does not fit the context, or a bias names no token."""
-        if len(prompt) >= self.n_ctx:
-            raise MedusaError(
-                f"the prompt has {len(prompt)} tokens, the context holds {self.n_ctx}: shorten it, or give a larger -c"
-            )
+        """OptionError when the prompt does not fit the context, or a bias names no token."""
+        prompts.check_fits(prompt, self.n_ctx)
         if settings.logit_bias and (highest := max(settings.logit_bias)) >= self.model.n_vocab:
-            raise MedusaError(f"--logit-bias names token {highest}, the vocabulary ends at {self.model.n_vocab - 1}")
+            text = "{logit_bias} names token {highest}, the vocabulary ends at {last}"
+            raise OptionError(text, highest=highest, last=self.model.n_vocab - 1)
 
     def _text_is_free(self, settings: Settings) -> bool:
         """Whether the text is the same whatever is drafted."""
@@ -237,10 +235,8 @@ def _check_cache(model: native.Model, options: EngineOptions) -> None:
     types = options.cache_type_k.value, options.cache_type_v.value
     needed = _cache_bytes(model.path, offload.Context(options.ctx_size, *types))
     if not model.gpu and total is not None and needed > total:
-        raise MedusaError(
-            f"a context of {options.ctx_size} tokens needs {size(needed)}, this machine has {size(total)}: "
-            "give a smaller -c"
-        )
+        text = "a context of {tokens} tokens needs {needed}, this machine has {total}: give a smaller {ctx_size}"
+        raise OptionError(text, tokens=options.ctx_size, needed=size(needed), total=size(total))
 
 
 def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:
@@ -284,9 +280,8 @@ def within_memory(
             return load(asked)
         except native.OutOfMemoryError as error:
             fitting = " or ".join(offload.remedies(shape, context, used, min(asked, most)))
-            raise MedusaError(
-                f"-ngl {asked} does not fit on {offload.described(used)}; by estimate, {fitting} would"
-            ) from error
+            text = "{n_gpu_layers} {asked} does not fit on {devices}; by estimate, " + fitting + " would"
+            raise OptionError(text, asked=asked, devices=offload.described(used)) from error
     planned = offload.most_layers(shape, context, used)
     for layers in (planned, *offload.fewer(planned)):
         try:
@@ -367,13 +362,9 @@ def plan_session(
     small: native.Model | None = None,
 ) -> native.Session:
     """A session in which those draft whom the plan names. small: the model of plan.draft_model."""
-    from medusa_cli import native
-
     given: dict[str, Any] = {}
     if plan.draft_model is not None:
         given = {"draft_model": small, "draft_max": plan.draft_model.most}
-    elif (ahead := plan.lookahead) is not None:
-        given = {"lookahead": native.Lookahead(ahead.window, ahead.ngram, ahead.guesses)}
     return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)
 
 
@@ -404,7 +395,8 @@ def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | No
 def load_heads(model: native.Model, path: Path, ref: references.ModelRef, console: Console) -> native.Heads:
     """Loads heads for `model`. Shapes or a vocabulary of another base are an error, another name of it is a remark."""
     if ref.heads and ref.heads.origin is references.Origin.shipped and not ref.heads.path.is_file():
-        raise MedusaError(f"the heads of {ref.name} are missing ({path}): reinstall medusa-cli, or use --no-spec")
+        text = "the heads of {name} are missing ({path}): reinstall medusa-cli, or use {no_spec}"
+        raise OptionError(text, name=ref.name, path=path)
     from medusa_cli import native
     from medusa_cli.converters.gguf.fingerprint import fingerprint
     from medusa_cli.converters.heads.schema import BASE_FINGERPRINT_KEY, BASE_NAME_KEY

@@ -136,12 +136,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {name: _bounded(name, found) for name, found in {**self.filters, **filters}.items()}
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
+        """Calls what a template calls, within the bounds."""
         tick()
         subject = getattr(__obj, "__self__", None)
         checked = _checked(__obj.__name__, (subject, *args), named)[1:] if isinstance(subject, str) else args
         return _bounded_result(super().call(__context, __obj, *checked, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Joins what a template joins by an operator, within the bounds."""
         if operator == "%":
             _check_format(left)
         elif operator == "+":

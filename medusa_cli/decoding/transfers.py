@@ -36,6 +36,7 @@ class Transfers:
 
     @property
     def total(self) -> int:
+        """All bytes."""
         return self.logits + self.states + self.heads
 
 

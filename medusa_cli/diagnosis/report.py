@@ -8,7 +8,6 @@ import platform
 import shutil
 import time
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
@@ -17,6 +16,7 @@ from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.profile import STOCK
 from medusa_cli.models import assets, demo
 from medusa_cli.support.errors import describe, is_reportable
+from medusa_cli.support.files import expanded
 from medusa_cli.support.machine import cpu_name, memory
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
 
     engine = _opened(reference, console)
     name, model, heads = engine.name, engine.model, engine.heads
-    seeds, sampling = engine.width_matters or None, dict(engine.sampling.values)
+    seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
     del engine  # its session's memory is needed below
     info = native.kernel_info()
     weights = [
@@ -240,7 +240,7 @@ def _one_line(error: BaseException) -> str:
 
 def _demo(problems: list[str]) -> dict[str, Any]:
     given = os.environ.get(demo.DEMO_VARIABLE)
-    path = Path(given).expanduser() if given else assets.cache_path()
+    path = expanded(given) if given else assets.cache_path()
     cached = path.is_file() and path.stat().st_size == assets.DEMO_BASE.size
     if given and not cached:
         problems.append(

@@ -8,16 +8,15 @@ huggingface_hub then links it into the snapshot.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-from medusa_cli.hub.errors import LinkLost, Unreachable, explained
-from medusa_cli.hub.repository import GIT_SHA1, RemoteFile
+from medusa_cli.hub.errors import VARIABLE, LinkLost, Unreachable, explained
+from medusa_cli.hub.repository import RemoteFile
+from medusa_cli.hub.transfer import Growing, failed_write, free_space
 from medusa_cli.support import progress
 from medusa_cli.support.atomic import replace_synced
 from medusa_cli.support.errors import MedusaError
@@ -26,9 +25,8 @@ from medusa_cli.support.units import size
 if TYPE_CHECKING:
     from rich.console import Console
 
-CHUNK = 1 << 18
-SLACK = 64 << 20
-"""Bytes of the disk that a download leaves free."""
+LARGEST_OVER_HTTP = 50_000_000_000
+"""Bytes: larger files come by the Hub's own protocol alone."""
 WAITS = (1.0, 2.0, 4.0, 8.0)
 """Seconds before further attempts that may bring nothing, in a row."""
 
@@ -53,9 +51,7 @@ def _present(folder: Path, file: RemoteFile) -> int:
 
 def room(repo: str) -> int:
     """Bytes that may be fetched into the cache."""
-    folder = _blobs(repo).absolute()
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
-    return max(0, shutil.disk_usage(existing).free - SLACK)
+    return free_space(_blobs(repo))
 
 
 def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
@@ -152,9 +148,7 @@ def cache_folder() -> Path:
 
 
 def _blobs(repo: str) -> Path:
-    from huggingface_hub.file_download import repo_folder_name
-
-    return cache_folder() / repo_folder_name(repo_id=repo, repo_type="model") / "blobs"
+    return cache_folder() / f"models--{repo.replace('/', '--')}" / "blobs"
 
 
 def _partial(folder: Path, digest: str) -> Path:
@@ -163,10 +157,9 @@ def _partial(folder: Path, digest: str) -> Path:
 
 def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
     """Makes blobs/DIGEST, where the digest is known; without one, or above 50 GB, huggingface_hub fetches the file."""
-    from huggingface_hub import constants
     from huggingface_hub.utils import WeakFileLock
 
-    if file.digest is None or (file.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
+    if file.digest is None or (file.size or 0) > LARGEST_OVER_HTTP:
         return
     folder = _blobs(repo)
     blob = folder / file.digest
@@ -177,9 +170,7 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
         folder.mkdir(parents=True, exist_ok=True)
         lock.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MedusaError(
-            f"{error.filename}: {(error.strerror or str(error)).lower()}: set HF_HOME to a folder you can write to"
-        ) from error
+        raise failed_write(error, repo, error.filename, VARIABLE) from error
     with explained(repo), WeakFileLock(lock):
         if not blob.exists():
             part = _partial(folder, file.digest)
@@ -194,91 +185,43 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
 
 def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
     """Fills `part`, from where it ends on, and checks it; attempts go on as long as they bring something."""
+    assert file.size is not None  # or there were no digest
+    assert file.digest is not None
     with part.open("a+b") as raw:
-        writer = _Summed(raw, file, on_bytes)
+        growing = Growing(raw, file.size, file.digest, on_bytes)
         fruitless = 0
-        while not writer.complete:
-            begun = writer.length
+        while not growing.complete:
+            begun = growing.length
             try:
                 with explained(repo):
-                    _stream(repo, commit, file, writer)
+                    _stream(repo, commit, file, growing)
             except LinkLost:
-                fruitless = 0 if writer.length > begun else fruitless + 1
+                fruitless = 0 if growing.length > begun else fruitless + 1
                 if fruitless > len(WAITS):
                     raise
                 time.sleep(WAITS[max(0, fruitless - 1)])
-    if writer.hexdigest() != file.digest:
-        part.unlink()
-        raise MedusaError(
-            f"{repo}: {file.name} has the checksum {writer.hexdigest()[:12]}..., not {str(file.digest)[:12]}... as the "
-            "Hub says, and was removed: run again"
-        )
+    growing.check(part, f"{repo}: {file.name}", "the Hub", "run again")
 
 
-def _stream(repo: str, commit: str, file: RemoteFile, writer: _Summed) -> None:
+def _stream(repo: str, commit: str, file: RemoteFile, growing: Growing) -> None:
     """One attempt, from the end of what is there. The Hub's own address each time: those it redirects to expire."""
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    if begun := writer.length:
+    if begun := growing.length:
         headers["Range"] = f"bytes={begun}-"
     url = hf_hub_url(repo, file.name, revision=commit)
     with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         hf_raise_for_status(response)
         if begun and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-            writer.restart()
+            growing.restart()
         for data in response.iter_raw():
-            writer.write(data)
-            if writer.complete:
+            growing.write(data)
+            if growing.complete:
                 break
-    if not writer.complete:
+    if not growing.complete:
         raise LinkLost("the connection closed too early")
-
-
-class _Summed:
-    """A file that grows at its end: counts and sums what it holds, from the bytes that are there on."""
-
-    def __init__(self, raw: BinaryIO, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
-        self._raw, self._file, self._on_bytes = raw, file, on_bytes
-        self._begin()
-        raw.seek(0)
-        while block := raw.read(CHUNK):
-            self._digest.update(block)
-            self.length += len(block)
-        if self.length > self._size:
-            self.restart()
-        on_bytes(self.length)
-
-    @property
-    def _size(self) -> int:
-        assert self._file.size is not None  # or there were no digest
-        return self._file.size
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is nothing more to come."""
-        return self.length >= self._size
-
-    def _begin(self) -> None:
-        self.length = 0
-        git = self._file.digest is not None and GIT_SHA1.fullmatch(self._file.digest)
-        self._digest = hashlib.sha1(b"blob %d\0" % self._size) if git else hashlib.sha256()
-
-    def restart(self) -> None:
-        """Forgets what is there: the server sends everything."""
-        self._raw.seek(0)
-        self._raw.truncate(0)
-        self._begin()
-
-    def write(self, data: bytes) -> None:
-        self._raw.write(data)
-        self._digest.update(data)
-        self.length += len(data)
-        self._on_bytes(self.length)
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
 
 
 @contextlib.contextmanager

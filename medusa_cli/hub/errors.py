@@ -8,8 +8,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from medusa_cli.hub.transfer import failed_write
 from medusa_cli.support.errors import MedusaError
 
+CACHE, VARIABLE = "the download cache", "HF_HOME"
+"""What messages call the folder that downloads go to, and what moves it."""
 NETWORK_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
 TOO_MANY_REQUESTS = 429
 
@@ -62,8 +65,9 @@ def _explain(error: Exception, repo: str, revision: str | None) -> Exception:
         return MedusaError(f"{label}: not a valid repository name: check it, or give a local path")
     if isinstance(error, errors.OfflineModeIsEnabled):
         return Unreachable("HF_HUB_OFFLINE is set")
-    if any(isinstance(found, OSError) and found.errno == errno.ENOSPC for found in chain):
-        return MedusaError(f"{label}: no space left in the download cache: free some, or move it with HF_HOME")
+    full = next((found for found in chain if isinstance(found, OSError) and found.errno == errno.ENOSPC), None)
+    if full is not None:
+        return failed_write(full, label, CACHE, VARIABLE)
     if status is not None:
         return _of_status(status, chain)
     if any(type(found).__module__.partition(".")[0] in NETWORK_MODULES for found in chain):

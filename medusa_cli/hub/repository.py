@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from medusa_cli.hub.errors import explained
+from medusa_cli.hub.transfer import GIT_SHA1
 from medusa_cli.support.errors import MedusaError
 
 WORD = r"\w[\w.-]{0,95}"
 REPO = re.compile(rf"{WORD}/{WORD}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
-GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 MOST_FILES = 20_000
 """Of a repository: more are not looked at."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from medusa_cli.support.files import expanded
 
 FIRST = ("demo",)
 
@@ -23,9 +23,8 @@ def complete_files(incomplete: str) -> list[str]:
     """GGUF files and folders whose paths begin so."""
     folder, _, start = incomplete.rpartition("/")
     try:
-        place = Path(folder + "/" if folder or incomplete.startswith("/") else ".").expanduser()
-        entries = sorted(place.iterdir())
-    except (OSError, RuntimeError):
+        entries = sorted(expanded(folder + "/" if folder or incomplete.startswith("/") else ".").iterdir())
+    except OSError:
         return []
     prefix = incomplete[: len(incomplete) - len(start)]
     wanted = [entry for entry in entries if entry.name.startswith(start) and (start or not entry.name.startswith("."))]

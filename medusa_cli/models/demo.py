@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from medusa_cli.models.assets import DEMO_BASE, Asset, cache_path, is_intact, re
 from medusa_cli.models.gguf_files import check_is_file
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
+from medusa_cli.support.locks import InUse, only_writer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +23,8 @@ DEMO_VARIABLE = "MEDUSA_DEMO_MODEL"
 
 DEMO_HEADS = Path(__file__).parent.parent / "data" / "demo-heads.gguf"
 
+POLL = 0.5
+"""Seconds between looks at a file that another process is fetching."""
 
 SAMPLING = {"general.sampling.penalty_repeat": 1.1}
 """What its file would say of sampling, if it said anything: without a penalty, most of its answers never end."""
@@ -37,11 +41,23 @@ def demo_base(console: Console, asset: Asset = DEMO_BASE) -> Path:
                 f"{DEMO_VARIABLE}={path} is not {asset.file_name} (sha256 {asset.sha256}): unset it, or give that file"
             )
         return path
-    path = cache_path(asset)
-    if path.is_file() and is_intact(path, asset):
-        return path
-    from medusa_cli.models import fetch
+    path, told = cache_path(asset), False
+    while not _is_here(path, asset):
+        from medusa_cli.models import fetch
 
-    fetch.fetch(asset, path, console)
-    remember(path, asset)
+        try:
+            with only_writer(path):
+                if not _is_here(path, asset):
+                    fetch.fetch(asset, path, console)
+                    remember(path, asset)
+                return path
+        except InUse:
+            if not told:
+                console.print("The demo model is being fetched by another process: waiting for it.", soft_wrap=True)
+            told = True
+            time.sleep(POLL)
     return path
+
+
+def _is_here(path: Path, asset: Asset) -> bool:
+    return path.is_file() and is_intact(path, asset)

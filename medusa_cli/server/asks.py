@@ -11,13 +11,16 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
+from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.server import tool_calls
 from medusa_cli.server.engine import Engine, Options
 from medusa_cli.server.errors import wrong
-from medusa_cli.server.schemas import ChatRequest, Message, Sampled, TextRequest
+from medusa_cli.server.schemas import OPTIONS, ChatRequest, Message, Sampled, TextRequest
 from medusa_cli.support.errors import MedusaError
 
+NOTHING_AT_0 = ("frequency_penalty", "presence_penalty")
+"""What many clients send at 0, and means nothing then."""
 MOST_AT_A_TIME = 2
 """Prompts that are rendered and tokenized."""
 COMPLETION_TOKENS = 16
@@ -29,20 +32,14 @@ def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
+    ours = {name: getattr(request, name) for name in OPTIONS}
+    ours |= {name: ours[name] or None for name in NOTHING_AT_0}
     options = defaults | given(
+        **ours,
         max_tokens=_most_tokens(request, defaults),
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        min_p=request.min_p,
-        repeat_penalty=request.repeat_penalty,
-        # Nothing is what these do at 0.
-        frequency_penalty=request.frequency_penalty or None,
-        presence_penalty=request.presence_penalty or None,
         logit_bias=bias,
         seed=None if request.seed is None else request.seed if request.seed == -1 else request.seed % (MAX_SEED + 1),
         stop=None if request.stop is None else request.stops,
-        stop_loops=request.stop_loops,
         logprobs=request.chances,
     )
     rule, warm = options.get("accept"), not is_greedy(options["temperature"])
@@ -142,13 +139,12 @@ def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
 
 def check_length(prompt: Sequence[int], engine: Engine, param: str) -> None:
     """ApiError 400 for a prompt that leaves no room for an answer."""
-    if len(prompt) >= engine.n_ctx:
-        raise wrong(
-            f"the prompt has {len(prompt)} tokens, the context holds {engine.n_ctx}: shorten it, or start the "
-            "server with a larger -c",
-            param,
-            "context_length_exceeded",
-        )
+    try:
+        check_fits(prompt, engine.n_ctx)
+    except PromptTooLong as error:
+        room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
+        text = f"{room}: shorten it, or start the server with a larger -c"
+        raise wrong(text, param, "context_length_exceeded") from error
 
 
 def _for_template(message: Message) -> dict[str, Any]:

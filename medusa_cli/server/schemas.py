@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+
+from medusa_cli.decoding import fields
+from medusa_cli.decoding.options import SamplingOptions
 
 MOST_STOPS = 16
 MOST_BIASES = 4096
@@ -30,27 +33,32 @@ class StreamOptions(Strict):
     include_usage: bool | None = Field(None, description="End the stream with a chunk that holds `usage`.")
 
 
-class Sampled(Strict):
+def _schema(option: fields.Field) -> Any:
+    """Of an option that requests have: its type with its range, and its default."""
+    kind = option.kind
+    if option.is_number:
+        kind = Annotated[kind, Field(ge=option.option.low, le=option.option.request_high or option.high)]
+    return kind | None, Field(None, description=option.option.request or None)
+
+
+OPTIONS = {name: one for name, one in fields.fields(SamplingOptions).items() if one.option.request is not None}
+"""Options of ours that requests have, too. Those that OpenAI gives a meaning of its own are declared below."""
+_Options: Any = create_model("_Options", __base__=Strict, **{name: _schema(one) for name, one in OPTIONS.items()})
+
+
+class Sampled(_Options):
     """What both kinds of completions have. None: the server's default, set by the options of `medusa serve`."""
 
     model: str | None = Field(None, description="Ignored: the server has one model.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-SEEDS, lt=SEEDS)] | None = Field(None, description="-1: a new one. Modulo 2^32.")
     stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, description="Values to add to the logits of tokens, by token id."
     )
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     n: Literal[1] | None = Field(None, description="Only one answer per request is supported.")
-    top_k: Annotated[int, Field(ge=0, le=MOST_COUNT)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Beyond OpenAI: 0 is off.")
-    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Beyond OpenAI.")
-    stop_loops: bool | None = Field(None, description="Beyond OpenAI: stop an answer that only repeats itself.")
     drafted: bool | None = Field(None, description="Beyond OpenAI: stream which tokens were drafted (`medusa.pieces`).")
 
     @model_validator(mode="before")

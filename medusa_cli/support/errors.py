@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 import unicodedata
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.support import wrapping
 
@@ -24,6 +25,60 @@ EXIT_USAGE = 2
 EXIT_INTERRUPT = 130
 EXIT_BROKEN_PIPE = 141
 
+SPELLED = {
+    "ctx_size": "-c",
+    "n_gpu_layers": "-ngl",
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
+    "temperature": "--temp",
+}
+"""What messages of the command line call options that do not go by the name of their field."""
+
+
+class OptionError(MedusaError):
+    """One that names options, which each front end calls by names of its own.
+
+    text: its words, with a slot {name} for each of `values` and, by the name of its field, each option. str(): as on
+    the command line.
+    """
+
+    def __init__(self, text: str, /, **values: object) -> None:
+        super().__init__(text)
+        self.values = values
+
+    def __str__(self) -> str:
+        return worded(self)
+
+
+class WrongOption(OptionError):
+    """A value of `option` that is none, or contradicts another option: told from the options alone."""
+
+    def __init__(self, option: str, text: str, /, **values: object) -> None:
+        super().__init__(text, **values)
+        self.option = option
+
+
+def flag(option: str) -> str:
+    """What messages of the command line call an option: "--top-k" for top_k, "-c" for ctx_size."""
+    return SPELLED.get(option, "--" + option.replace("_", "-"))
+
+
+class _Slots(dict[str, Any]):
+    def __init__(self, values: Mapping[str, Any], name_of: Callable[[str], str]) -> None:
+        super().__init__(values)
+        self._name_of = name_of
+
+    def __missing__(self, option: str) -> str:
+        return self._name_of(option)
+
+
+def worded(error: BaseException, name_of: Callable[[str], str] = flag) -> str:
+    """The words of a reportable error, where options go by name_of. The engine's may have slots and values, too."""
+    values = getattr(error, "values", None)
+    if values is None:
+        return str(error)
+    return str(error.args[0]).format_map(_Slots(values, name_of))
+
 
 def is_native_error(error: BaseException) -> bool:
     """True for the engine's NativeError, without importing the engine."""
@@ -38,7 +93,7 @@ def is_reportable(error: BaseException) -> bool:
 def describe(error: BaseException) -> str:
     """One line for `error`: its own message when it was written for people, else what went wrong and where."""
     if is_reportable(error):
-        text = str(error)
+        text = worded(error)
     elif isinstance(error, OSError):
         text = _describe_os_error(error)
     elif isinstance(error, MemoryError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,31 @@ from rich.console import Console
 
 from medusa_cli.support.errors import MedusaError
 
-from .backbone.recipe import (
-    ALL_LAYERS,
-    DEFAULT_LAYERS,
-    DEFAULT_STRATEGY,
-    STRATEGIES,
-    TEXT_SHARE,
-    WARMUPS,
-    JointRecipe,
-    Strategy,
-    Warmup,
-    recipe_of,
-)
 from .heads.export import check_folder
-from .heads.recipe import DEFAULT_KIND, DEFAULT_OBJECTIVE, OBJECTIVES, RECIPES, TEACHER_TOP, WHOLE, Recipe
-from .recipe_file import RecipeFile, check_together
-from .streams.recipe import DEFAULT_LAYERS as DEFAULT_STREAMS_LAYERS
-from .streams.recipe import DRAFT_KINDS, RECIPE, SHARED_RECIPES, STREAMS, StreamsRecipe
-from .text.text_recipe import TextRecipe
+from .recipe_file import KEYS, OPTIONS, Name, RecipeFile, check_together
+from .recipes import (
+    ALL,
+    DEFAULT_KIND,
+    DEFAULT_OBJECTIVE,
+    DEFAULT_STRATEGY,
+    JOINT_LAYERS,
+    RECIPES,
+    SHARED_RECIPES,
+    SHARED_RESULT_SHARE,
+    STREAMS,
+    STREAMS_LAYERS,
+    STREAMS_RECIPE,
+    TEACHER_TOP,
+    TEXT_SHARE,
+    WHOLE,
+    JointRecipe,
+    Recipe,
+    Strategy,
+    StreamsRecipe,
+    TextRecipe,
+    Warmup,
+    joint_recipe_of,
+)
 
 DEFAULT_MINUTES = 60.0
 """Where neither minutes nor tokens are given."""
@@ -41,18 +47,18 @@ TREE_NODES = 16
 class TrainOptions:
     """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of streams.recipe.DRAFT_KINDS and heads.recipe.OBJECTIVES. file: what a recipe says besides kind,
-    objective, heads and draft_vocab. whole_vocabulary: heads choose from all tokens, and draft_vocab is None.
-    sidecar: write the heads alone instead of base + heads in one file. minutes: time for everything, split between
-    generation and training from measured rates. tokens: of text, instead of a share of the minutes; training gets what
-    is left of them, or as long as a fixed number of rounds takes where no minutes are given. n_gpu_layers, threads,
-    parallel: as for the engine (negative or 0: its own choice).
+    kind, objective: of recipes.DRAFT_KINDS and recipes.OBJECTIVES. file: what a recipe says of heads and text.
+    whole_vocabulary: heads choose from all tokens, and draft_vocab is None. sidecar: write the heads alone instead of
+    base + heads in one file. minutes: time for everything, split between generation and training from measured rates.
+    tokens: of text, instead of a share of the minutes; training gets what is left of them, or as long as a fixed number
+    of rounds takes where no minutes are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its
+    own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
     model, in `joint_rounds` rounds over the text (None: as time allows, or a fixed number where none is given); the
-    other joint_ fields: in place of that strategy's numbers (backbone.recipe). With streams: those layers that they run
-    through, by streams.recipe.SHARED_RECIPES.
+    other joint_ fields: in place of that strategy's numbers (recipes.JOINT_RECIPES). With streams: those layers that
+    they run through, by recipes.SHARED_RECIPES.
     streams_layers: how many of the top layers streams run through.
     adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
     work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
@@ -76,7 +82,7 @@ class TrainOptions:
     file: RecipeFile = field(default_factory=RecipeFile)
     export_hf: Path | None = None
     joint: bool = False
-    joint_layers: int | None = DEFAULT_LAYERS
+    joint_layers: int | None = JOINT_LAYERS
     joint_strategy: Strategy = DEFAULT_STRATEGY
     joint_warmup: Warmup | None = None
     joint_rate: float | None = None
@@ -84,7 +90,7 @@ class TrainOptions:
     joint_weight: float | None = None
     joint_rounds: float | None = None
     adapter: Path | None = None
-    streams_layers: int = DEFAULT_STREAMS_LAYERS
+    streams_layers: int = STREAMS_LAYERS
     work_dir: Path | None = None
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
@@ -101,7 +107,7 @@ class TrainOptions:
     def streams_recipe(self) -> StreamsRecipe:
         """How streams are trained: alone, or with their base."""
         if not self.joint:
-            return RECIPE
+            return STREAMS_RECIPE
         recipe = SHARED_RECIPES[self.joint_strategy]
         assert recipe.shared is not None
         weight = recipe.shared.weight if self.joint_weight is None else self.joint_weight
@@ -133,14 +139,16 @@ class TrainOptions:
         return TEACHER_TOP if self.kind == STREAMS else self.recipe.teacher_top
 
     @property
-    def heads_minutes(self) -> float | None:
-        """Time for text and heads alone; None where no clock decides."""
-        share = TEXT_SHARE if self.joint and self.kind != STREAMS else 1.0
+    def drafts_minutes(self) -> float | None:
+        """Time for text and drafts, without what a new model takes; None where no clock decides."""
+        share = 1.0
+        if self.joint:
+            share = 1 - SHARED_RESULT_SHARE if self.kind == STREAMS else TEXT_SHARE
         return None if self.minutes is None else self.minutes * share
 
     @property
     def joint_recipe(self) -> JointRecipe:
-        return recipe_of(
+        return joint_recipe_of(
             self.joint_strategy, self.joint_warmup, self.joint_rate, self.joint_heads_rate, self.joint_weight
         )
 
@@ -151,7 +159,7 @@ class TrainOptions:
 
     def asked_amount(self) -> dict[str, float | None]:
         """What decides how much text is written: tokens, else minutes."""
-        return {"tokens": self.tokens, "minutes": None if self.tokens else self.heads_minutes}
+        return {"tokens": self.tokens, "minutes": None if self.tokens else self.drafts_minutes}
 
     def as_json(self) -> dict[str, Any]:
         """What a report says of the options; files by their names alone."""
@@ -165,50 +173,33 @@ class TrainOptions:
             "seed": self.seed,
             "threads": self.threads,
             "parallel": self.parallel,
-            "draft_vocab": "all" if self.whole_vocabulary else self.draft_vocab,
+            "draft_vocab": ALL if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
-            "joint": {"layers": self._changed_layers, "strategy": self.joint_strategy} if self.joint else None,
+            "joint": {"layers": self.top_layers or ALL, "strategy": self.joint_strategy} if self.joint else None,
         }
 
     @property
-    def _changed_layers(self) -> int | str:
-        return self.streams_layers if self.kind == STREAMS else self.joint_layers or ALL_LAYERS
+    def top_layers(self) -> int | None:
+        """So many are rebuilt in torch, from the top; None: all."""
+        return self.streams_layers if self.kind == STREAMS else self.joint_layers
 
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
-        for option, value, known in (
-            ("--kind", self.kind, DRAFT_KINDS),
-            ("--objective", self.objective, OBJECTIVES),
-            ("--joint-strategy", self.joint_strategy, STRATEGIES),
-            ("--joint-warmup", self.joint_warmup, WARMUPS),
-        ):
-            if value is not None and value not in known:
-                raise MedusaError(f"{option} {value}: choose one of {', '.join(known)}")
+        for key, value in vars(self).items():
+            rule = KEYS.get(key, Name())
+            if value is not None and not isinstance(rule, Name) and (right := rule.wrong(value)) is not None:
+                raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {right}")
+        if self.minutes is not None and not self.minutes > 0:
+            raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
         if self.kind == STREAMS:
             self._check_streams()
         else:
             check_together(self.kind, self.objective, self.recipe, str(self.file.path))
-        if not 1 <= self.heads <= 16:
-            raise MedusaError(f"--heads {self.heads}: choose 1 to 16")
-        if self.minutes is not None and not self.minutes > 0:
-            raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
-        if self.tokens is not None and self.tokens < 1000:
-            raise MedusaError(f"--tokens {self.tokens}: at least 1000 are needed to train on")
-        if not 1 <= self.parallel <= 256:
-            raise MedusaError(f"--parallel {self.parallel}: choose 1 to 256")
-        if self.draft_vocab is not None and self.draft_vocab < 100:
-            raise MedusaError(f"--draft-vocab {self.draft_vocab}: heads need at least 100 tokens to choose from")
         if self.joint and self.sidecar:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
         if self.adapter is not None:
             self._check_adapter(self.adapter)
-        if self.joint_layers is not None and self.joint_layers < 1:
-            raise MedusaError(f"--joint-layers {self.joint_layers}: choose at least 1, or {ALL_LAYERS}")
-        for name in ("rate", "heads_rate", "weight", "rounds"):
-            given = getattr(self, f"joint_{name}")
-            if given is not None and not 0 < given < math.inf:
-                raise MedusaError(f"--joint-{name.replace('_', '-')} {given:g}: must be positive")
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -224,24 +215,24 @@ class TrainOptions:
             raise MedusaError(f"{self.file.path}: {of_heads[0]} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
-        if self.streams_layers < 1:
-            raise MedusaError(f"--streams-layers {self.streams_layers}: choose at least 1")
         if self.joint:
             self._check_shared()
         if self.export_hf is not None:
-            raise MedusaError("--export-hf has no layout for streams: leave it out, or choose another --kind")
+            raise MedusaError("export_hf: there is no layout for streams, leave it out, or choose another --kind")
 
     def _check_shared(self) -> None:
         if self.joint_strategy not in SHARED_RECIPES:
             known = " or ".join(SHARED_RECIPES)
-            raise MedusaError(f"--joint-strategy {self.joint_strategy}: streams learn with {known}")
-        for option, given in (("warmup", self.joint_warmup), ("heads-rate", self.joint_heads_rate)):
-            if given is not None:
-                raise MedusaError(f"--joint-{option} applies to heads, not to streams: leave it out")
+            raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
+        if "joint_layers" in self.file.values:
+            raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
+        for name in ("joint_warmup", "joint_heads_rate"):
+            if getattr(self, name) is not None:
+                raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
 
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:
-            raise MedusaError("--adapter saves what --joint trains: give both")
+            raise MedusaError("adapter saves what --joint trains: give both")
         if path.is_dir() or not path.absolute().parent.is_dir():
             raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
         if path.absolute() in (self.output.absolute(), self.model.absolute()):

@@ -1,4 +1,4 @@
-"""`medusa train --recipe FILE`: heads, training and text as a paper has them, in TOML or JSON.
+"""`medusa train --recipe FILE`: everything about a training that few people set, in TOML or JSON.
 
 docs/recipes.md says what each key means and in which section of the papers it stands.
 """
@@ -14,13 +14,25 @@ from typing import Any
 
 from medusa_cli.support.errors import MedusaError
 
-from .heads.recipe import KINDS, OBJECTIVES, OUTPUTS, PREFIX_SIGHTS, RECIPES, WHOLE, Recipe
-from .text.text_recipe import LATER_TURNS, TextRecipe
+from .recipes import (
+    ALL,
+    DRAFT_KINDS,
+    LATER_TURNS,
+    OBJECTIVES,
+    OUTPUTS,
+    PREFIX_SIGHTS,
+    RECIPES,
+    STRATEGIES,
+    WARMUPS,
+    WHOLE,
+    Recipe,
+    TextRecipe,
+)
 
-ALL = "all"
 MOST_BYTES = 1 << 16
-OPTION_KEYS = ("kind", "heads", "objective", "draft_vocab")
-"""What an option says, too."""
+MOST_SEED = (1 << 32) - 1
+OPTIONS = ("kind", "heads")
+"""Keys that are options of the command, too."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,16 @@ class Number:
         return f"a number {'above' if self.above else 'from'} {self.least:g} to {self.most:g}"
 
 
-KEYS: dict[str, OneOf | Whole | Number] = {
-    "kind": OneOf(KINDS),
+@dataclass(frozen=True)
+class Name:
+    """Of a file or folder."""
+
+    def wrong(self, value: object) -> str | None:
+        return None if isinstance(value, str) and value and "\0" not in value else "a name"
+
+
+KEYS: dict[str, OneOf | Whole | Number | Name] = {
+    "kind": OneOf(DRAFT_KINDS),
     "heads": Whole(1, 16),
     "blocks": Whole(1, 16),
     "prefix": OneOf(PREFIX_SIGHTS),
@@ -78,6 +98,20 @@ KEYS: dict[str, OneOf | Whole | Number] = {
     "longest_answer": Whole(16, 1 << 20),
     "later_turns": OneOf(LATER_TURNS),
     "turns": Whole(2, 64),
+    "tokens": Whole(1000, 1 << 40),
+    "parallel": Whole(1, 256),
+    "seed": Whole(0, MOST_SEED),
+    "streams_layers": Whole(1, 1024),
+    "joint_layers": Whole(1, 1024, has_all=True),
+    "joint_strategy": OneOf(STRATEGIES),
+    "joint_warmup": OneOf(WARMUPS),
+    "joint_rate": Number(0, 1, above=True),
+    "joint_heads_rate": Number(0, 1e4, above=True),
+    "joint_weight": Number(0, 1e4, above=True),
+    "joint_rounds": Number(0, 1e4, above=True),
+    "adapter": Name(),
+    "export_hf": Name(),
+    "work_dir": Name(),
 }
 
 
@@ -90,12 +124,17 @@ class RecipeFile:
 
     def refuse_twice(self, options: Collection[str]) -> None:
         """MedusaError when one of the `options` that were given says what the file says."""
-        for key in (key for key in OPTION_KEYS if key in self.values and key in options):
-            raise MedusaError(f"--{key.replace('_', '-')}: {self.path} also sets {key}: leave one of them out")
+        for key in (key for key in OPTIONS if key in self.values and key in options):
+            raise MedusaError(f"--{key}: {self.path} also sets {key}: leave one of them out")
 
-    def option(self, key: str, given: Any) -> Any:
-        """The file's value of one of OPTION_KEYS, else the given one."""
-        return self.values.get(key, given)
+    def options(self) -> dict[str, Any]:
+        """The fields of options.TrainOptions that the file says."""
+        taken = {*self._of(Recipe), *self._of(TextRecipe)}
+        said = {key: value for key, value in self.values.items() if key not in taken}
+        for key in ("joint_layers", "draft_vocab"):
+            if said.get(key) == ALL:
+                said |= {key: None, "whole_vocabulary": True} if key == "draft_vocab" else {key: None}
+        return said | {key: Path(said[key]) for key, rule in KEYS.items() if isinstance(rule, Name) and key in said}
 
     def heads(self, kind: str) -> Recipe:
         """How heads of `kind` are trained."""

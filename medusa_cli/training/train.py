@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from medusa_cli.decoding import trial
@@ -15,16 +14,14 @@ from medusa_cli.support.files import check_name
 from medusa_cli.support.locks import only_user
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
-from .interrupts import Interrupt, Stopped, interrupt_flag
-from .leftovers import remove_leftovers
 from .options import TrainOptions
-from .report.messages import TrainResult, announce, report, say
-from .streams.recipe import STREAMS
+from .recipes import STREAMS
+from .reporting import TrainResult, announce, report, say
+from .resuming import Interrupt, Stopped, interrupt_flag, remove_leftovers
 from .text.corpus import Corpus
-from .text.dataset import examples_of
 from .text.dialogs import FileSource, PromptSource, SeedSource
 
-IN_USE = "wait until it has ended, or give another --work-dir or --seed"
+IN_USE = "wait until it has ended, or set another work_dir or seed in a recipe"
 
 
 def run(options: TrainOptions) -> TrainResult:
@@ -70,49 +67,27 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, for which require_torch() makes ready.
-    from .phases import collect, finish, fitting, joint, planning, prepare, streams, streams_run
-    from .phases.room import check_room
-    from .phases.setup import Setup
+    from .phases import Setup, collect, finish, layers, planning, prepare
 
     corpus = Corpus(folder / "text", base.n_embd)
     if corpus.state.get("complete") != options.asked_amount():
-        check_room(options)
+        collect.check_memory(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
-    is_streams = options.kind == STREAMS
-    found = joint.check_model(setup) if options.joint and not is_streams else None
-    if is_streams:
-        streams.check_model(setup)
-    plan_time = streams.plan_time if is_streams else planning.plan_time
-    text = collect.collect_text(setup, corpus, source, plan_time(setup))
+    found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
+    text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
     data = prepare.read_data(setup, corpus)
     vocabulary = prepare.pick_vocabulary(setup, data)
-    schedule = plan_time(setup, len(vocabulary.d2t))
+    schedule = planning.plan_time(setup, len(vocabulary.d2t))
     rows = prepare.open_rows(setup, corpus, data, vocabulary)
     seconds = text.seconds + time.monotonic() - begin
-    if is_streams:
-        return streams_run.train_streams(setup, corpus, data, vocabulary, rows, schedule, text, seconds)
-
-    examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, options.heads)
-    plan = planning.plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
-    fitted = fitting.fit_heads(setup, data, vocabulary, rows.source, examples, plan)
-
-    trained, changed, alone = fitted.heads, None, None
-    if found is not None:
-        seconds += fitted.seconds
-        if options.heads_first:
-            alone = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained)).by_size
-        changed = joint.train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
-        setup, data, rows, trained = replace(setup, base=changed.base), changed.data, changed.rows, changed.heads
-    result = finish.measure(setup, data, finish.ranking(data, vocabulary, rows, trained))
-    finish.write_heads(setup, finish.content(setup, vocabulary, rows, trained, result))
-    written = finish.write_record(setup, text, data, vocabulary, fitted, result, changed, alone)
-    if changed is not None:
-        joint.finish(setup, changed)
-        finish.say_gain(setup, alone, result)
-    return result, written
+    if options.kind == STREAMS:
+        drafts = finish.trained_streams(setup, corpus, data, vocabulary, rows, schedule, seconds)
+    else:
+        drafts = finish.trained_heads(setup, corpus, data, vocabulary, rows, schedule, seconds, found)
+    return finish.finish(drafts, text, vocabulary)
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:

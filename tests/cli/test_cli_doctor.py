@@ -251,11 +251,11 @@ def test_train_hands_its_options_over(tmp_path: Path, monkeypatch: pytest.Monkey
     pytest.importorskip("medusa_cli.training.train")
     seen: list[Any] = []
     monkeypatch.setattr("medusa_cli.training.train.run", seen.append)
-    model = base_gguf(tmp_path / "tiny.gguf")
+    model, recipe = base_gguf(tmp_path / "tiny.gguf"), tmp_path / "r.json"
+    recipe.write_text('{"seed": 4, "tokens": 5000, "parallel": 8, "work_dir": "w", "objective": "truth"}')
     code, out, err = invoke(
         "train", str(model), "-o", "out.gguf", "--sidecar", "--heads", "3", "--minutes", "2.5", "--data", "d.jsonl",
-        "-s", "4", "--tokens", "5000", "-t", "2", "-ngl", "0", "--parallel", "8", "--work-dir", "w",
-        "--kind", "hydra++", "--objective", "truth",
+        "-t", "2", "-ngl", "0", "--kind", "hydra++", "--recipe", str(recipe),
     )  # fmt: skip
     assert (code, out, err) == (0, "", "")
     options = seen[0]

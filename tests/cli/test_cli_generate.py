@@ -23,7 +23,8 @@ from cli_fakes import (
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.decoding.options import AcceptKind, parse_logit_bias
+from medusa_cli.commands.command_line import parse_logit_bias
+from medusa_cli.decoding.options import AcceptKind
 from medusa_cli.decoding.settings import Settings
 
 REPORTED_KEYS = {

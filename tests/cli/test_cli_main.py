@@ -28,15 +28,15 @@ OWN = {
     "generate": "-p/--prompt -f/--file --raw --json",
     "inspect": "--json",
     "split": "--base-out --heads-out --force",
-    "train": "-o/--output --sidecar --kind --objective --heads --minutes --data -s/--seed --tokens -t/--threads "
-    "--parallel --work-dir",
+    "train": "-o/--output --sidecar --kind --heads --joint --minutes --data --recipe -t/--threads "
+    "-ngl/--n-gpu-layers --force",
     "tune": "--minutes --ctx --text --heads -t/--threads -ngl/--n-gpu-layers -dev/--device --show --json --plot",
     "bench": "--data --methods -n/--max-tokens --repeat --limit --temp -s/--seed --draft-model --json --md --plot",
     "doctor": "--json",
     "forget": "",
 }
 
-WITH_HELP_ALL = ("chat", "generate", "convert", "train", "tune", "bench")
+WITH_HELP_ALL = ("chat", "generate", "convert", "tune", "bench")
 
 
 def test_help_names_every_command() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 
 import pytest
 from command_line import invoke
 
 from medusa_cli import native
 from medusa_cli.decoding import settings, tree_shapes
+from medusa_cli.decoding.fields import fields
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.decoding.settings import Settings, engine_default, from_options
+from medusa_cli.support.errors import flag
 
 STATED = re.compile(r"\bDefault (\d[\d.]*\d|\d)\.$")
 OFF = "1 (default): off."
@@ -20,12 +21,24 @@ OFF = "1 (default): off."
 NAMES = [name for name in native.defaults() if name != "n_ctx"]
 
 
+GROUPS = (SamplingOptions, DraftOptions, EngineOptions)
+
+
 def help_text(name: str) -> str:
     for group in (SamplingOptions, DraftOptions):
-        hints = typing.get_type_hints(group, include_extras=True)
-        if name in hints:
-            return str(hints[name].__metadata__[0].help)
+        if name in fields(group):
+            return fields(group)[name].option.help
     raise AssertionError(f"no option for {name}")
+
+
+def test_the_engine_s_defaults_are_those_of_the_options_that_leave_them_to_it() -> None:
+    assert sorted(name for group in GROUPS for name, one in fields(group).items() if one.option.engine) == sorted(NAMES)
+
+
+def test_messages_call_options_what_the_command_line_knows() -> None:
+    known = {one.long for group in GROUPS for one in fields(group).values()}
+    known |= {one.option.short for group in GROUPS for one in fields(group).values()}
+    assert {flag(name) for group in GROUPS for name in fields(group)} <= known
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,8 @@ import pytest
 import typer
 
 from medusa_cli import cli
+from medusa_cli.decoding.fields import fields
+from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEADING = re.compile(r"^## Options of `medusa ([a-z]+)`$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -19,6 +21,9 @@ TABLES = [
     for command, table in HEADING.findall(page.read_text(encoding="utf-8"))
 ]
 HELP = {"-h", "--help", "--help-all"}
+SHARED = "options of model, drafting and sampling"
+"""The table that the guides of several commands name in place of their rows; it stands in chat.md."""
+STATED = re.compile(r"\bDefault (\d[\d.]*\d|\d)\.$")
 
 
 def commands() -> dict[str, Any]:
@@ -27,14 +32,40 @@ def commands() -> dict[str, Any]:
     return {name: found.commands["run"] if name == "bench" else found for name, found in group.commands.items()}
 
 
+def options_of(table: str) -> list[str]:
+    """The names in its first column."""
+    return re.findall(r"`(-[^`]+)`", " ".join(line.split("|")[1] for line in rows(table)))
+
+
+def rows(table: str) -> list[str]:
+    return [line for line in table.splitlines() if line.startswith("| `-")]
+
+
+def shared_table() -> str:
+    text = (DOCS / "chat.md").read_text(encoding="utf-8")
+    (table,) = re.findall(rf"^## {SHARED.capitalize()}$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    return str(table)
+
+
+def test_the_shared_table_is_that_of_the_option_groups() -> None:
+    known = [one for group in (EngineOptions, DraftOptions, SamplingOptions) for one in fields(group).values()]
+    of_commands = [one for one in known if not one.option.only_python]
+    names = {name for one in of_commands for name in (one.option.short, one.long) if name}
+    names |= {"--no-" + one.long.removeprefix("--") for one in of_commands if one.option.switch}
+    assert sorted(options_of(shared_table())) == sorted(names)
+    meanings = {name: line.split("|")[2] for line in rows(shared_table()) for name in options_of(line)}
+    for one in of_commands:
+        if stated := STATED.search(one.option.help):
+            assert re.search(rf"\({re.escape(stated[1])}\b", meanings[one.long]), one.long
+
+
 def test_every_command_has_one_table_of_options() -> None:
     assert sorted(command for _, command, _ in TABLES) == sorted(commands())
 
 
 @pytest.mark.parametrize(("page", "command", "table"), TABLES, ids=[f"{page}-{name}" for page, name, _ in TABLES])
 def test_a_guide_names_every_option(page: str, command: str, table: str) -> None:
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `-")]
-    named = re.findall(r"`(-[^`]+)`", " ".join(cells))
+    named = options_of(table) + (options_of(shared_table()) if f"[{SHARED}]" in table else [])
     parameters = commands()[command].params
     known = {name for one in parameters for name in (*one.opts, *one.secondary_opts) if name.startswith("-")} - HELP
     assert sorted(named) == sorted(known)

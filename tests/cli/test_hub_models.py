@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
@@ -225,6 +226,23 @@ def test_a_hub_that_fails(hub: LocalHub, status: int, words: str) -> None:
     code, out, error = invoke("pull", "org/m")
     assert (code, out) == (0, f"{path}\n")
     assert error == f"note: org/m: {words}: using the copy in the cache\n"
+
+
+def test_only_public_names_of_huggingface_hub_are_used() -> None:
+    import huggingface_hub
+
+    folder, found = Path(download.__file__).parent, []
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("huggingface_hub"):
+                found += [(node.module, name.name) for name in node.names]
+    public = {
+        "huggingface_hub": {*huggingface_hub.__all__, "constants", "errors"},
+        "huggingface_hub.utils": set(huggingface_hub.utils.__all__),
+        "huggingface_hub.errors": {name for name in dir(huggingface_hub.errors) if not name.startswith("_")},
+    }
+    assert found
+    assert [entry for entry in found if entry[1] not in public.get(str(entry[0]), ())] == []
 
 
 def test_offline(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from medusa_cli.decoding.drafting import (
     DraftPlan,
     FixedTree,
     HeadsFacts,
-    Lookahead,
     ModelFacts,
     Tuned,
 )
@@ -62,11 +61,10 @@ def asked(
     recycling: bool | None = None,
     draft_model: str | None = None,
     draft_max: int = 0,
-    lookahead: str | None = None,
 ) -> DraftOptions:
     return DraftOptions(
         heads=heads, tree=tree, lookup=lookup, no_heads=no_heads, no_spec=no_spec, recycling=recycling,
-        draft_model=draft_model, draft_max=draft_max, lookahead=lookahead,
+        draft_model=draft_model, draft_max=draft_max,
     )  # fmt: skip
 
 
@@ -121,26 +119,15 @@ def test_a_draft_model_fills_trees(options: DraftOptions, repeats: bool, expecte
     assert drafting.plan(dataclasses.replace(options, no_spec=True), CPU) == NOTHING
 
 
-def test_lookahead_drafts_alone() -> None:
-    assert drafting.plan(asked(lookahead="4, 3,2"), CPU) == DraftPlan(lookahead=Lookahead(4, 3, 2))
-    assert drafting.plan(asked(lookahead="4,3,2", no_spec=True), CPU) == NOTHING
-
-
 @pytest.mark.parametrize(
     ("options", "model", "message"),
     [
         (asked(heads="given.gguf", draft_model=str(BASE)), CPU,
          "--draft-model cannot be combined with --heads: leave one out"),
-        (asked(lookahead="4,4,4", draft_model=str(BASE)), CPU,
-         "--draft-model cannot be combined with --lookahead: leave one out"),
-        (asked("dynamic", lookahead="4,4,4"), CPU, "--lookahead cannot be combined with --tree: leave one out"),
-        (asked(lookup=True, lookahead="4,4,4"), CPU, "--lookahead cannot be combined with --lookup: leave one out"),
         (asked(recycling=True, draft_model=str(BASE)), CPU,
          "--recycling works only with dynamic trees, not with a chain: add --tree dynamic"),
         (asked(draft_model=str(BASE)), MAMBA,
          "m.gguf is a recurrent model (mamba): leave out --draft-model"),
-        (asked(lookahead="4,4"), CPU, "--lookahead 4,4: give three numbers such as 4,3,4"),
-        (asked(lookahead="a,4,4"), CPU, "--lookahead a,4,4: give three numbers such as 4,3,4"),
     ],
 )  # fmt: skip
 def test_drafters_that_do_not_fit_together(options: DraftOptions, model: ModelFacts, message: str) -> None:
@@ -436,7 +423,7 @@ def test_methods_of_a_benchmark_are_options_of_the_same_plan() -> None:
         ("llama-draft-model", NOTHING),
         ("draft-model", DraftPlan(tree=CHAIN_OF_4, tree_name="chain", draft_model=SMALL)),
         ("draft-model-tree", DraftPlan(tree=UNKNOWN, tree_name="dynamic", draft_model=SMALL)),
-        ("lookahead", DraftPlan(lookahead=Lookahead(4, 3, 4))),
+        ("lookahead", NOTHING),  # it drafts in a session of its own
         ("lookup", LOOKUP),
         ("medusa", DraftPlan(GIVEN, UNKNOWN, "dynamic")),
         ("medusa+lookup", DraftPlan(GIVEN, UNKNOWN, "dynamic", lookup=True)),

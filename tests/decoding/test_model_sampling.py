@@ -24,8 +24,9 @@ def test_every_key_becomes_the_option_of_llama_cpp() -> None:
     found = read(**FILE)
     assert found.notes == ()
     assert found.values == {
-        "temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repeat_last_n": -1, "repeat_penalty": 1.1,
+        "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repeat_last_n": -1, "repeat_penalty": 1.1,
     }  # fmt: skip
+    assert found.by_flag == {**{name: found.values[name] for name in found.values if name != "temperature"}, "temp": 0.6}
     assert read().values == {}
 
 
@@ -39,7 +40,7 @@ def test_every_key_becomes_the_option_of_llama_cpp() -> None:
 )  # fmt: skip
 def test_what_is_no_number_in_range_is_left_out(key: str, value: Any) -> None:
     found = read(**{**FILE, key: value})
-    option = model_sampling.KEYS[key].option
+    option = model_sampling.KEYS[key].name
     assert option not in found.values
     assert len(found.values) == len(FILE) - 1
     assert len(found.notes) == 1

@@ -11,7 +11,7 @@ from fixtures import BASE_FF, BASE_HIDDEN, BASE_LAYERS, BASE_VOCAB, tiny_base
 from medusa_cli import native
 from medusa_cli.decoding import offload
 from medusa_cli.decoding.offload import Context, Device, Shape
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, OptionError
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -79,7 +79,8 @@ def test_fewer_layers_where_the_estimate_was_too_much(count: int, then: list[int
     ],
 )
 def test_what_would_fit(free: int, context: Context, count: int, found: list[str]) -> None:
-    assert offload.remedies(SHAPE, context, [Device("CUDA0", free)], count) == found
+    remedies = offload.remedies(SHAPE, context, [Device("CUDA0", free)], count)
+    assert [str(OptionError(remedy)) for remedy in remedies] == found
 
 
 def test_the_shape_of_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -88,15 +89,18 @@ def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp
     pytest.importorskip("torch")
 
     def train(*arguments: str, memory: int = 5_000_000) -> tuple[int, str, str]:
-        order = ("train", base, "-o", str(tmp_path / "heads.gguf"), "--work-dir", str(tmp_path), "--minutes", "0.1")
+        order = ("train", base, "-o", str(tmp_path / "heads.gguf"), "--recipe", str(recipe), "--minutes", "0.1")
         return device_cli.run({"memory": memory}, *order, *arguments)
+
+    recipe = tmp_path / "r.json"
+    recipe.write_text(json.dumps({"work_dir": str(tmp_path)}))
 
     for arguments in ((), ("-ngl", str(MOST))):
         code, out, err = train(*arguments)
         assert (code, out) == (1, "")
         told = re.fullmatch(
             r"error: \S+ does not fit on PRETENDED0 \(.* free\) with 32 texts at a time; by estimate, "
-            r"-ngl (\d) or --parallel (\d+) would\n",
+            r"-ngl (\d) or parallel = (\d+) in a recipe would\n",
             err,
         )
         assert told is not None
@@ -104,7 +108,8 @@ def test_training_says_before_it_starts_that_its_texts_do_not_fit(base: str, tmp
         assert int(told[2]) < 32
         fitting = told[2]
     assert "at a time; by estimate, -ngl 0 would\n" in train(memory=1 << 16)[2]
-    assert train("--parallel", fitting)[0] == 0
+    recipe.write_text(json.dumps({"work_dir": str(tmp_path), "parallel": int(fitting)}))
+    assert train()[0] == 0
 
 
 def test_devices_by_name(base: str) -> None:

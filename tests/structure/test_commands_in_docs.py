@@ -26,9 +26,10 @@ def commands() -> Iterator[tuple[str, str, list[str]]]:
 
 
 COMMANDS = list(commands())
+SCRIPTS = sorted({script for _, script, _ in COMMANDS})
 
 
-@pytest.mark.parametrize("script", sorted({script for _, script, _ in COMMANDS}))
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_the_scripts_take_the_commands(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = importlib.import_module(Path(script).stem).parser()
     refused = []
@@ -49,5 +50,13 @@ def test_scripts_that_are_named_are_there() -> None:
 
 def test_pages_name_every_script_that_measures() -> None:
     scripts = {path for path in (ROOT / "benchmarks").rglob("*.py") if "def parser()" in path.read_text("utf-8")}
-    named = {script for _, script, _ in COMMANDS}
-    assert sorted(path.relative_to(ROOT).as_posix() for path in scripts) == sorted(named)
+    assert sorted(path.relative_to(ROOT).as_posix() for path in scripts) == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_pages_name_every_command_of_a_script(script: str) -> None:
+    listed = set(
+        re.findall(rf"python {script} ([a-z][a-z-]*)", importlib.import_module(Path(script).stem).__doc__ or "")
+    )
+    named = {arguments[0] for _, of, arguments in COMMANDS if of == script and listed}
+    assert sorted(named) == sorted(listed)

@@ -51,6 +51,31 @@ def test_python_functions_are_short() -> None:
     assert long == []
 
 
+DOCUMENTED = ("medusa_cli/api/", "medusa_cli/decoding/")
+
+
+def test_public_names_have_docstrings() -> None:
+    bare = [
+        f"{name}: {where or 'the module'}"
+        for name, text in sources(".py")
+        if name.startswith(DOCUMENTED)
+        for where, node in public_names(ast.parse(text))
+        if ast.get_docstring(node) is None
+    ]
+    assert bare == []
+
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def public_names(node: Documented, where: str = "") -> Iterator[tuple[str, Documented]]:
+    """(dotted name, node) of what can have a docstring, without names that begin with an underscore."""
+    yield where, node
+    for inner in node.body if isinstance(node, (ast.Module, ast.ClassDef)) else []:
+        if isinstance(inner, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not inner.name.startswith("_"):
+            yield from public_names(inner, f"{where}.{inner.name}".lstrip("."))
+
+
 def test_cpp_functions_are_short() -> None:
     long = [
         (name, first, lines)
@@ -129,6 +154,13 @@ def test_imports_make_no_circle() -> None:
     graph = imports()
     assert "medusa_cli.support.errors" in graph["medusa_cli.cli"]
     graphlib.TopologicalSorter(graph).prepare()  # CycleError shows the circle
+
+
+def test_the_command_line_alone_imports_its_parser() -> None:
+    imported = re.compile(r"^\s*(import|from) typer\b", re.MULTILINE)
+    parts = [(name, text) for name, text in sources(".py") if name.startswith(("medusa_cli/", "converters/"))]
+    importing = [name for name, text in parts if imported.search(text)]
+    assert [name for name in importing if not name.startswith(("medusa_cli/cli.py", "medusa_cli/commands/"))] == []
 
 
 def test_only_one_module_imports_the_compiled_one() -> None:

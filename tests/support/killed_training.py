@@ -15,12 +15,11 @@ import torch
 from medusa_cli.converters.heads import single_file, write
 
 from medusa_cli.decoding import tree_search
-from medusa_cli.training import train
-from medusa_cli.training.backbone import fit as joint_fit
-from medusa_cli.training.backbone import held_out, merge, quality, states
-from medusa_cli.training.heads import fit
+from medusa_cli.training import loop, train
+from medusa_cli.training.backbone import merge, quality, states
+from medusa_cli.training.backbone.fit import JointFit
 from medusa_cli.training.options import TrainOptions
-from medusa_cli.training.streams import fit as streams_fit
+from medusa_cli.training.streams.fit import StreamsFit
 from medusa_cli.training.text import corpus, dataset
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -81,7 +80,7 @@ PHASES: dict[str, Callable[[], None]] = {
     "shard": lambda: on_call(corpus.Corpus, "_write_manifest", 5),
     "prepare": lambda: on_call(dataset, "draft_vocabulary", 1),
     "teacher": lambda: on_call(torch, "softmax", 1),
-    "fit": lambda: on_call(fit, "learning_rate", 14),
+    "fit": lambda: on_call(loop, "learning_rate", 14),
     "checkpoint": lambda: on_call(torch, "save", 4, half_saved),
     "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
     "write": lambda: on_call(write, "_encoded", 4),
@@ -91,10 +90,10 @@ PHASES: dict[str, Callable[[], None]] = {
 
 JOINT_PHASES: dict[str, Callable[[], None]] = {
     "states": lambda: on_call(states, "as_stored", 7),
-    "heads": lambda: on_call(fit, "learning_rate", 8),
-    "together": lambda: on_call(joint_fit, "rate_factor", 8),
-    "held out": lambda: on_call(held_out.HeldOutTexts, "measure", 2),
-    "checkpoint": lambda: on_call(joint_fit.JointFit, "save", 3, half_kept),
+    "heads": lambda: on_call(loop, "learning_rate", 8),
+    "together": lambda: on_call(JointFit, "_update", 8),
+    "held out": lambda: on_call(quality.HeldOutTexts, "measure", 2),
+    "checkpoint": lambda: on_call(JointFit, "save", 3, half_kept),
     "merge": lambda: on_call(merge, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
@@ -103,15 +102,15 @@ JOINT: dict[str, Any] = {"kind": "medusa", "sidecar": False, "joint": True, "joi
 
 STREAMS_PHASES: dict[str, Callable[[], None]] = {
     "states": lambda: on_call(states, "as_stored", 7),
-    "fit": lambda: on_call(streams_fit, "rate_factor", 8),
-    "checkpoint": lambda: on_call(streams_fit.StreamsFit, "save", 3, half_kept),
+    "fit": lambda: on_call(StreamsFit, "_update", 8),
+    "checkpoint": lambda: on_call(StreamsFit, "save", 3, half_kept),
     "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
     "write": lambda: on_call(write, "_encoded", 4),
 }
 STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
 SHARED_PHASES: dict[str, Callable[[], None]] = {
-    "together": lambda: on_call(streams_fit, "rate_factor", 8),
-    "checkpoint": lambda: on_call(streams_fit.StreamsFit, "save", 3, half_kept),
+    "together": lambda: on_call(StreamsFit, "_update", 8),
+    "checkpoint": lambda: on_call(StreamsFit, "save", 3, half_kept),
     "merge": lambda: on_call(merge, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
@@ -128,9 +127,7 @@ RUNS = {
 def main() -> None:
     base, folder, phase, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], (sys.argv[4:] or ["heads"])[0]
     corpus.SHARD_SECONDS = -1.0  # each answer is a shard, each step a checkpoint
-    fit.CHECKPOINT_SECONDS, fit.CHECKPOINT_SHARE = -1.0, math.inf
-    joint_fit.CHECKPOINT_SECONDS, joint_fit.CHECKPOINT_SHARE = -1.0, math.inf
-    streams_fit.CHECKPOINT_SECONDS, streams_fit.CHECKPOINT_SHARE = -1.0, math.inf
+    loop.CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = -1.0, math.inf
     phases, changes = RUNS[what]
     phases[phase]()
     train.run(options(base, folder, **{"sidecar": phase != "join", **changes}))

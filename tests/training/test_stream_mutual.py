@@ -15,10 +15,9 @@ from stream_mutual import Judged, MutualStreams, column_ms, cut_nodes, prune, st
 
 from medusa_cli.decoding.tree_search import RANKS
 from medusa_cli.training.backbone.layers import TopLayers, rms_norm
-from medusa_cli.training.backbone.shape import read_shape
-from medusa_cli.training.backbone.weights import BaseTensors
+from medusa_cli.training.backbone.shape import BaseTensors, read_shape
+from medusa_cli.training.recipes import SHARED_RECIPES
 from medusa_cli.training.streams.layers import Piece, Streams
-from medusa_cli.training.streams.recipe import SHARED_RECIPES
 
 COUNT, TOP = 3, 2
 RECIPE = replace(SHARED_RECIPES["truth"], root=False)

@@ -39,7 +39,9 @@ def test_a_second_run_waits_for_nobody_and_touches_nothing(tmp_path: Path) -> No
         assert process.stdout is not None
         process.stdout.readline()
         (folder / ".shard.1.part").write_text("of the first run")
-        with pytest.raises(MedusaError, match=rf"in use by process {process.pid} on .* since .*--work-dir") as caught:
+        with pytest.raises(
+            MedusaError, match=rf"in use by process {process.pid} on .* since .*another work_dir"
+        ) as caught:
             train.run(given)
         assert str(folder) in str(caught.value)
         assert (folder / ".shard.1.part").exists()

@@ -19,15 +19,13 @@ from random_bases import HIDDEN, KINDS, random_base
 from medusa_cli import native
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.backbone import adapter_file, merge, parity, quality
-from medusa_cli.training.backbone.adapters import Adapters
-from medusa_cli.training.backbone.fit import heads_weight, rate_factor
-from medusa_cli.training.backbone.layers import TopLayers
-from medusa_cli.training.backbone.loss import compare, kl_loss
-from medusa_cli.training.backbone.recipe import RECIPES
-from medusa_cli.training.backbone.shape import DecoderShape, read_shape
-from medusa_cli.training.backbone.weights import BaseTensors
-from medusa_cli.training.heads.loss import frozen_cross_entropy
+from medusa_cli.training import loop
+from medusa_cli.training.backbone import merge, parity, quality
+from medusa_cli.training.backbone.fit import heads_weight
+from medusa_cli.training.backbone.layers import Adapters, TopLayers
+from medusa_cli.training.backbone.shape import BaseTensors, DecoderShape, read_shape
+from medusa_cli.training.heads.loss import compare, frozen_cross_entropy, kl_loss
+from medusa_cli.training.recipes import JOINT_RECIPES
 
 CPU = torch.device("cpu")
 LAYERS, FIRST = 7, 3
@@ -254,14 +252,14 @@ def test_distances() -> None:
 
 
 def test_schedules() -> None:
-    weights = [heads_weight(step, 10, RECIPES["distill"]) for step in range(10)]
+    weights = [heads_weight(step, 10, JOINT_RECIPES["distill"]) for step in range(10)]
     assert weights == sorted(weights)
     assert weights[0] == pytest.approx(0.01 * np.sin(np.pi / 20))
     assert weights[-1] == 0.01
-    rates = [rate_factor(step, 100, 20) for step in range(100)]
+    rates = [loop.learning_rate(step, 100, 1.0, loop.rising_steps(100, 20, 4)) for step in range(100)]
     assert rates[:20] == [(step + 1) / 20 for step in range(20)]
     assert rates[20:] == sorted(rates[20:], reverse=True)
-    assert [rate_factor(step, 1, 20) for step in range(1)] == [1.0]
+    assert [loop.learning_rate(step, 1, 1.0, loop.rising_steps(1, 20, 4)) for step in range(1)] == [1.0]
 
 
 def said_with_adapter(base: Path, adapter: Path, tokens: list[int]) -> np.ndarray:
@@ -290,7 +288,7 @@ def test_an_adapter_is_to_llama_cpp_what_the_merged_model_is(tmp_path: Path, arc
     with torch.no_grad():
         for b in adapters.b.values():
             b.normal_(0, 0.05)
-    adapter_file.write(adapters, architecture, "base", tmp_path / "adapter.gguf")
+    merge.write_adapter(adapters, architecture, "base", tmp_path / "adapter.gguf")
     merge.merge(BaseTensors(path), adapters, "base", tmp_path / "new.gguf", lambda *_: None)
     said = said_with_adapter(path, tmp_path / "adapter.gguf", TEXTS[0])
     merged, base = (

@@ -23,8 +23,7 @@ from rich.console import Console
 
 from medusa_cli.prompts import prompt_files
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training import train
-from medusa_cli.training.heads import fit
+from medusa_cli.training import loop, train
 from medusa_cli.training.text import corpus, dialogs
 from medusa_cli.training.text.corpus import Corpus
 
@@ -48,7 +47,7 @@ class Whole:
 def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as context:
-        stepped = counted(context, fit, "learning_rate")
+        stepped = counted(context, loop, "learning_rate")
         train.run(options(base, folder, console=quiet()))
     return Whole((folder / "out.gguf").read_bytes(), stepped())
 
@@ -261,14 +260,14 @@ def test_a_full_disk_at_the_checkpoint_keeps_the_one_before(
         real(state, path)
 
     given = options(base, tmp_path, console=quiet())
-    monkeypatch.setattr(fit, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(fit, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
     with monkeypatch.context() as context:
         context.setattr(torch, "save", save)
         with pytest.raises(MedusaError, match=r"\.pt: could not be written completely") as caught:
             train.run(given)
     assert "\n" not in str(caught.value)
-    checkpoint = fit.load_checkpoint(next((tmp_path / "work").glob("*/*.pt")))
+    checkpoint = loop.load_checkpoint(next((tmp_path / "work").glob("*/*.pt")))
     assert checkpoint is not None
     assert checkpoint["step"] == 4
     train.run(given)
@@ -310,7 +309,7 @@ def test_a_killed_run_goes_on(
     assert len(left.texts) == {"generate": 11, "shard": 4}.get(phase, len(left.texts))
 
     added = counted(monkeypatch, Corpus, "add")
-    stepped = counted(monkeypatch, fit, "learning_rate")
+    stepped = counted(monkeypatch, loop, "learning_rate")
     given = options(base, tmp_path, sidecar=phase != "join", console=quiet())
     train.run(given)
     finished = stored(tmp_path)

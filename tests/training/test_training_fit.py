@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 
 from medusa_cli.decoding.tree_search import accuracy_table
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.training import loop
 from medusa_cli.training.heads import fit
-from medusa_cli.training.heads.layers import Heads, HeadShape
+from medusa_cli.training.heads.fit import rank_texts, tokens_per_step
+from medusa_cli.training.heads.layers import Heads, HeadShape, round_weights
 from medusa_cli.training.heads.loss import HEAD_DECAY, Likeliest, heads_loss, target_ranks
-from medusa_cli.training.heads.ranking import rank_texts, tokens_per_step
-from medusa_cli.training.heads.recipe import KINDS, PATIENCE, RECIPES, Recipe
-from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings
-from medusa_cli.training.heads.teacher import teacher_rows
+from medusa_cli.training.heads.rows import DraftRows, FileRows, TextRows, TokenEmbeddings, teacher_rows
 from medusa_cli.training.heads.torch_setup import deterministic, require_torch
-from medusa_cli.training.heads.weights import round_weights
+from medusa_cli.training.recipes import KINDS, PATIENCE, RECIPES, Recipe
 from medusa_cli.training.text import dataset
 
 CPU = torch.device("cpu")
@@ -144,7 +143,7 @@ class Data:
 
     def run(self, trainer: fit.Fit, **options: Any) -> bool:
         source = self.taught if trainer.plan.objective == "teacher" else self.source
-        return trainer.run(source, self.examples, self.output, **options)
+        return trainer.run(DraftRows(source, self.examples, self.output), **options)
 
     def score(self, heads: Heads) -> float:
         return tokens_per_step(self.ranks(heads), 8)
@@ -250,7 +249,7 @@ def test_checkpoints_of_another_plan_or_damaged_ones_are_left_alone(data: Data, 
 
 def test_a_checkpoint_never_runs_code(data: Data, tmp_path: Path) -> None:
     torch.save({"plan": {}, "step": Path("x")}, tmp_path / "evil.pt")
-    assert fit.load_checkpoint(tmp_path / "evil.pt") is None
+    assert loop.load_checkpoint(tmp_path / "evil.pt") is None
 
 
 @pytest.mark.slow
@@ -268,7 +267,7 @@ def test_heads_learn_what_can_be_learned(data: Data, kind: str, objective: str) 
 
 
 def test_schedule_warms_up_and_ends_at_zero() -> None:
-    rates = [fit.learning_rate(step, 1000, 0.5) for step in range(1001)]
+    rates = [loop.learning_rate(step, 1000, 0.5, loop.rising_steps(1000, 100, 20)) for step in range(1001)]
     top = int(np.argmax(rates))
     assert rates[0] < rates[10] < rates[top] == 0.5
     assert rates[top:] == sorted(rates[top:], reverse=True)

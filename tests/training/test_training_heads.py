@@ -17,10 +17,8 @@ from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
 from numpy.typing import NDArray
 
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape
-from medusa_cli.training.heads.prefix import PrefixShape
-from medusa_cli.training.heads.recipe import KINDS
-from medusa_cli.training.heads.weights import head_parts, round_weights
+from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape, PrefixShape, head_parts, round_weights
+from medusa_cli.training.recipes import KINDS
 
 HIDDEN, VOCAB, COUNT = 64, 40, 3
 

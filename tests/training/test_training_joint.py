@@ -16,7 +16,6 @@ from typing import Any
 import killed_training
 import numpy as np
 import pytest
-import torch
 from fixtures import BASE_VOCAB, tiny_recurrent
 from killed_training import JOINT, JOINT_PHASES, tiny_model
 from medusa_cli.converters.gguf.header import read_header
@@ -28,13 +27,13 @@ from typer.testing import CliRunner
 from medusa_cli import cli, native
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training import train
-from medusa_cli.training.backbone import parity, recipe
+from medusa_cli.training import loop, recipes, train
+from medusa_cli.training.backbone import parity
 from medusa_cli.training.backbone.fit import JointFit, heads_weight
-from medusa_cli.training.backbone.recipe import JointRecipe
-from medusa_cli.training.backbone.weights import BaseTensors
-from medusa_cli.training.leftovers import NEW_MODEL
+from medusa_cli.training.backbone.shape import BaseTensors
 from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.recipes import JointRecipe
+from medusa_cli.training.resuming import NEW_MODEL
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
 
 TOKENS, TOP = 1000, 3
@@ -84,8 +83,8 @@ def said(given: TrainOptions) -> str:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are some twenty steps, of which each changes something."""
-    quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipe.RECIPES.items()}
-    monkeypatch.setattr(recipe, "RECIPES", quick)
+    quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipes.JOINT_RECIPES.items()}
+    monkeypatch.setattr(recipes, "JOINT_RECIPES", quick)
 
 
 @pytest.fixture
@@ -150,8 +149,8 @@ def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C within the joint training's step of that number."""
     update = JointFit._update
 
-    def stop(self: JointFit, loss: torch.Tensor) -> None:
-        update(self, loss)
+    def stop(self: JointFit) -> None:
+        update(self)
         if self.step == step and self.plan.steps < 1000:
             signal.raise_signal(signal.SIGINT)
 
@@ -204,14 +203,23 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     from medusa_cli.converters.checkpoints import safetensors_write
     from medusa_cli.converters.heads import single_file
 
-    from medusa_cli.training.backbone import adapter_file, fit, merge, states
+    from medusa_cli.training.backbone import merge, states
 
     given = options(tmp_path, base, adapter=tmp_path / "adapter.gguf")
     write_text(given)
-    phases = [(states, "atomic_file"), (fit, "save_checkpoint"), (adapter_file, "atomic_file"), (merge, "atomic_file")]
-    for module, name in (*phases, (single_file, "atomic_file")):
+    phases = [
+        (states, "atomic_file", ""),
+        (loop, "save_checkpoint", ""),
+        (merge, "atomic_file", "adapter.gguf"),
+        (merge, "atomic_file", NEW_MODEL),
+        (single_file, "atomic_file", ""),
+    ]
+    for module, name, ending in phases:
+        real = getattr(module, name)
 
-        def full(path: Path, *_: object) -> Any:
+        def full(path: Path, *rest: object, ending: str = ending, real: Any = real) -> Any:
+            if not str(path).endswith(ending):
+                return real(path, *rest)
             raise MedusaError(f"{path}: no space left on the device, free some and run the command again")
 
         with monkeypatch.context() as patched:
@@ -238,16 +246,16 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     ("changes", "message"),
     [
         ({"adapter": Path("no/such/folder/a.gguf")}, "not a file name in an existing folder, choose another adapter"),
-        ({"adapter": Path("a.gguf"), "joint": False}, "--adapter saves what --joint trains"),
+        ({"adapter": Path("a.gguf"), "joint": False}, "adapter saves what --joint trains"),
         ({"sidecar": True}, "--joint changes the model itself"),
-        ({"joint_layers": 8}, "--joint-layers 8: .* has 7"),
-        ({"joint_layers": 0}, "--joint-layers 0: choose at least 1, or all"),
-        ({"joint_strategy": "magic"}, "--joint-strategy magic: choose one of distill, truth, direct"),
-        ({"joint_warmup": "slow"}, "--joint-warmup slow: choose one of both, heads, sine, none"),
-        ({"joint_rate": 0.0}, "--joint-rate 0: must be positive"),
-        ({"joint_heads_rate": math.inf}, "--joint-heads-rate inf: must be positive"),
-        ({"joint_weight": -1.0}, "--joint-weight -1: must be positive"),
-        ({"joint_rounds": 0.0}, "--joint-rounds 0: must be positive"),
+        ({"joint_layers": 8}, "joint_layers 8: .* has 7"),
+        ({"joint_layers": 0}, "joint_layers 0: it must be a whole number, 1 to .*, or .all"),
+        ({"joint_strategy": "magic"}, "joint_strategy magic: it must be one of .distill., .truth., .direct."),
+        ({"joint_warmup": "slow"}, "joint_warmup slow: it must be one of .both., .heads., .sine., .none."),
+        ({"joint_rate": 0.0}, "joint_rate 0.0: it must be a number above 0"),
+        ({"joint_heads_rate": math.inf}, "joint_heads_rate inf: it must be a number above 0"),
+        ({"joint_weight": -1.0}, "joint_weight -1.0: it must be a number above 0"),
+        ({"joint_rounds": 0.0}, "joint_rounds 0.0: it must be a number above 0"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, base: Path, changes: dict[str, Any], message: str) -> None:
@@ -350,12 +358,12 @@ def test_what_the_authors_layout_has_no_place_for_is_refused_before_any_work(tmp
     given = options(
         tmp_path, random_base(tmp_path / "base.gguf", "llama", rope_factors=True), export_hf=tmp_path / "hf"
     )
-    with pytest.raises(MedusaError, match=r"rope_freqs.weight does not say .* leave out --export-hf"):
+    with pytest.raises(MedusaError, match=r"rope_freqs.weight does not say .* leave out export_hf"):
         train.run(given)
 
 
 def test_the_rates_differ_as_asked() -> None:
-    direct, distill = recipe.recipe_of("direct"), recipe.recipe_of("distill", heads_rate=1.5)
+    direct, distill = recipes.joint_recipe_of("direct"), recipes.joint_recipe_of("distill", heads_rate=1.5)
     assert (direct.heads_rate, direct.warmup, direct.distils) == (1.0, "none", False)
     assert (distill.heads_rate, distill.warmup, distill.distils) == (1.5, "both", True)
 
@@ -363,16 +371,17 @@ def test_the_rates_differ_as_asked() -> None:
 def test_text_without_prompts_is_refused(tmp_path: Path, base: Path) -> None:
     given = options(tmp_path, base)
     write_text(given, prompts=False)
-    with pytest.raises(MedusaError, match="answers without their prompts, use another --work-dir"):
+    with pytest.raises(MedusaError, match="answers without their prompts, use another work_dir"):
         train.run(given)
 
 
-@pytest.mark.parametrize("number", ["some", "-1", "3.5"])
-def test_layers_are_a_number_or_all(tmp_path: Path, base: Path, number: str) -> None:
-    order = ["train", str(base), "--joint", "-o", str(tmp_path / "o.gguf"), "--joint-layers", number]
+@pytest.mark.parametrize("number", ["some", -1, 3.5])
+def test_layers_are_a_number_or_all(tmp_path: Path, base: Path, number: Any) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"joint_layers": number}))
+    order = ["train", str(base), "--joint", "-o", str(tmp_path / "o.gguf"), "--recipe", str(tmp_path / "r.json")]
     found = CliRunner().invoke(cli.app, order)
     assert found.exit_code == 1
-    assert f"--joint-layers {number}: not a number" in found.output
+    assert f"joint_layers is {json.dumps(number)}, it must be a whole number" in found.output
 
 
 def test_the_command_wants_a_name_for_the_new_model(base: Path) -> None:

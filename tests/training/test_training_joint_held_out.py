@@ -13,10 +13,9 @@ from random_bases import random_base
 from rich.console import Console
 from test_training_joint import TOP, options, said, write_text
 
-from medusa_cli.training import train
-from medusa_cli.training.backbone import recipe
+from medusa_cli.training import recipes, train
 from medusa_cli.training.backbone.fit import JointFit
-from medusa_cli.training.backbone.held_out import HeldOut, HeldOutTexts
+from medusa_cli.training.backbone.quality import HeldOut, HeldOutTexts
 from medusa_cli.training.heads.layers import Heads
 from medusa_cli.training.options import TrainOptions
 
@@ -24,10 +23,10 @@ from medusa_cli.training.options import TrainOptions
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainOptions:
     """Four evaluations after the first."""
-    quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipe.RECIPES.items()}
-    monkeypatch.setattr(recipe, "RECIPES", quick)
-    monkeypatch.setattr(recipe, "EVALUATIONS", 4)
-    monkeypatch.setattr(recipe, "EVALUATED_STEPS", 2)
+    quick = {name: replace(made, batch=96, rate=20 * made.rate) for name, made in recipes.JOINT_RECIPES.items()}
+    monkeypatch.setattr(recipes, "JOINT_RECIPES", quick)
+    monkeypatch.setattr(recipes, "JOINT_EVALUATIONS", 4)
+    monkeypatch.setattr(recipes, "EVALUATED_STEPS", 2)
     made = options(tmp_path, random_base(tmp_path / "base.gguf", "qwen2"), joint_layers=TOP)
     write_text(made)
     return made
@@ -68,8 +67,8 @@ def test_a_run_ends_with_its_best_weights(
     weights: list[torch.Tensor] = []
     update = JointFit._update
 
-    def keep(self: JointFit, loss: torch.Tensor) -> None:
-        update(self, loss)
+    def keep(self: JointFit) -> None:
+        update(self)
         weights.append(next(iter(self.adapters.b.values())).detach().clone())
 
     monkeypatch.setattr(JointFit, "_update", keep)
@@ -91,8 +90,8 @@ def test_continued_with_what_was_measured(given: TrainOptions, monkeypatch: pyte
     seen = scripted(monkeypatch, [1, 5, 2, 3, 4])
     update = JointFit._update
 
-    def stop(self: JointFit, loss: torch.Tensor) -> None:
-        update(self, loss)
+    def stop(self: JointFit) -> None:
+        update(self)
         if len(self.held_out) == 3 and not stops:
             stops.append(self.step)
             import signal
@@ -119,4 +118,4 @@ def test_rounds_over_the_text(given: TrainOptions, rounds: float) -> None:
         plan = json.loads(given.output.with_suffix(".train.json").read_text())["joint"]["plan"]
         return int(plan["steps"])
 
-    assert steps(rounds) == pytest.approx(steps(None) / recipe.EPOCHS * rounds, abs=1)
+    assert steps(rounds) == pytest.approx(steps(None) / recipes.JOINT_EPOCHS * rounds, abs=1)

@@ -6,12 +6,14 @@ import io
 import json
 import math
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from command_line import invoke
 from fixtures import BASE_HIDDEN
 from hypothesis import given
@@ -19,19 +21,19 @@ from hypothesis import strategies as st
 from killed_training import options, tiny_model
 from rich.console import Console
 
-from medusa_cli import native
+from medusa_cli import cli, native
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
-from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape
+from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape, PrefixLayer, PrefixShape
 from medusa_cli.training.heads.loss import HEAD_DECAY, Everything, Likeliest, heads_loss
-from medusa_cli.training.heads.noise import noisy
-from medusa_cli.training.heads.prefix import PrefixLayer, PrefixShape
-from medusa_cli.training.heads.recipe import RECIPES, WHOLE, Recipe
+from medusa_cli.training.heads.rows import noisy
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.recipe_file import KEYS, RecipeFile, check_together, read_recipe
-from medusa_cli.training.text.text_recipe import TextRecipe
+from medusa_cli.training.recipes import RECIPES, WHOLE, Recipe, TextRecipe
 
 DOCS = Path(__file__).parents[2] / "docs"
+RECIPE_ALONE = {entry.name for made in (Recipe, TextRecipe) for entry in fields(made)}
+"""Keys that never were options."""
 PUBLISHED = sorted((DOCS / "recipes").glob("*.toml"))
 
 
@@ -62,6 +64,12 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         ('draft_vocab = "some"', 'a whole number, 100 to 16777216, or "all"'),
         ('lm_head = "shared"', 'it must be one of "base", "own"'),
         ("turns = [2]", r"turns is \[2\]"),
+        ("objective = 0", "objective is 0, it must be one of"),
+        ("draft_vocab = 99", "draft_vocab is 99"),
+        ("tokens = 5", "tokens is 5, it must be a whole number, 1000 to"),
+        ("parallel = 500", "parallel is 500"),
+        ("joint_rounds = 0", "joint_rounds is 0"),
+        ('work_dir = ""', 'work_dir is "", it must be a name'),
         ("kind", "not TOML"),
         ("kind = 'medusa'\nkind = 'hydra'", "not TOML"),
         ("[heads]\nkind = 1", "heads is"),
@@ -123,6 +131,39 @@ def test_an_option_and_the_file_do_not_say_the_same_thing(tmp_path: Path) -> Non
     assert code == 1
     assert "--kind: " in said
     assert "leave one of them out" in said
+
+
+def test_every_key_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TrainOptions] = []
+    monkeypatch.setattr(train, "run", seen.append)
+    said: dict[str, Any] = {
+        "objective": "truth", "seed": 4, "tokens": 5000, "parallel": 8, "draft_vocab": "all", "streams_layers": 2,
+        "joint_layers": "all", "joint_strategy": "truth", "joint_warmup": "sine", "joint_rate": 0.1,
+        "joint_heads_rate": 2, "joint_weight": 0.5, "joint_rounds": 1.5, "adapter": "a.gguf", "export_hf": "hf",
+        "work_dir": "w", "heads": 3, "kind": "medusa",
+    }  # fmt: skip
+    (tmp_path / "r.json").write_text(json.dumps({**said, "noise": 7, "turns": 4}))
+    base, output = tiny_model(tmp_path / "base.gguf"), str(tmp_path / "o.gguf")
+    assert invoke("train", str(base), "-o", output, "--joint", "--recipe", str(tmp_path / "r.json"))[0] == 0
+    (given,) = seen
+    assert (given.draft_vocab, given.whole_vocabulary, given.joint_layers) == (None, True, None)
+    for key in said.keys() - {"draft_vocab", "joint_layers"}:
+        value = getattr(given, key)
+        assert (str(value) if isinstance(value, Path) else value) == said[key], key
+    assert (given.recipe.noise, given.text.turns) == (7, 4)
+    assert said.keys() | {entry.name for made in (Recipe, TextRecipe) for entry in fields(made)} == KEYS.keys()
+
+
+@pytest.mark.parametrize("option", ["-s", *(f"--{key.replace('_', '-')}" for key in KEYS)])
+def test_an_option_that_became_a_key_says_so(option: str) -> None:
+    parser: Any = typer.main.get_command(cli.app)
+    key = "seed" if option == "-s" else option[2:].replace("-", "_")
+    if any(option in one.opts for one in parser.commands["train"].params) or key in RECIPE_ALONE:
+        return
+    code, out, said = invoke("train", "model.gguf", option, "1")
+    assert (code, out, said.count("\n")) == (2, "", 1)
+    assert f"{option} " in said
+    assert f"key {key} " in said
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)

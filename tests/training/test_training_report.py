@@ -22,11 +22,9 @@ from typer.testing import CliRunner
 from medusa_cli import cli
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training import train
+from medusa_cli.training import progress, reporting, train
 from medusa_cli.training.heads import draft_vocab
-from medusa_cli.training.report import live, record
-from medusa_cli.training.report.curve import MOST_POINTS, Curve
-from medusa_cli.training.report.live import TrainingView, duration, sparkline
+from medusa_cli.training.progress import MOST_POINTS, Curve, TrainingView, duration, sparkline
 from medusa_cli.training.text.dataset import Span
 
 # --- curve -----------------------------------------------------------------------------------------
@@ -87,10 +85,10 @@ def test_a_long_run_has_no_more_points(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(1, 50))
 def test_a_sparkline_fits_and_spans_the_characters(values: list[float], width: int) -> None:
-    line = sparkline(values, width, live.ASCII)
+    line = sparkline(values, width, progress.ASCII)
     assert len(line) == min(width, len(values))
     if len(set(line)) > 1:
-        assert {live.ASCII[0], live.ASCII[-1]} <= set(line)
+        assert {progress.ASCII[0], progress.ASCII[-1]} <= set(line)
 
 
 def test_the_last_value_is_always_shown() -> None:
@@ -104,7 +102,7 @@ def test_the_panel_shows_loss_tokens_per_step_rate_and_time(tmp_path: Path, enco
     stream = io.TextIOWrapper(raw, encoding)
     console = Console(file=stream, force_terminal=True, width=100)
     view = TrainingView(console, Curve(tmp_path / "c.json", "plan", 100, 512), 0, 100, 512)
-    with live.live(view):
+    with progress.live(view):
         for step in range(1, 51):
             if step == 40:
                 view.evaluated(step, 3.25, 1.75)
@@ -118,10 +116,10 @@ def test_the_panel_shows_loss_tokens_per_step_rate_and_time(tmp_path: Path, enco
 def test_without_a_terminal_there_are_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=60)
     view = TrainingView(console, Curve(tmp_path / "c.json", "plan", 100, 512), 0, 100, 512)
-    with live.live(view):
+    with progress.live(view):
         view.update(1, math.nan)
         view.evaluated(40, 3.25, 1.75)
-        monkeypatch.setattr(live, "LINE_SECONDS", -1.0)
+        monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
         view.update(50, 3.0)
     assert isinstance(console.file, io.StringIO)
     first, second = console.file.getvalue().splitlines()
@@ -147,18 +145,18 @@ def document() -> dict[str, Any]:
 
 
 def test_the_report_lies_beside_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record.importlib.util, "find_spec", lambda name: None)
-    written = record.write(document(), tmp_path / "heads.v1.gguf")
+    monkeypatch.setattr(reporting.importlib.util, "find_spec", lambda name: None)
+    written = reporting.write_record(document(), tmp_path / "heads.v1.gguf")
     assert written == [tmp_path / "heads.v1.train.json"]
     assert json.loads(written[0].read_text())["training"]["curve"][1]["tokens_per_step"] == 1.4
     with pytest.raises(ValueError, match="JSON"):
-        record.write({**document(), "bad": math.nan}, tmp_path / "other.gguf")
+        reporting.write_record({**document(), "bad": math.nan}, tmp_path / "other.gguf")
     assert not (tmp_path / "other.train.json").exists()
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    written = record.write(document(), tmp_path / "heads.gguf")
+    written = reporting.write_record(document(), tmp_path / "heads.gguf")
     assert written == [tmp_path / "heads.train.json", tmp_path / "heads.train.png"]
     assert written[1].read_bytes().startswith(b"\x89PNG")
 
@@ -181,7 +179,7 @@ def test_a_run_tells_everything(tmp_path: Path) -> None:
     assert read_heads(open_checkpoint(tmp_path / "hf")).head_count == 2
     assert isinstance(console.file, io.StringIO)
     assert "Text by source" in console.file.getvalue()
-    with pytest.raises(MedusaError, match="--draft-vocab 99"):
+    with pytest.raises(MedusaError, match="draft_vocab 99"):
         train.run(options(base, tmp_path, draft_vocab=99))
 
 
@@ -189,16 +187,20 @@ def test_what_would_be_overwritten_is_refused(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base.gguf")
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine.txt").write_text("mine")
-    arguments = ["train", str(base), "-o", str(tmp_path / "o.gguf"), "--export-hf", str(tmp_path / "hf")]
-    result = CliRunner().invoke(cli.app, arguments)
+    recipe = tmp_path / "r.json"
+    arguments = ["train", str(base), "-o", str(tmp_path / "o.gguf"), "--recipe", str(recipe)]
+    for folder, message in ((tmp_path / "hf", "is not empty"), (base, "is a file")):
+        recipe.write_text(json.dumps({"export_hf": str(folder)}))
+        result = CliRunner().invoke(cli.app, arguments)
+        assert result.exit_code == 1
+        assert message in result.stderr
+    recipe.write_text(json.dumps({"adapter": str(base)}))
+    result = CliRunner().invoke(cli.app, [*arguments, "--joint"])
     assert result.exit_code == 1
-    assert "is not empty" in result.stderr
-    result = CliRunner().invoke(cli.app, [*arguments[:-1], str(base)])
-    assert result.exit_code == 1
-    assert "is a file" in result.stderr
+    assert "base.gguf exists: give another name" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--kind", "--objective", "--heads", "--draft-vocab"])
+@pytest.mark.parametrize("option", ["--kind", "--heads"])
 def test_values_that_no_run_can_use_are_usage_errors(tmp_path: Path, option: str) -> None:
     arguments = ["train", "model.gguf", "-o", str(tmp_path / "o.gguf"), option, "0"]
     assert CliRunner().invoke(cli.app, arguments).exit_code == 2

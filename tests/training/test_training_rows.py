@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from medusa_cli.training.heads.rows import (
-    BatchOrder,
-    FileRows,
-    TokenEmbeddings,
-    matching_scale,
-    steps_per_epoch,
-    text_batches,
-)
+from medusa_cli.training.heads.rows import FileRows, TokenEmbeddings, matching_scale
+from medusa_cli.training.loop import BatchOrder, steps_per_epoch, text_batches
 from medusa_cli.training.text.dataset import Examples, Span, examples_of, token_places
 
 

@@ -22,12 +22,11 @@ from rich.console import Console
 
 from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training import train
-from medusa_cli.training.heads import fit
-from medusa_cli.training.heads.recipe import KINDS, OBJECTIVES
-from medusa_cli.training.heads.schedule import EPOCHS, MAX_EPOCHS, Schedule
+from medusa_cli.training import loop, train
 from medusa_cli.training.options import TREE_NODES, TrainOptions
+from medusa_cli.training.phases.planning import EPOCHS, MAX_EPOCHS, Schedule
 from medusa_cli.training.recipe_file import RecipeFile
+from medusa_cli.training.recipes import KINDS, OBJECTIVES
 from medusa_cli.training.text.corpus import Corpus
 
 EOS = 2
@@ -223,17 +222,17 @@ def test_an_interrupted_training_ends_in_the_same_file(
     for left in (tmp_path / "again").glob("*/*.pt"):
         left.unlink()
     again = options(base, tmp_path, output=tmp_path / "2.gguf", work_dir=tmp_path / "again")
-    real = fit.learning_rate
+    real = loop.learning_rate
 
-    def rate(step: int, steps: int, peak: float) -> float:
+    def rate(step: int, *rest: Any) -> float:
         if step == stop:
             interrupt()
-        return real(step, steps, peak)
+        return real(step, *rest)
 
-    monkeypatch.setattr(fit, "learning_rate", rate)
+    monkeypatch.setattr(loop, "learning_rate", rate)
     with pytest.raises(KeyboardInterrupt):
         train.run(again)
-    monkeypatch.setattr(fit, "learning_rate", real)
+    monkeypatch.setattr(loop, "learning_rate", real)
     assert not again.output.exists()
     train.run(again)
     assert again.output.read_bytes() == given.output.read_bytes()
@@ -349,10 +348,10 @@ def test_too_little_text_is_refused(base: Path, tmp_path: Path, engine: Engine) 
         ({"output": Path(".")}, "existing folder"),
         ({"heads": 0}, "--heads"),
         ({"kind": "eagle"}, "--kind eagle"),
-        ({"objective": "joy"}, "--objective joy"),
+        ({"objective": "joy"}, "objective joy"),
         ({"tokens": None, "minutes": float("nan")}, "--minutes"),
-        ({"tokens": 5}, "--tokens"),
-        ({"parallel": 500}, "--parallel"),
+        ({"tokens": 5}, "tokens 5"),
+        ({"parallel": 500}, "parallel 500"),
     ],
 )
 def test_bad_options_are_refused_at_once(base: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -370,7 +369,7 @@ def test_too_little_space_is_said_at_the_start(
     base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
-    with pytest.raises(MedusaError, match="--work-dir"):
+    with pytest.raises(MedusaError, match="set work_dir in a recipe"):
         train.run(options(base, tmp_path))
     assert engine.texts == 0
 

@@ -28,20 +28,17 @@ from medusa_cli import cli, native
 from medusa_cli.decoding import lossless
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training import train
+from medusa_cli.training import recipes, train
 from medusa_cli.training.backbone import merge
 from medusa_cli.training.backbone.layers import TopLayers
-from medusa_cli.training.backbone.shape import read_shape
-from medusa_cli.training.backbone.weights import BaseTensors
-from medusa_cli.training.leftovers import NEW_MODEL
+from medusa_cli.training.backbone.shape import BaseTensors, read_shape
 from medusa_cli.training.options import TrainOptions
-from medusa_cli.training.streams import recipe
-from medusa_cli.training.streams.fit import StreamsPlan
+from medusa_cli.training.resuming import NEW_MODEL
+from medusa_cli.training.streams.fit import StreamsPlan, measure_rate
 from medusa_cli.training.streams.layers import Piece, Streams
-from medusa_cli.training.streams.rate import measure_rate
 
 CPU = torch.device("cpu")
-SHARED = recipe.SHARED_RECIPES["distill"]
+SHARED = recipes.SHARED_RECIPES["distill"]
 
 
 def layers_of(path: Path, top: int) -> TopLayers:
@@ -180,7 +177,7 @@ def test_the_base_learns_what_the_strategy_says(whole: Path, tmp_path: Path, mon
     """The text's tokens: their perplexity falls. Its own distribution: it stays near it."""
     light = {
         name: replace(made, rate=1e-2, shared=replace(made.shared, weight=1e-3))
-        for name, made in recipe.SHARED_RECIPES.items()
+        for name, made in recipes.SHARED_RECIPES.items()
         if made.shared is not None
     }
     monkeypatch.setattr("medusa_cli.training.options.SHARED_RECIPES", light)
@@ -214,10 +211,10 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
     ("changes", "message"),
     [
         ({"sidecar": True}, "cannot be written as a --sidecar"),
-        ({"joint_strategy": "direct"}, "--joint-strategy direct: streams learn with distill or truth"),
-        ({"joint_warmup": "sine"}, "--joint-warmup applies to heads"),
-        ({"joint_heads_rate": 2.0}, "--joint-heads-rate applies to heads"),
-        ({"joint_weight": -1.0}, "--joint-weight -1: must be positive"),
+        ({"joint_strategy": "direct"}, "joint_strategy direct: streams learn with distill or truth"),
+        ({"joint_warmup": "sine"}, "joint_warmup applies to heads"),
+        ({"joint_heads_rate": 2.0}, "joint_heads_rate applies to heads"),
+        ({"joint_weight": -1.0}, "joint_weight -1.0: it must be a number above 0"),
     ],
 )
 def test_what_cannot_be_asked_for(whole: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -227,7 +224,9 @@ def test_what_cannot_be_asked_for(whole: Path, tmp_path: Path, changes: dict[str
 
 
 def test_other_layers_cannot_be_named(whole: Path, tmp_path: Path) -> None:
-    command = ["train", str(whole / "base.gguf"), "--kind", "streams", "--joint", "-o", str(tmp_path / "out.gguf")]
-    shown = CliRunner().invoke(cli.app, [*command, "--joint-layers", "8"], env={"NO_COLOR": "1", "TERM": "dumb"})
+    (tmp_path / "r.json").write_text('{"kind": "streams", "joint_layers": 8}')
+    command = ["train", str(whole / "base.gguf"), "--joint", "-o", str(tmp_path / "out.gguf")]
+    command += ["--recipe", str(tmp_path / "r.json")]
+    shown = CliRunner().invoke(cli.app, command, env={"NO_COLOR": "1", "TERM": "dumb"})
     assert shown.exit_code == 1
-    assert "--joint-layers: streams train the layers they run through, use --streams-layers" in shown.output
+    assert "joint_layers: streams train the layers they run through, use streams_layers" in shown.output

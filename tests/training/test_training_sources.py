@@ -15,7 +15,7 @@ from rich.console import Console
 from medusa_cli.decoding import loops
 from medusa_cli.training.text import sources
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
-from medusa_cli.training.text.duplicates import KnownTexts, gram_hashes, sketch
+from medusa_cli.training.text.sources import KnownTexts, gram_hashes, sketch
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 9))

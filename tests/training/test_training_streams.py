@@ -30,13 +30,11 @@ from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
 from medusa_cli.training.backbone.layers import TopLayers
-from medusa_cli.training.backbone.shape import read_shape
-from medusa_cli.training.backbone.weights import BaseTensors
+from medusa_cli.training.backbone.shape import BaseTensors, read_shape
 from medusa_cli.training.options import TrainOptions
-from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan
+from medusa_cli.training.recipes import STREAMS_RECIPE as RECIPE
+from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, measure_rate
 from medusa_cli.training.streams.layers import Piece, Streams, read_context
-from medusa_cli.training.streams.rate import measure_rate
-from medusa_cli.training.streams.recipe import RECIPE
 from medusa_cli.training.text.corpus import Corpus
 
 CPU = torch.device("cpu")
@@ -170,16 +168,15 @@ def test_the_engine_drafts_with_the_file(whole: Path) -> None:
 
 def test_stopped_and_continued_is_the_same_file(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = with_its_text(whole, tmp_path)
-    learn = StreamsFit._learn
+    update = StreamsFit._update
 
-    def stop(self: StreamsFit, *rest: Any) -> float:
-        loss = learn(self, *rest)
+    def stop(self: StreamsFit) -> None:
+        update(self)
         if self.step == 5:
             signal.raise_signal(signal.SIGINT)
-        return loss
 
     with monkeypatch.context() as patched:
-        patched.setattr(StreamsFit, "_learn", stop)
+        patched.setattr(StreamsFit, "_update", stop)
         with pytest.raises(KeyboardInterrupt):
             train.run(given)
     assert not given.output.exists()
@@ -204,11 +201,11 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"streams_layers": 0}, "--streams-layers 0: choose at least 1"),
-        ({"streams_layers": 2}, "--streams-layers 2: .* allows 1 to 1"),
-        ({"export_hf": Path("hf")}, "--export-hf has no layout for streams"),
+        ({"streams_layers": 0}, "streams_layers 0: it must be a whole number, 1 to"),
+        ({"streams_layers": 2}, "streams_layers 2: .* allows 1 to 1"),
+        ({"export_hf": Path("hf")}, "export_hf: there is no layout for streams"),
         ({"whole_vocabulary": True}, "streams need a draft vocabulary"),
-        ({"kind": "stream"}, "--kind stream: choose one of medusa, hydra, hydra.*, streams"),
+        ({"kind": "stream"}, "--kind stream: it must be one of .medusa., .hydra., .hydra.*, .streams."),
     ],
 )
 def test_what_cannot_be_asked_for(whole: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -233,5 +230,5 @@ def test_models_without_such_layers_are_refused_before_any_work(tmp_path: Path, 
 
 def test_text_without_prompts_is_refused(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Corpus, "prompts_by_row", lambda self: dict.fromkeys(range(10**6), np.zeros(0, np.int32)))
-    with pytest.raises(MedusaError, match="answers without their prompts, use another --work-dir"):
+    with pytest.raises(MedusaError, match="answers without their prompts, use another work_dir"):
         train.run(with_its_text(whole, tmp_path))

@@ -24,7 +24,7 @@ from medusa_cli.prompts.seeds.prompts import WEIGHTS, iter_conversations
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.text import dataset, dialogs
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
-from medusa_cli.training.text.self_written import is_usable
+from medusa_cli.training.text.dialogs import is_usable
 
 # --- loop filter -----------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from medusa_cli.bench import lookahead
 from medusa_cli.bench.ablation.rows import HeadsFile, Row, compared_methods
-from medusa_cli.bench.methods import METHODS
+from medusa_cli.bench.methods import LOOKAHEAD, METHODS
 from medusa_cli.decoding import drafting, pass_cost, profile, prompts, runtime
 from medusa_cli.decoding.drafting import DraftPlan, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -41,8 +42,10 @@ class Loaded:
 
     def session(self, row: Row | None) -> native.Session:
         """For the row's plan; plain decoding without one."""
-        if row is None or row.plan.lookahead is not None:  # without heads
-            return runtime.plan_session(self.model, None, row.plan if row else DraftPlan(), self.options)
+        if row is None:
+            return runtime.plan_session(self.model, None, DraftPlan(), self.options)
+        if row.name == LOOKAHEAD:
+            return lookahead.open_session(self.model, lookahead.DEFAULT, self.options)
         return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
 
     def timer(self, widest: int, position: int) -> pass_cost.Timer:

@@ -1,4 +1,5 @@
-"""Adapters merged into a base model's file: the adapted tensors anew, everything else byte for byte."""
+"""Adapters as files: merged into a base model's (the adapted tensors anew, everything else byte for byte), or a GGUF of
+their own, which llama.cpp applies to the base when it loads (`--lora`)."""
 
 from __future__ import annotations
 
@@ -12,11 +13,21 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.converters.gguf.copy import chunks, opened
-from medusa_cli.converters.gguf.header import STRING, TensorInfo, build, encode_kv, padded, placed, tensor_bytes
+from medusa_cli.converters.gguf.header import (
+    DEFAULT_ALIGNMENT,
+    FLOAT32,
+    STRING,
+    TensorInfo,
+    build,
+    encode_kv,
+    padded,
+    placed,
+    tensor_bytes,
+)
 from medusa_cli.support.atomic import atomic_file
 
-from .adapters import Adapters
-from .weights import BaseTensors
+from .layers import Adapters
+from .shape import BaseTensors
 
 MERGED_TYPE = GGMLQuantizationType.Q8_0
 """Fine enough for small changes; types of 4 bits would round most of them away."""
@@ -72,3 +83,26 @@ def _encoded(matrix: NDArray[np.float32], kind: int) -> bytes:
     if kind == GGMLQuantizationType.F32:
         return matrix.astype("<f4").tobytes()
     return native.quantize_rows(GGMLQuantizationType(kind).name.lower(), np.ascontiguousarray(matrix))
+
+
+def write_adapter(adapters: Adapters, architecture: str, name: str, path: Path) -> None:
+    """Whole or not at all, in F32. name: of the base."""
+    matrices: list[tuple[str, NDArray[np.float32]]] = []
+    for adapted in adapters.names():
+        a, b = adapters.matrices(adapted)
+        for part, values in (("lora_a", a), ("lora_b", b)):
+            matrices.append((f"{adapted}.weight.{part}", values.detach().cpu().numpy().astype("<f4")))
+    kind = int(GGMLQuantizationType.F32)
+    tensors = [TensorInfo(tensor, matrix.shape[::-1], kind, 0, matrix.nbytes) for tensor, matrix in matrices]
+    entries = [
+        encode_kv("general.type", STRING, "adapter"),
+        encode_kv("general.architecture", STRING, architecture),
+        encode_kv("general.name", STRING, f"Medusa-2 of {name}"),
+        encode_kv("adapter.type", STRING, "lora"),
+        encode_kv("adapter.lora.alpha", FLOAT32, adapters.alpha),
+    ]
+    with atomic_file(path) as out:
+        out.write(build(entries, placed(tensors, 0, DEFAULT_ALIGNMENT), DEFAULT_ALIGNMENT))
+        for _, matrix in matrices:
+            out.write(matrix.tobytes())
+            out.write(bytes(padded(matrix.nbytes, DEFAULT_ALIGNMENT) - matrix.nbytes))

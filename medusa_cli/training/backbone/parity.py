@@ -21,7 +21,8 @@ from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
 
 from .layers import TopLayers, rms_norm
-from .weights import BaseTensors
+from .shape import BaseTensors
+from .states import as_stored
 
 TOKENS = 2000
 LEAST_AGREEMENT = 0.99
@@ -98,12 +99,6 @@ def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.flo
         return layers.embeddings[np.asarray(text)]
     assert after_layer is not None
     return as_stored(after_layer)
-
-
-def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
-    """[T, h] in half precision, in which states are kept on disk."""
-    largest = np.finfo(np.float16).max
-    return np.clip(states, -largest, largest).astype(np.float16)
 
 
 @torch.no_grad()

@@ -1,13 +1,20 @@
-"""What the layers of a GGUF are, read from its header: dense decoders of llama, qwen2, qwen3 and gemma3."""
+"""The layers of a GGUF: what they are, by its header (dense decoders of llama, qwen2, qwen3 and gemma3), and their
+tensors, dequantized one by one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from medusa_cli.converters.gguf.header import Header
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from numpy.typing import NDArray
+
+from medusa_cli.converters.gguf.header import Header, TensorInfo, read_header
 from medusa_cli.support.errors import MedusaError
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -160,3 +167,34 @@ def _check_tensors(header: Header, shape: DecoderShape) -> None:
         known |= {f"blk.{number}.{part}.bias" for part in BIASES}
     if stray := sorted(found - known, key=lambda name: [int(part) for part in re.findall(r"\d+", name)]):
         raise MedusaError(f"{header.name}: unknown tensor {stray[0]}: such layers cannot be trained")
+
+
+# --- tensors ---------------------------------------------------------------------------------------
+
+
+class BaseTensors:
+    """The tensors of a GGUF by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.header, _ = read_header(path)
+        self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
+
+    def has(self, name: str) -> bool:
+        return name in self.tensors
+
+    def load(self, name: str) -> NDArray[np.float32]:
+        """In torch order: [rows, columns], or [size]. MedusaError where its type cannot be decoded."""
+        tensor = self.tensors[name]
+        raw = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
+        rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
+        return decode(self.path, tensor, np.array(raw).reshape(rows, -1)).reshape(tensor.shape[::-1])
+
+
+def decode(path: Path, tensor: TensorInfo, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """[rows, columns] of rows as they are stored."""
+    try:
+        values = dequantize(rows, GGMLQuantizationType(tensor.type))
+    except NotImplementedError as error:
+        raise MedusaError(f"{path}: {tensor.name} has a type that cannot be decoded ({error})") from error
+    return np.asarray(values, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""States of all tokens of all texts, on disk: after the layer below the trained ones, or after the final norm."""
+"""States of texts, from the engine: after the layer below the trained ones, or after the final norm."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.support.atomic import atomic_file, explain_os_error
 
-from ..memory import recall, remember
+from ..resuming import recall, remember
 from ..text.dataset import Span
-from .parity import as_stored
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,22 @@ def whole_texts(
     ]
 
 
-class EnteredTexts(Protocol):
-    """What the lowest trained layer reads at each of `texts`. key: tells them from others."""
+class States(Protocol):
+    """What the lowest trained layer reads at each of `texts`."""
 
-    texts: Sequence[WholeText]
-    key: dict[str, Any]
+    @property
+    def texts(self) -> Sequence[WholeText]: ...
 
     def read(self, text: int) -> NDArray[np.floating]:
         """[rows, hidden] of texts[text]."""
         ...
+
+
+class EnteredTexts(States, Protocol):
+    """key: tells them from others."""
+
+    @property
+    def key(self) -> dict[str, Any]: ...
 
 
 class Embeddings:
@@ -154,3 +162,69 @@ def _key(texts: Sequence[WholeText], layer: int | None, hidden: int) -> dict[str
     for text in texts:
         digest.update(text.fed.tobytes())
     return {"states": digest.hexdigest(), "hidden": hidden}
+
+
+def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
+    """[T, h] in half precision, in which states are kept on disk."""
+    largest = np.finfo(np.float16).max
+    return np.clip(states, -largest, largest).astype(np.float16)
+
+
+class NativeStates:
+    """States after the final norm, from the engine itself."""
+
+    def __init__(self, model: native.Model, longest: int, threads: int) -> None:
+        self._reader = native.StatesReader(model, longest, outputs=True, n_threads=threads)
+
+    def read(self, tokens: Sequence[int]) -> Tensor:
+        """[T, h]"""
+        states = self._reader.read(tokens).post_norm
+        assert states is not None
+        return torch.from_numpy(states)
+
+
+# --- prompts, which a prefix layer sees besides the answer (Hydra 4) -------------------------------
+
+
+class PromptStates:
+    """For each of `spans` the states after the final norm of its prompt's tokens but the last one, whose state is the
+    first row of the answer; on disk, in a folder of their own."""
+
+    def __init__(self, folder: Path, spans: Sequence[Span], prompts: dict[int, NDArray[np.int32]], hidden: int) -> None:
+        """prompts: by first row of the answer; every one holds a token."""
+        texts = [WholeText(span, prompts[span.start][:-1]) for span in spans if len(prompts[span.start]) > 1]
+        self.states = LayerStates(folder, texts, None, hidden)
+        self._places = {text.span.start: place for place, text in enumerate(texts)}
+        self._none = torch.zeros(0, hidden, dtype=torch.float16)
+
+    def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
+        """As LayerStates.write()."""
+        self.states.write(model, threads, on_rows)
+
+    def before(self, row: int) -> Tensor:
+        """[P - 1, h] float16 before the text of which `row` is the first one."""
+        place = self._places.get(row)
+        return self._none if place is None else torch.from_numpy(np.array(self.states.read(place)))
+
+
+@dataclass(frozen=True)
+class KnownContexts:
+    """The same of few texts, in memory: states [P, h] by first row of the answer."""
+
+    states: dict[int, Tensor]
+
+    def before(self, row: int) -> Tensor:
+        """As PromptStates.before()."""
+        return self.states[row]
+
+
+def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> KnownContexts:
+    """Of `texts`, by another model."""
+    reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
+    none = torch.zeros(0, model.n_embd, dtype=torch.float16)
+    return KnownContexts(
+        {
+            text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
+            for text in texts
+        }
+    )

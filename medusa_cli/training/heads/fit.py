@@ -1,33 +1,27 @@
-"""The training loop: deterministic, resumable, the same code on two CPU cores and on a large GPU."""
+"""Training of heads, and the ranks that trees are grown from."""
 
 from __future__ import annotations
 
-import math
-import pickle
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli.support.atomic import atomic_path
+from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 
+from ..loop import Loop, Picked, rising_steps, text_batches
+from ..recipes import EVALUATIONS, GPU_BATCH, PATIENCE, WARMUP_STEPS, WHOLE, Recipe
+from ..text.dataset import Examples, Span, examples_of
 from .layers import Heads, HeadShape
-from .loss import heads_loss
-from .noise import noisy
-from .recipe import EVALUATIONS, GPU_BATCH, PATIENCE, WARMUP_STEPS, WHOLE, Recipe
-from .rows import BatchOrder, Examples, FileRows, TextRows, TokenEmbeddings
+from .loss import target_ranks
+from .rows import DraftRows, FileRows, TextRows, TokenEmbeddings, noisy
 from .torch_setup import matmul_dtype
 
-CHECKPOINT_SECONDS = 60.0
-CHECKPOINT_SHARE = 0.05
-"""Writing checkpoints may take this share of the time; large heads are saved less often."""
-LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
-"""Rows whose logits are held at once: what a cache holds, and what keeps a GPU busy."""
+ROWS, ROWS_GPU = 512, 4096
+"""Rows ranked at a time."""
 
 
 @dataclass(frozen=True)
@@ -53,200 +47,62 @@ class FitPlan:
         return HeadShape(self.kind, self.heads, hidden, self.recipe.blocks, self.recipe.prefix, own)
 
 
-@dataclass(frozen=True)
-class CurvePoint:
-    """One evaluation. step: how many steps were done; loss: the newest that was read; tokens_per_step: held out."""
-
-    step: int
-    loss: float
-    tokens_per_step: float
-
-
-@dataclass
-class Best:
-    """The evaluations so far, and the weights at the best of them (the earliest where several are equal)."""
-
-    curve: list[CurvePoint] = field(default_factory=list)
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    at: int = -1
-    """Index into curve."""
-
-    def add(self, point: CurvePoint, heads: torch.nn.Module) -> None:
-        self.curve.append(point)
-        if self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step:
-            self.at = len(self.curve) - 1
-            self.weights = {name: value.detach().clone() for name, value in heads.state_dict().items()}
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether PATIENCE evaluations brought nothing better."""
-        return len(self.curve) - 1 - self.at >= PATIENCE
-
-
 def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
     """Positions per step; never more than there are rows."""
     return min(rows, GPU_BATCH if device.type == "cuda" else recipe.batch)
 
 
-def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Linear warm-up, then a cosine down to zero at `steps`."""
-    warmup = min(WARMUP_STEPS, max(1, steps // 20))
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+class Fit(Loop[DraftRows]):
+    """Of heads alone. Their weights decay towards those of fresh heads. run()'s evaluate is given the heads."""
 
+    evaluations, patience, read_every = EVALUATIONS, PATIENCE, 10
 
-class Fit:
-    """One training run over fixed rows. Advance with run(); the state is whole between steps."""
+    plan: FitPlan
 
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
-        self.plan, self.device, self.step = plan, device, 0
-        self.best = Best()
-        self.shape = plan.shape(hidden)
-        self.heads = self._fresh()
+        self.recipe, self.shape = plan.recipe, plan.shape(hidden)
+        self.heads = fresh_heads(self.shape, plan.seed, device)
         self.weights: list[Tensor] = list(self.heads.parameters())
-        self.optimizer = torch.optim.AdamW(
-            self.weights, lr=plan.recipe.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
-        )
+        self.start = self.weights
+        super().__init__(plan, self.heads, [(list(self.heads.parameters()), self.recipe.rate)], device, fused=True)
+        self.whole_texts = self.shape.has_prefix
+        self.rising = rising_steps(plan.steps, WARMUP_STEPS, 20)
 
-    def run(
-        self,
-        source: TextRows,
-        examples: Examples,
-        output: Tensor,
-        *,
-        evaluate: Callable[[Heads], float] | None = None,
-        checkpoint: Path | None = None,
-        on_step: Callable[[int, float], None] | None = None,
-        on_evaluation: Callable[[CurvePoint], None] | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Trains to the plan's last step; False when should_stop() ended it first (checked before each step).
-
-        output [D, h] on the device in the dtype to multiply in. evaluate: held-out tokens per step, asked for at even
-        distances; training ends early when it stopped growing, and the heads are those of its best value in the end.
-        Saves to `checkpoint` about once a minute, at the end and when stopped. on_step(step, loss): the loss is the
-        newest that was read back (every tenth step).
-        """
-        order = BatchOrder(examples, self.plan.batch, self.plan.seed, self.shape.has_prefix)
-        target = torch.from_numpy(examples.target)
-        rows = torch.from_numpy(examples.rows)
-        block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
-        every = -(-self.plan.steps // EVALUATIONS)
-        sequences = torch.from_numpy(np.repeat(examples.sequences or examples.lengths, examples.lengths))
-        scale = source.embeddings.scale if source.embeddings is not None else 1.0
-        fresh = self._fresh(source.states.gather(rows[: self.plan.batch]), output)
+    def _begin(self, data: DraftRows) -> None:
+        states = data.source.states.gather(torch.from_numpy(data.examples.rows)[: self.plan.batch])
+        fresh = fresh_heads(self.shape, self.plan.seed, self.device, states, data.output)
         if self.step == 0:
             self.heads.load_state_dict(fresh.state_dict())
-        start: list[Tensor] = list(fresh.parameters())
-        value, pause, saved = math.nan, CHECKPOINT_SECONDS, time.monotonic()
-        while not self.finished and not should_stop():
-            picked = order.pick(self.step)
-            at = rows[picked.index]
-            inputs = source.inputs(at, self.plan.heads, picked.lengths)
-            seed = self.plan.seed * 1_000_003 + self.step
-            inputs = noisy(inputs, sequences[picked.index], self.plan.recipe, seed, scale)
-            wanted = target[picked.index].long().to(self.device)
-            z = self.heads(inputs, output.dtype)
-            taught = source.taught(at, self.plan.heads)
-            loss = heads_loss(z, wanted, self.heads.output(output), block, taught)
-            self._update(loss, start)
-            if self.step % 10 == 0 or self.step == self.plan.steps or self.step % every == 0:
-                value = float(loss.detach())
-            if evaluate is not None and (self.step % every == 0 or self.step == self.plan.steps):
-                self.best.add(CurvePoint(self.step, value, evaluate(self.heads)), self.heads)
-                if on_evaluation is not None:
-                    on_evaluation(self.best.curve[-1])
-            if on_step is not None:
-                on_step(self.step, value)
-            if checkpoint is not None and time.monotonic() - saved > pause:
-                begin = time.monotonic()
-                self.save(checkpoint)
-                saved = time.monotonic()
-                pause = max(CHECKPOINT_SECONDS, (saved - begin) / CHECKPOINT_SHARE)
-        if checkpoint is not None:
-            self.save(checkpoint)
-        if self.finished and self.best.weights:
-            self.heads.load_state_dict(self.best.weights)
-        return self.finished
+        self.start = list(fresh.parameters())
 
-    @property
-    def finished(self) -> bool:
-        """All steps are done, or more of them would not help."""
-        return self.step >= self.plan.steps or self.best.exhausted
+    def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
+        inputs = data.source.inputs(data.rows(picked), self.shape.count, picked.lengths)
+        scale = data.source.embeddings.scale if data.source.embeddings is not None else 1.0
+        seed = self.plan.seed * 1_000_003 + self.step
+        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, scale)
+        z = self.heads(inputs, data.output.dtype)
+        return data.loss(z, picked, self.heads.output(data.output))
 
-    def _fresh(self, states: Tensor | None = None, output: Tensor | None = None) -> Heads:
-        """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm;
-        output [D, h]: what the heads' own matrices are at first."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.plan.seed)
-            heads = Heads(self.shape).to(self.device)
-        if heads.prefix is not None and states is not None:
-            heads.prefix.keep_scale(states)
-        if heads.outputs is not None and output is not None:
-            with torch.no_grad():
-                heads.outputs.copy_(output.expand_as(heads.outputs))
-        return heads
+    @torch.no_grad()
+    def _updated(self) -> None:
+        (group,) = self.optimizer.param_groups
+        torch._foreach_lerp_(self.weights, self.start, group["lr"] * self.recipe.decay)
 
-    def _update(self, loss: Tensor, start: list[Tensor]) -> None:
-        rate = learning_rate(self.step, self.plan.steps, self.plan.recipe.rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
-        self.optimizer.step()
+
+def fresh_heads(
+    shape: HeadShape, seed: int, device: torch.device, states: Tensor | None = None, output: Tensor | None = None
+) -> Heads:
+    """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm; output
+    [D, h]: what the heads' own matrices are at first."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        heads = Heads(shape).to(device)
+    if heads.prefix is not None and states is not None:
+        heads.prefix.keep_scale(states)
+    if heads.outputs is not None and output is not None:
         with torch.no_grad():
-            torch._foreach_lerp_(self.weights, start, rate * self.plan.recipe.decay)
-        self.step += 1
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Weights, the best ones and two moments of each."""
-        return sum(4 * parameter.nbytes for parameter in self.heads.parameters())
-
-    def save(self, path: Path) -> None:
-        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
-        state = {
-            "plan": asdict(self.plan),
-            "step": self.step,
-            "heads": self.heads.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "best": self.best.weights,
-            "curve": [asdict(point) for point in self.best.curve],
-            "at": self.best.at,
-        }
-        save_checkpoint(path, state)
-
-    def restore(self, path: Path) -> bool:
-        """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
-        state = load_checkpoint(path)
-        if state is None or state.get("plan") != asdict(self.plan):
-            return False
-        self.heads.load_state_dict(state["heads"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = int(state["step"])
-        best = {name: value.to(self.device) for name, value in state["best"].items()}
-        self.best = Best([CurvePoint(**point) for point in state["curve"]], best, int(state["at"]))
-        return True
-
-
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all. OSError when it cannot be written."""
-    with atomic_path(path) as temporary:
-        try:
-            torch.save(state, temporary)
-        except RuntimeError as error:  # what torch makes of a full disk
-            raise OSError(str(error).splitlines()[0]) from error
-
-
-def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The checkpoint's content, None when there is no readable one. Never runs code from the file."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
-        return None
-    return state if isinstance(state, dict) else None
+            heads.outputs.copy_(output.expand_as(heads.outputs))
+    return heads
 
 
 def measure_rate(
@@ -255,7 +111,6 @@ def measure_rate(
     """Training positions per second on this device, from made-up data."""
     batch = default_batch(device, 1 << 20, recipe)
     plan = FitPlan("", shape.kind, objective, shape.count, 0, 1 << 30, batch, device.type, recipe, vocabulary)
-    fit = Fit(plan, shape.hidden, device)
     generator = torch.Generator().manual_seed(0)
     states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
     output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
@@ -264,18 +119,57 @@ def measure_rate(
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
     if shape.kind != "medusa":
         embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
-    if objective == "teacher" and recipe.teacher_top != WHOLE:
-        top = min(recipe.teacher_top, vocabulary)
-        ids = np.tile(np.arange(top, dtype=np.int32), (batch, 1))
-        teacher = FileRows([ids], device), FileRows([np.full((batch, top), 1 / top, np.float16)], device)
-    if objective == "teacher" and recipe.teacher_top == WHOLE:
-        teacher = output
+    if objective == "teacher":
+        top = recipe.teacher_top
+        teacher = output if top == WHOLE else flat_teacher(batch, min(top, vocabulary), device)
     texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()
     examples = Examples(np.arange(batch, dtype=np.int64), target, texts)
-    source = TextRows(states, embeddings, teacher)
-    fit.run(source, examples, output, should_stop=lambda: fit.step >= 2)
-    first, begin = fit.step, time.monotonic()
-    fit.run(source, examples, output, should_stop=lambda: time.monotonic() - begin > seconds)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (fit.step - first) * batch / (time.monotonic() - begin)
+    data = DraftRows(TextRows(states, embeddings, teacher), examples, output)
+    return Fit(plan, shape.hidden, device).rate(data, batch, seconds)
+
+
+def flat_teacher(rows: int, top: int, device: torch.device) -> tuple[FileRows, FileRows]:
+    """The first `top` tokens, equally likely."""
+    ids = np.tile(np.arange(top, dtype=np.int32), (rows, 1))
+    return FileRows([ids], device), FileRows([np.full((rows, top), 1 / top, np.float16)], device)
+
+
+@torch.no_grad()
+def rank_texts(
+    heads: Heads,
+    source: TextRows,
+    tokens: NDArray[np.integer],
+    spans: Sequence[Span],
+    t2d: NDArray[np.integer],
+    output: Tensor,
+) -> list[NDArray[np.int64]]:
+    """For each text its [positions, heads] ranks (positions with all targets inside).
+
+    The heads read the text's own tokens where they need drafted ones: accepted tokens are the text's tokens, so this is
+    what the engine sees on every path it accepts. output [D, h] on the device, in the dtype to multiply in.
+    """
+    count = heads.shape.count
+    kept = [span for span in spans if span.length > count]
+    data = DraftRows(source, examples_of(tokens, kept, t2d, count), output)
+    parts = []
+    for picked in text_batches(data.examples, ROWS_GPU if output.device.type == "cuda" else ROWS):
+        z = heads(source.inputs(data.rows(picked), count, picked.lengths), output.dtype)
+        parts.append(target_ranks(z, data.wanted(picked), heads.output(output), RANKS).cpu().numpy())
+    return ranks_by_text(parts, data.examples.lengths, count)
+
+
+def ranks_by_text(parts: Sequence[NDArray[np.int64]], lengths: Sequence[int], count: int) -> list[NDArray[np.int64]]:
+    """Ranks [rows, count] of texts of `lengths` rows behind each other -> by text, without the rows at its end whose
+    targets are not all inside."""
+    ranks = np.concatenate(parts) if parts else np.zeros((0, count), np.int64)
+    starts = np.cumsum([0, *lengths])
+    return [
+        ranks[start : start + rows - count + 1] for start, rows in zip(starts, lengths, strict=False) if rows >= count
+    ]
+
+
+def tokens_per_step(texts: Sequence[NDArray[np.integer]], nodes: int) -> float:
+    """Of the best tree of `nodes` nodes (root included) for these very texts: for comparing heads, not for boasting."""
+    if sum(map(len, texts)) == 0:
+        return 1.0
+    return simulate(texts, greedy_tree(accuracy_table(texts), nodes))[0]

@@ -1,9 +1,13 @@
-"""What a batch is made of, by row number of the corpus: hidden states, embeddings of the drafted tokens, targets."""
+"""What a batch is made of, by row number of the corpus: hidden states, embeddings of the drafted tokens, targets,
+noise, and what the base itself says there (the teacher)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,12 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from medusa_cli.support.atomic import atomic_file
+
+from ..loop import Picked
+from ..recipes import TEACHER_TOP, Recipe
+from ..resuming import recall, remember
 from ..text.dataset import Examples
 from .layers import HeadInputs
-from .loss import Everything, Likeliest, Teacher
+from .loss import Everything, Likeliest, Teacher, heads_loss
 
 DEVICE_SHARE = 0.7
 """Share of the free GPU memory that stored rows may take."""
+LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
+"""Rows whose logits are held at once in training: what a cache holds, and what keeps a GPU busy."""
+TEACHER_BLOCK = 512
+"""The same for the teacher."""
 
 
 class FileRows:
@@ -123,55 +136,106 @@ class TextRows:
         return Likeliest(ids.gather(at).long(), p.gather(at).float())
 
 
+def noisy(inputs: HeadInputs, sequences: Tensor, recipe: Recipe, seed: int, embedding_scale: float = 1.0) -> HeadInputs:
+    """`inputs` with uniform noise of up to alpha / sqrt(L h) in each place: L tokens of the text with its prompt, h
+    numbers of a state (Hydra A.1, with NEFTune's scale: Jain et al. 2023, arXiv:2310.05914, as in the authors' program,
+    github.com/zankner/Hydra, hydra_model.py).
+
+    sequences [B]: L of each row. alpha: the recipe's noise for the states, its embedding_noise for the embeddings as
+    the model has them, which come multiplied with embedding_scale.
+    """
+    if recipe.noise == 0 and recipe.embedding_noise == 0:
+        return inputs
+    generator = torch.Generator().manual_seed(seed)
+
+    def added(values: Tensor, alpha: float) -> Tensor:
+        if alpha == 0:
+            return values
+        scale = alpha * (sequences.float() * values.shape[-1]).rsqrt()
+        drawn = (torch.rand(values.shape, generator=generator) * 2 - 1) * scale.view(-1, *[1] * (values.ndim - 1))
+        return values.float() + drawn.to(values.device)
+
+    states = added(inputs.states, recipe.noise)
+    embedded = None if inputs.embedded is None else added(inputs.embedded, recipe.embedding_noise * embedding_scale)
+    return HeadInputs(states, embedded, inputs.lengths, inputs.context)
+
+
 @dataclass(frozen=True)
-class Picked:
-    """One batch: indices [B] into Examples.rows. lengths: as in HeadInputs."""
+class DraftRows:
+    """What drafts are trained on. source: the corpus's rows; examples: those to learn; output [D, h]: on the device, in
+    the dtype to multiply in."""
 
-    index: Tensor
-    lengths: tuple[int, ...] | None
+    source: TextRows
+    examples: Examples
+    output: Tensor
 
+    @cached_property
+    def sequences(self) -> Tensor:
+        """[rows] tokens of each row's text, its prompt included."""
+        examples = self.examples
+        return torch.from_numpy(np.repeat(examples.sequences or examples.lengths, examples.lengths))
 
-def steps_per_epoch(examples: Examples, batch: int, whole_texts: bool) -> int:
-    """How many batches of about `batch` rows an epoch has."""
-    most = len(examples.lengths) if whole_texts else len(examples.rows)
-    return min(most, max(1, len(examples.rows) // batch))
+    def rows(self, picked: Picked) -> Tensor:
+        """[B] of the corpus."""
+        return torch.from_numpy(self.examples.rows)[picked.index]
 
+    def wanted(self, picked: Picked) -> Tensor:
+        """[B, K] rows of `output`, negative where there is none."""
+        return torch.from_numpy(self.examples.target)[picked.index].long().to(self.output.device)
 
-class BatchOrder:
-    """Batch number `step` of a run, the same whenever it is asked for: every epoch is its own random order."""
-
-    def __init__(self, examples: Examples, batch: int, seed: int, whole_texts: bool) -> None:
-        self.examples, self.batch, self.seed, self.whole_texts = examples, batch, seed, whole_texts
-        self.per_epoch = steps_per_epoch(examples, batch, whole_texts)
-        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
-
-    def pick(self, step: int) -> Picked:
-        """Step counts from 0."""
-        epoch, at = divmod(step, self.per_epoch)
-        if epoch != self._epoch:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            count = len(self.examples.lengths) if self.whole_texts else len(self.examples.rows)
-            self._epoch, self._order = epoch, torch.randperm(count, generator=generator)
-        if not self.whole_texts:
-            return Picked(self._order[at * self.batch : (at + 1) * self.batch], None)
-        count = len(self._order)
-        texts = self._order[at * count // self.per_epoch : (at + 1) * count // self.per_epoch].tolist()
-        return _texts(self.examples, texts)
+    def loss(self, z: Tensor, picked: Picked, output: Tensor | None = None) -> Tensor:
+        """heads_loss() of drafts z [K, B, h]. output: in place of the one matrix of all."""
+        block = LOSS_ROWS_GPU if self.output.device.type == "cuda" else LOSS_ROWS
+        taught = self.source.taught(self.rows(picked), len(z))
+        return heads_loss(z, self.wanted(picked), self.output if output is None else output, block, taught)
 
 
-def text_batches(examples: Examples, rows: int) -> Iterator[Picked]:
-    """All rows in order, in batches of whole texts with up to `rows` rows (more where one text is longer)."""
-    begin, held = 0, 0
-    for text, length in enumerate(examples.lengths):
-        if held and held + length > rows:
-            yield _texts(examples, range(begin, text))
-            begin, held = text, 0
-        held += length
-    if held:
-        yield _texts(examples, range(begin, len(examples.lengths)))
+def teacher_rows(
+    folder: Path,
+    states: FileRows,
+    rows: int,
+    d2t: NDArray[np.int32],
+    output: Tensor,
+    on_rows: Callable[[int], None] = lambda done: None,
+    most: int = TEACHER_TOP,
+) -> tuple[FileRows, FileRows]:
+    """(ids [rows, T] int32 into the draft vocabulary, p [rows, T] float16) of the first `rows` states.
+
+    The base's own next-token distribution, from the stored states: its `most` likeliest tokens (T, unless D is less),
+    with their probabilities scaled to sum to 1. output [D, h] on the device, in the dtype to multiply in. Kept in
+    `folder` as teacher.{ids,p}.npy, each written whole or not at all; computed anew when they are of other text or
+    another draft vocabulary. on_rows may raise.
+    """
+    names = [folder / "teacher.ids.npy", folder / "teacher.p.npy"]
+    top = min(most, len(output))
+    key = {
+        "rows": rows,
+        "top": top,
+        "vocabulary": hashlib.sha256(d2t.tobytes()).hexdigest(),
+        "dtype": str(output.dtype),
+    }
+    marker = folder / "teacher.json"
+    if not (recall(marker) == key and all(name.exists() for name in names)):
+        marker.unlink(missing_ok=True)
+        _compute_teacher(names, states, rows, top, output, on_rows)
+        remember(marker, key)
+    ids, p = (FileRows([np.load(name, mmap_mode="r")], states.device) for name in names)
+    return ids, p
 
 
-def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
-    lengths = tuple(examples.lengths[text] for text in texts)
-    parts = [torch.arange(examples.lengths[text]) + int(examples.starts[text]) for text in texts]
-    return Picked(torch.cat(parts), lengths)
+@torch.no_grad()
+def _compute_teacher(
+    names: list[Path], states: FileRows, rows: int, top: int, output: Tensor, on_rows: Callable[[int], None]
+) -> None:
+    # Written, not mapped: a full disk is an error then, and not a bus error that ends the process.
+    with atomic_file(names[0]) as ids, atomic_file(names[1]) as p:
+        for file, kind in ((ids, np.int32), (p, np.float16)):
+            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, top)})
+        for at in range(0, rows, TEACHER_BLOCK):
+            picked = torch.arange(at, min(rows, at + TEACHER_BLOCK))
+            logits = states.gather(picked).to(output.dtype) @ output.T
+            best = logits.topk(top, dim=1)
+            ids.write(best.indices.int().cpu().numpy().tobytes())
+            p.write(torch.softmax(best.values.float(), dim=1).half().cpu().numpy().tobytes())
+            on_rows(at + len(picked))

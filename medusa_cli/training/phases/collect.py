@@ -1,4 +1,4 @@
-"""The model writes the text that its heads learn from."""
+"""The model writes the text that its heads learn from, if the devices have the memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import time
 from dataclasses import dataclass
 
 from medusa_cli import native
+from medusa_cli.decoding import offload
+from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..heads.schedule import Schedule
-from ..report.messages import say
+from ..options import TrainOptions
+from ..reporting import say
 from ..text.corpus import Corpus
 from ..text.dialogs import MAX_TURN, FileSource, PromptSource
-from ..text.generate import TextWriter
-from .setup import Setup
+from ..text.generate import TextWriter, longest_answer
+from . import Setup
+from .planning import Schedule
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,35 @@ def _tell_too_long(setup: Setup, writer: TextWriter, source: PromptSource) -> No
     if isinstance(source, FileSource) and source.too_long:
         what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
         say(setup.options.console, f"Skipped {what}")
+
+
+def check_memory(options: TrainOptions) -> None:
+    """Whether the text can be written on the devices at all: an estimate, before anything is loaded. MedusaError, with
+    what would fit, where the layers do not fit even with the shortest of prompts."""
+    known = native.system_info()["devices"]
+    used = offload.used_devices(None, known)
+    if options.n_gpu_layers == 0 or not used or any(device.free is None for device in used):
+        return
+    file = native.read_gguf(str(options.model))
+    shape = offload.shape_of(file)
+    most = len(shape.layers) + 1
+    count = most if options.n_gpu_layers < 0 else min(options.n_gpu_layers, most)
+    context = int(file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length", 0))
+    answer = longest_answer(context, options.text)
+    if _fits(shape, answer, options.parallel, count, used):
+        return
+    most_layers = max(n for n in range(count) if _fits(shape, answer, options.parallel, n, used))
+    remedies = [f"-ngl {most_layers}"]
+    fewer = (texts for texts in range(options.parallel - 1, 0, -1) if _fits(shape, answer, texts, count, used))
+    if (texts := next(fewer, None)) is not None:
+        remedies.append(f"parallel = {texts} in a recipe")
+    raise MedusaError(
+        f"{options.model} does not fit on {offload.described(used)} with {options.parallel} texts at a time; by "
+        f"estimate, {' or '.join(remedies)} would"
+    )
+
+
+def _fits(shape: offload.Shape, answer: int, texts: int, count: int, devices: list[offload.Device]) -> bool:
+    """Into all the free memory there is: a margin is for what one could do without."""
+    context = offload.Context(answer + 1, sequences=texts)
+    return offload.needed(shape, context, count) <= sum(device.free or 0 for device in devices)

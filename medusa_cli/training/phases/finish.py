@@ -1,9 +1,10 @@
-"""What the heads came to: measured on held-out text, written with a tree, and told."""
+"""What was trained: measured on held-out text, written with a tree, and told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,24 +16,24 @@ from medusa_cli.decoding import tree_search
 from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
 
-from ..backbone import checkpoint
+from .. import reporting
+from ..backbone import checkpoint, parity
 from ..heads import export
-from ..heads.layers import Heads
-from ..heads.ranking import rank_texts
-from ..heads.weights import WEIGHT_TYPE, head_parts
-from ..leftovers import SCRATCH
+from ..heads.fit import rank_texts
+from ..heads.layers import WEIGHT_TYPE, Heads, head_parts
 from ..options import TREE_NODES
-from ..report import record
-from ..report.messages import EVALUATION_NODES, TrainResult, say
+from ..reporting import EVALUATION_NODES, TrainResult, say
+from ..resuming import SCRATCH
 from ..text import sources
+from ..text.corpus import Corpus
 from ..text.dataset import Span
+from . import Setup, streams
 from .collect import CollectedText
-from .fitting import FittedHeads
-from .joint import JointResult
+from .fitting import Fitted, train_heads
+from .joint import train_jointly
+from .layers import NewModel, only_known
+from .planning import Schedule
 from .prepare import DataSet, DraftVocabulary, PreparedRows
-from .setup import Setup
-from .shared import SharedResult
-from .streams import FittedStreams
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
@@ -42,6 +43,78 @@ class Ranking(Protocol):
     """Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
 
     def __call__(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]: ...
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What was trained. setup: with the base that it is for; data: with the held-out texts that can be ranked; content:
+    of the file; new: where the base was changed; alone: tokens per step by nodes of the heads before joint training,
+    where they were trained before it."""
+
+    setup: Setup
+    data: DataSet
+    rank: Ranking
+    content: Callable[[TrainResult], draft_heads.Writable]
+    fitted: Fitted
+    new: NewModel | None = None
+    alone: dict[int, float] | None = None
+
+
+def trained_heads(
+    setup: Setup,
+    corpus: Corpus,
+    data: DataSet,
+    vocabulary: DraftVocabulary,
+    rows: PreparedRows,
+    schedule: Schedule,
+    seconds: float,
+    found: parity.Parity | None,
+) -> Drafts:
+    """Heads, by themselves or with their base. seconds: spent before; found: where they train the base. Stopped after
+    Ctrl-C, with everything saved."""
+    fitted = train_heads(setup, data, vocabulary, rows, schedule, seconds)
+    heads, new, alone = fitted.heads, None, None
+    if found is not None:
+        if setup.options.heads_first:
+            alone = measure(setup, data, ranking(data, vocabulary, rows, heads)).by_size
+        seconds += fitted.seconds
+        new = train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
+        setup, data, rows, heads = replace(setup, base=new.base), new.data, new.prepared, new.heads
+    rank = ranking(data, vocabulary, rows, heads)
+    return Drafts(setup, data, rank, partial(content, setup, vocabulary, rows, heads), fitted, new, alone)
+
+
+def trained_streams(
+    setup: Setup,
+    corpus: Corpus,
+    data: DataSet,
+    vocabulary: DraftVocabulary,
+    rows: PreparedRows,
+    schedule: Schedule,
+    seconds: float,
+) -> Drafts:
+    """Streams, by themselves or with their base. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
+    fitted, new = streams.train_streams(setup, corpus, data, vocabulary, rows, schedule, seconds), None
+    if setup.options.joint:
+        new, fitted = streams.merge_shared(setup, data, rows, fitted)
+        setup = replace(setup, base=new.base)
+    known = only_known(data, fitted.held.states.texts)
+    return Drafts(setup, known, fitted.rank, partial(streams.content, setup, vocabulary, fitted), fitted, new)
+
+
+def finish(drafts: Drafts, text: CollectedText, vocabulary: DraftVocabulary) -> tuple[TrainResult, list[Path]]:
+    """What was measured, and the files written beside the output."""
+    setup, new = drafts.setup, drafts.new
+    result = measure(setup, drafts.data, drafts.rank)
+    write_heads(setup, drafts.content(result))
+    written = write_record(text, vocabulary, drafts, result)
+    if new is not None:
+        setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
+        say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
+        new.base.path.unlink()
+    if drafts.alone is not None:
+        say_gain(setup, drafts.alone, result)
+    return result, written
 
 
 def ranking(data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> Ranking:
@@ -121,21 +194,10 @@ def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
         single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
 
-def write_record(
-    setup: Setup,
-    text: CollectedText,
-    data: DataSet,
-    vocabulary: DraftVocabulary,
-    fitted: FittedHeads | FittedStreams,
-    result: TrainResult,
-    joint: JointResult | SharedResult | None,
-    alone: dict[int, float] | None,
-) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for.
-
-    alone: tokens per step by nodes of the heads before joint training, where they were trained before it.
-    """
-    options, base = setup.options, setup.base
+def write_record(text: CollectedText, vocabulary: DraftVocabulary, drafts: Drafts, result: TrainResult) -> list[Path]:
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
+    setup, fitted = drafts.setup, drafts.fitted
+    options, base, new = setup.options, setup.base, drafts.new
     document = {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
         "options": options.as_json(),
@@ -147,17 +209,17 @@ def write_record(
             "trained_on": result.tokens,
             "seconds": text.seconds,
             "tokens_per_second": text.tokens / text.seconds if text.seconds else None,
-            "sources": sources.as_json(data.shares),
+            "sources": sources.as_json(drafts.data.shares),
         },
         "draft_vocabulary": vocabulary.choice.as_json(),
         "training": _training_record(fitted),
-        "joint": {**joint.as_json(), "heads_alone": _by_nodes(alone)} if joint is not None else None,
+        "joint": {**new.as_json(), "heads_alone": _by_nodes(drafts.alone)} if new is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
         "tokens_per_step": _by_nodes(result.by_size),
     }
-    written = record.write(document, options.output)
+    written = reporting.write_record(document, options.output)
     if options.export_hf is not None:
         written += _export(setup, options.export_hf)
     return written
@@ -167,10 +229,8 @@ def _by_nodes(values: dict[int, float] | None) -> dict[str, float] | None:
     return None if values is None else {str(nodes): value for nodes, value in values.items()}
 
 
-def say_gain(setup: Setup, alone: dict[int, float] | None, result: TrainResult) -> None:
+def say_gain(setup: Setup, alone: dict[int, float], result: TrainResult) -> None:
     """Whether joint training paid: the same heads before it, on the model as it was."""
-    if alone is None:
-        return
     before, after = alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
     say(
         setup.options.console,
@@ -187,9 +247,9 @@ def _export(setup: Setup, folder: Path) -> list[Path]:
     return export.export_heads(output, setup.base, folder)
 
 
-def _training_record(fitted: FittedHeads | FittedStreams) -> dict[str, Any]:
+def _training_record(fitted: Fitted) -> dict[str, Any]:
     plan, points = fitted.plan, fitted.points
-    positions, seconds = fitted.steps * plan.batch, points[-1].seconds if points else 0.0
+    positions, seconds = fitted.steps * plan.batch, fitted.seconds
     return {
         "planned_steps": plan.steps,
         "steps": fitted.steps,

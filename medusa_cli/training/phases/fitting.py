@@ -1,35 +1,34 @@
-"""Fits the heads, or goes on where an earlier call was stopped."""
+"""Fits heads, or goes on where an earlier call was stopped."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from ..heads.fit import CurvePoint, Fit, FitPlan
-from ..heads.layers import Heads
-from ..heads.ranking import rank_texts, tokens_per_step
-from ..heads.recipe import EVALUATIONS
-from ..heads.rows import TextRows
-from ..heads.weights import round_weights
-from ..report.curve import Point
-from ..report.messages import EVALUATION_NODES
-from ..text.dataset import Examples
-from .planning import watched_texts
-from .prepare import DataSet, DraftVocabulary
-from .setup import Setup
-from .watched import run_watched
+from ..backbone.fit import JointFit, JointPlan
+from ..heads.fit import Fit, FitPlan, rank_texts, tokens_per_step
+from ..heads.layers import Heads, round_weights
+from ..heads.rows import DraftRows, TextRows
+from ..loop import CurvePoint
+from ..progress import Curve, Point, TrainingView, live
+from ..recipes import EVALUATIONS
+from ..reporting import EVALUATION_NODES, GIB, say, say_best
+from ..streams.fit import StreamsFit, StreamsPlan
+from ..text.dataset import Examples, examples_of
+from . import Setup
+from .planning import Schedule, plan_fit, watched_texts
+from .prepare import DataSet, DraftVocabulary, PreparedRows
 
 
 @dataclass(frozen=True)
-class FittedHeads:
-    """heads: with the weights of the evaluation `best`, rounded to what the file will hold.
+class Fitted:
+    """steps: done of the plan; best: the evaluation whose weights were kept; points: loss and held-out tokens per step,
+    over all calls."""
 
-    steps: done of the plan; points: loss and held-out tokens per step, over all calls.
-    """
-
-    heads: Heads
-    plan: FitPlan
+    plan: FitPlan | JointPlan | StreamsPlan
     steps: int
     best: CurvePoint
     points: list[Point]
@@ -40,16 +39,68 @@ class FittedHeads:
         return self.points[-1].seconds if self.points else 0.0
 
 
+@dataclass(frozen=True)
+class FittedHeads(Fitted):
+    """heads: rounded to what the file will hold."""
+
+    heads: Heads
+
+
+def run_watched(
+    setup: Setup,
+    fit: Fit | JointFit | StreamsFit,
+    name: str,
+    data: Any,
+    evaluate: Callable[..., Any],
+    on_evaluation: Callable[[], None] = lambda: None,
+    title: str = "Training heads",
+) -> Fitted:
+    """Trains on `data`, or continues from the checkpoint of the same plan. name: of its files; evaluate: as in run().
+
+    Stopped after Ctrl-C: the checkpoint is written.
+    """
+    console, plan, checkpoint = setup.options.console, fit.plan, setup.folder / f"{name}.pt"
+    if not fit.restore(checkpoint):
+        say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
+    curve = Curve(setup.folder / f"{name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
+    curve.start(fit.step)
+    with live(TrainingView(console, curve, fit.step, plan.steps, plan.batch, title)) as view:
+
+        def evaluated(point: CurvePoint) -> None:
+            view.evaluated(point.step, point.loss, point.tokens_per_step)
+            on_evaluation()
+
+        fit.run(
+            data,
+            evaluate=evaluate,
+            checkpoint=checkpoint,
+            on_step=view.update,
+            on_evaluation=evaluated,
+            should_stop=lambda: setup.interrupt.requested,
+        )
+    setup.interrupt.check()
+    best = fit.best.curve[fit.best.at]
+    say_best(console, best, fit.step, plan.steps)
+    return Fitted(plan, fit.step, best, curve.points)
+
+
+def train_heads(
+    setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, schedule: Schedule, seconds: float
+) -> FittedHeads:
+    """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
+    begin = time.monotonic()
+    examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
+    plan = plan_fit(setup, examples, schedule, seconds + time.monotonic() - begin, len(vocabulary.d2t))
+    return fit_heads(setup, data, vocabulary, rows.source, examples, plan)
+
+
 def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
-    """Trains, or continues from the checkpoint of the same plan. Stopped after Ctrl-C: the checkpoint is written.
-
-    Fresh heads where the options say that they begin with the backbone.
-    """
+    """Fresh heads where the options say that they begin with the backbone."""
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not setup.options.heads_first:
-        return FittedHeads(fit.heads, plan, 0, CurvePoint(0, math.nan, 1.0), [])
+        return FittedHeads(plan, 0, CurvePoint(0, math.nan, 1.0), [], fit.heads)
     output = vocabulary.fast_output
     watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)
 
@@ -57,6 +108,6 @@ def fit_heads(
         texts = rank_texts(heads, source, data.tokens, watched, vocabulary.t2d, output)
         return tokens_per_step(texts, EVALUATION_NODES)
 
-    best, points = run_watched(setup, fit, plan, partial(fit.run, source, examples, output, evaluate=held_out))
+    fitted = run_watched(setup, fit, setup.options.name, DraftRows(source, examples, output), held_out)
     round_weights(fit.heads)
-    return FittedHeads(fit.heads, plan, fit.step, best, points)
+    return FittedHeads(fitted.plan, fitted.steps, fitted.best, fitted.points, fit.heads)

@@ -1,17 +1,33 @@
-"""How long each phase may take, and how many steps the heads are trained for."""
+"""How a run's time is divided between writing text and training on it, and how many steps are trained."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
+from ..backbone.fit import JointPlan
 from ..heads.fit import FitPlan, default_batch, measure_rate
 from ..heads.layers import HeadShape
-from ..heads.schedule import Schedule
-from ..memory import recall, remember
+from ..loop import steps_per_epoch
+from ..recipes import STREAMS
+from ..resuming import recall, remember
+from ..streams import fit as streams_fit
+from ..streams.fit import StreamsPlan
 from ..text.dataset import Examples, Span
-from .setup import Setup
+from . import Setup
+from .layers import open_backbone
 
+EPOCHS = 4
+"""With a fixed number of tokens: no clock decides anything but the draft vocabulary's size, where none is given."""
+TIMED_EPOCHS = 2.0
+"""What a timed run aims at: more text teaches more than another round over the same."""
+MAX_EPOCHS = 8.0
+LEAST_SHARE, MOST_SHARE = 0.5, 0.85
+"""Bounds on generation's share of the time."""
+FIRST_RATE = 300.0
+"""Tokens per second assumed until the model's own rate is known; it only sizes the first round."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary that the time is planned with until the text tells."""
 EVALUATION_COST = 0.5
@@ -20,47 +36,127 @@ EVALUATION_SHARE = 0.1
 MOST_EVALUATED = 8192
 """Held-out positions per evaluation: at most this, and in all EVALUATION_SHARE of the positions trained on."""
 
+P = TypeVar("P", FitPlan, JointPlan, StreamsPlan)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """tokens: of text, None where the budget decides. budget: seconds for everything, None where no clock decides.
+
+    train_rate: positions per second.
+    """
+
+    tokens: int | None
+    budget: float | None
+    train_rate: float
+
+    def tokens_left(self, tokens: int, seconds: float) -> float:
+        """How many more tokens to generate after `tokens` in `seconds`; not positive when generation should end."""
+        if self.tokens is not None or self.budget is None:
+            return (self.tokens or 0) - tokens
+        rate = tokens / seconds if tokens and seconds > 0 else FIRST_RATE
+        cost = TIMED_EPOCHS / self.train_rate
+        left = (self.budget - seconds - tokens * cost) / (1 + rate * cost)
+        left = min(max(left, LEAST_SHARE * self.budget - seconds), MOST_SHARE * self.budget - seconds)
+        return rate * left
+
+    def steps(self, rows: int, batch: int, seconds: float) -> int:
+        """Training steps on `rows` positions when `seconds` of the budget are gone; at least one epoch."""
+        per_epoch = max(1, rows // batch)
+        if self.budget is None:
+            return EPOCHS * per_epoch
+        affordable = (self.budget - seconds) * self.train_rate / batch
+        return int(min(max(affordable, per_epoch), MAX_EPOCHS * per_epoch))
+
 
 def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
     """How the time is divided, given how fast training goes with a draft vocabulary of this size (None: not known)."""
-    options, recipe = setup.options, setup.options.recipe
-    if options.heads_minutes is None:
+    options = setup.options
+    if options.drafts_minutes is None:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
         assumed = setup.base.n_vocab if options.whole_vocabulary else options.draft_vocab or ASSUMED_VOCABULARY
         vocabulary = min(assumed, setup.base.n_vocab)
-    shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks)
-    rate = measure_rate(shape, recipe, options.objective, vocabulary, setup.device)
-    return Schedule(options.tokens, options.heads_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+    if options.kind == STREAMS:
+        top = open_backbone(setup).layers
+        plan = unplanned_streams(setup, top.first, "")
+        rate = streams_fit.measure_rate(top, plan, vocabulary, setup.base.n_vocab, setup.device)
+    else:
+        shape = HeadShape(options.kind, options.heads, setup.base.n_embd, options.recipe.blocks)
+        rate = measure_rate(shape, options.recipe, options.objective, vocabulary, setup.device)
+    return Schedule(options.tokens, options.drafts_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
 
 
-def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float, vocabulary: int) -> FitPlan:
-    """The plan of an earlier call on the same data with the same options, else a new one, written down.
-
-    seconds: how much of the time was spent before; vocabulary: tokens that the heads choose from.
-    """
-    options, recipe = setup.options, setup.options.recipe
-    data = hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes()).hexdigest()
-    batch = default_batch(setup.device, len(examples.rows), recipe)
-    steps = schedule.steps(len(examples.rows), batch, seconds)
-    kind, objective, device = options.kind, options.objective, setup.device.type
-    plan = FitPlan(data, kind, objective, options.heads, options.seed, steps, batch, device, recipe)
-    plan = replace(plan, vocabulary=vocabulary)
-    path = setup.folder / f"{options.name}.plan.json"
-    asked = {**asdict(plan), "tokens": options.tokens, "minutes": options.heads_minutes}
+def settled(setup: Setup, name: str, plan: P, asked: dict[str, Any], steps: Callable[[], int]) -> P:
+    """`plan` with the steps that an earlier call decided on for the same data and options, else with steps(), written
+    down. name: of the plan; asked: what else decides."""
+    path, asked = setup.folder / f"{name}.plan.json", {**asdict(plan), **asked}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
         return replace(plan, steps=stored["steps"])
-    remember(path, asked)
+    plan = replace(plan, steps=max(1, steps()))
+    remember(path, {**asked, "steps": plan.steps})
     return plan
 
 
-def watched_texts(held_out: list[Span], positions: int, evaluations: int) -> list[Span]:
+def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float, vocabulary: int) -> FitPlan:
+    """Of heads. seconds: how much of the time was spent before; vocabulary: tokens that the heads choose from."""
+    options, recipe = setup.options, setup.options.recipe
+    plan = FitPlan(
+        _digest(examples),
+        options.kind,
+        options.objective,
+        options.heads,
+        options.seed,
+        0,
+        default_batch(setup.device, len(examples.rows), recipe),
+        setup.device.type,
+        recipe,
+        vocabulary,
+    )
+    asked = {"tokens": options.tokens, "minutes": options.drafts_minutes}
+    return settled(setup, options.name, plan, asked, lambda: schedule.steps(len(examples.rows), plan.batch, seconds))
+
+
+def plan_streams(setup: Setup, first_layer: int, examples: Examples, schedule: Schedule, seconds: float) -> StreamsPlan:
+    """Of streams. seconds: spent before."""
+    options, plan, rows = setup.options, unplanned_streams(setup, first_layer, _digest(examples)), len(examples.rows)
+
+    def steps() -> int:
+        if options.joint_rounds is not None:
+            return round(options.joint_rounds * steps_per_epoch(examples, plan.batch, whole_texts=True))
+        return schedule.steps(rows, min(plan.batch, rows), seconds)
+
+    asked = {"tokens": options.tokens, "minutes": options.minutes, "rounds": options.joint_rounds}
+    return settled(setup, options.name, plan, asked, steps)
+
+
+def unplanned_streams(setup: Setup, first_layer: int, data: str) -> StreamsPlan:
+    """Its number of steps is still open: as many as there will ever be."""
+    options, recipe = setup.options, setup.options.streams_recipe
+    return StreamsPlan(
+        data,
+        options.objective,
+        options.heads,
+        first_layer,
+        options.seed,
+        1 << 30,
+        recipe.batch,
+        setup.device.type,
+        recipe,
+    )
+
+
+def _digest(examples: Examples) -> str:
+    return hashlib.sha256(examples.rows.tobytes() + examples.target.tobytes()).hexdigest()
+
+
+def watched_texts(held_out: list[Span], positions: int, evaluations: int, most: int = MOST_EVALUATED) -> list[Span]:
     """The first of `held_out`, on which training on `positions` judges itself: as many as it can afford to, at least
-    one."""
-    most = min(MOST_EVALUATED, EVALUATION_SHARE * positions / evaluations)
+    one. most: positions."""
+    most_here = min(most, EVALUATION_SHARE * positions / evaluations)
     texts: list[Span] = []
     for span in held_out:
-        if not texts or sum(text.length for text in texts) < most:
+        if not texts or sum(text.length for text in texts) < most_here:
             texts.append(span)
     return texts

@@ -15,16 +15,14 @@ from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
-from ..backbone.contexts import PromptStates
+from ..backbone.states import PromptStates
 from ..heads import draft_vocab
-from ..heads.recipe import WHOLE
-from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale
-from ..heads.teacher import teacher_rows
+from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
 from ..heads.torch_setup import matmul_dtype
-from ..streams.recipe import STREAMS
+from ..recipes import STREAMS, WHOLE
 from ..text import dataset, sources
 from ..text.corpus import Corpus
-from .setup import Setup
+from . import Setup
 
 SCALE_ROWS = 4096
 """Hidden states that token embeddings are scaled to the size of."""
@@ -130,7 +128,7 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
     split = data.split
     spans = list({span.start: span for span in (*split.train, *split.build, *split.score)}.values())
     if not all(len(prompts[span.start]) for span in spans):
-        raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another --work-dir")
+        raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another work_dir")
     read = PromptStates(setup.folder / "prompts", spans, prompts, setup.base.n_embd)
     if (total := read.states.missing_rows) > 0:
         model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)

@@ -1,53 +1,40 @@
-"""The training loop of streams: deterministic and resumable, as that of heads."""
+"""Training of streams, how fast that goes, and the ranks that trees are grown from."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..backbone.fit import rate_factor
+from medusa_cli.decoding.tree_search import RANKS
+
 from ..backbone.layers import TopLayers
-from ..backbone.loss import base_loss
-from ..backbone.states import WholeText
-from ..heads.fit import (
-    CHECKPOINT_SECONDS,
-    CHECKPOINT_SHARE,
-    LOSS_ROWS,
-    LOSS_ROWS_GPU,
-    Best,
-    CurvePoint,
-    load_checkpoint,
-    save_checkpoint,
-)
-from ..heads.loss import heads_loss
-from ..heads.rows import BatchOrder, Examples, Picked, TextRows
+from ..backbone.states import States, WholeText
+from ..heads.fit import flat_teacher, ranks_by_text
+from ..heads.loss import base_loss, target_ranks
+from ..heads.rows import DraftRows, FileRows, TextRows, TokenEmbeddings
+from ..heads.torch_setup import matmul_dtype
+from ..loop import Loop, Picked, rising_steps, text_batches
+from ..recipes import PATIENCE, STREAMS_EVALUATIONS, TEACHER_TOP, StreamsRecipe
+from ..text.dataset import Examples, Span
 from .layers import Piece, Streams
-from .recipe import EVALUATIONS, StreamsRecipe
 
 SCALE_ROWS = 2048
 """States that the sizes of learned vectors are taken from."""
-
+RANKED_ROWS = 1024
+"""Rows ranked at a time, about."""
+PROMPT, ANSWER = 64, 128
+"""Tokens of each made-up text."""
 
 MakeStreams = Callable[[TopLayers, int, StreamsRecipe], Streams]
 """For these layers, so many streams."""
-
-
-class States(Protocol):
-    """What the lowest layer reads, of whole texts; on disk backbone.states.LayerStates."""
-
-    @property
-    def texts(self) -> Sequence[WholeText]: ...
-
-    def read(self, text: int) -> NDArray[np.float16]: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class SomeTexts:
     def texts(self) -> Sequence[WholeText]:
         return [self.states.texts[number] for number in self.numbers]
 
-    def read(self, text: int) -> NDArray[np.float16]:
+    def read(self, text: int) -> NDArray[np.floating]:
         return self.states.read(self.numbers[text])
 
 
@@ -100,20 +87,22 @@ class StreamsData:
     output: Tensor
     base: BaseRows | None = None
 
+    @cached_property
+    def drafts(self) -> DraftRows:
+        return DraftRows(self.source, self.examples, self.output)
+
     def streams(self, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
         """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster, and in shared
         mode [B, h] of the base at these rows; both after the final norm."""
         assert picked.lengths is not None
-        index, lengths, device = picked.index, picked.lengths, self.output.device
-        first = index[torch.tensor([0, *lengths[:-1]]).cumsum(0)].numpy()
-        numbers = (np.searchsorted(self.examples.starts, first, side="right") - 1).tolist()
+        device, numbers = self.output.device, self.examples.text_of(picked.firsts)
         texts = [self.states.texts[number] for number in numbers]
-        pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, lengths, strict=True)]
+        pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
         entered = np.concatenate([self.states.read(number) for number in numbers])
         roots = None
         if streams.root is not None:
             assert self.source.embeddings is not None
-            roots = self.source.embeddings.drafted(torch.from_numpy(self.examples.rows)[index], 1)[:, 0]
+            roots = self.source.embeddings.drafted(self.drafts.rows(picked), 1)[:, 0]
         dtype = self.output.dtype
         faster = torch.autocast(device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
         with faster:
@@ -121,121 +110,96 @@ class StreamsData:
             z: Tensor = streams(top, context, roots)
         return z.float(), None if context.said is None else context.said.float()
 
-    def wanted(self, picked: Picked) -> Tensor:
-        """[B, streams] rows of `output`."""
-        return torch.from_numpy(self.examples.target)[picked.index].long().to(self.output.device)
 
+class StreamsFit(Loop[StreamsData]):
+    """Of streams, in shared mode with their base. run()'s evaluate is given the streams."""
 
-class StreamsFit:
-    """One run. Advance with run(); the state is whole between steps."""
+    plan: StreamsPlan
+    evaluations, patience = STREAMS_EVALUATIONS, PATIENCE
 
     def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: MakeStreams = Streams) -> None:
-        self.plan, self.top, self.device, self.step = plan, top, device, 0
-        self.best = Best()
-        recipe = plan.recipe
+        self.top, recipe = top, plan.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
             self.streams = make(top, plan.streams, recipe).to(device)
-        groups = [
-            {"params": self.streams.factors(), "peak": recipe.rate},
-            {"params": self.streams.vectors(), "peak": recipe.rate * recipe.vectors_rate},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.0)
+        groups = [(self.streams.factors(), recipe.rate), (self.streams.vectors(), recipe.rate * recipe.vectors_rate)]
+        super().__init__(plan, self.streams, groups, device)
+        self.rising = rising_steps(plan.steps, recipe.warmup, 4)
 
-    def run(
-        self,
-        data: StreamsData,
-        *,
-        evaluate: Callable[[Streams], float] | None = None,
-        checkpoint: Path | None = None,
-        on_step: Callable[[int, float], None] | None = None,
-        on_evaluation: Callable[[CurvePoint], None] | None = None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """As heads.fit.Fit.run(); on_step is told each step's loss."""
-        order = BatchOrder(data.examples, self.plan.batch, self.plan.seed, whole_texts=True)
-        every = -(-self.plan.steps // EVALUATIONS)
+    def _begin(self, data: StreamsData) -> None:
         if self.step == 0:
-            self._set_scales(data)
-        pause, saved = CHECKPOINT_SECONDS, time.monotonic()
-        while not self.finished and not should_stop():
-            value = self._learn(data, order.pick(self.step))
-            if evaluate is not None and (self.step % every == 0 or self.step == self.plan.steps):
-                self.best.add(CurvePoint(self.step, value, evaluate(self.streams)), self.streams)
-                if on_evaluation is not None:
-                    on_evaluation(self.best.curve[-1])
-            if on_step is not None:
-                on_step(self.step, value)
-            if checkpoint is not None and time.monotonic() - saved > pause:
-                begin = time.monotonic()
-                self.save(checkpoint)
-                saved = time.monotonic()
-                pause = max(CHECKPOINT_SECONDS, (saved - begin) / CHECKPOINT_SHARE)
-        if checkpoint is not None:
-            self.save(checkpoint)
-        if self.finished and self.best.weights:
-            self.streams.load_state_dict(self.best.weights)
-        return self.finished
+            states = torch.from_numpy(np.array(data.states.read(0)[:SCALE_ROWS]))
+            embeddings = data.source.embeddings
+            self.streams.set_scales(states, embeddings.matrix if embeddings is not None else None)
 
-    @property
-    def finished(self) -> bool:
-        """All steps are done, or more of them would not help."""
-        return self.step >= self.plan.steps or self.best.exhausted
-
-    def _set_scales(self, data: StreamsData) -> None:
-        states = torch.from_numpy(np.array(data.states.read(0)[:SCALE_ROWS]))
-        embeddings = data.source.embeddings
-        self.streams.set_scales(states, embeddings.matrix if embeddings is not None else None)
-
-    def _learn(self, data: StreamsData, picked: Picked) -> float:
-        block = LOSS_ROWS_GPU if self.device.type == "cuda" else LOSS_ROWS
+    def _loss(self, data: StreamsData, picked: Picked) -> Tensor:
         z, said = data.streams(self.top, self.streams, picked)
-        rows = torch.from_numpy(data.examples.rows)[picked.index]
-        taught = data.source.taught(rows, self.plan.streams)
-        loss = heads_loss(z, data.wanted(picked), data.output, block, taught)
-        if (task := self.plan.recipe.shared) is not None:
-            assert said is not None
-            assert data.base is not None
-            teacher = data.source.states.gather(rows) if task.distils else None
-            tokens = torch.from_numpy(data.base.tokens[rows.numpy()])
-            loss = task.weight * loss + base_loss(said, teacher, tokens, data.base.output)
-        factor = rate_factor(self.step, self.plan.steps, self.plan.recipe.warmup)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        for group in self.optimizer.param_groups:
-            torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
-        self.optimizer.step()
-        self.step += 1
-        return float(loss.detach())
+        loss = data.drafts.loss(z, picked)
+        if (task := self.plan.recipe.shared) is None:
+            return loss
+        assert said is not None
+        assert data.base is not None
+        rows = data.drafts.rows(picked)
+        teacher = data.source.states.gather(rows) if task.distils else None
+        tokens = torch.from_numpy(data.base.tokens[rows.numpy()])
+        return task.weight * loss + base_loss(said, teacher, tokens, data.base.output)
 
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Weights, the best ones and two moments of each."""
-        return sum(4 * parameter.nbytes for parameter in self.streams.parameters())
 
-    def save(self, path: Path) -> None:
-        """Atomic, with the optimizer's state: a resumed run continues bit for bit. OSError when it cannot."""
-        state = {
-            "plan": asdict(self.plan),
-            "step": self.step,
-            "streams": self.streams.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "best": self.best.weights,
-            "curve": [asdict(point) for point in self.best.curve],
-            "at": self.best.at,
-        }
-        save_checkpoint(path, state)
+@torch.no_grad()
+def rank_streams(
+    top: TopLayers, streams: Streams, data: StreamsData, on_rows: Callable[[int], None] = lambda rows: None
+) -> list[NDArray[np.int64]]:
+    """For each text its [positions, streams] ranks (positions with all targets inside), as heads.fit.rank_texts() has
+    them.
 
-    def restore(self, path: Path) -> bool:
-        """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
-        state = load_checkpoint(path)
-        if state is None or state.get("plan") != asdict(self.plan):
-            return False
-        self.streams.load_state_dict(state["streams"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step = int(state["step"])
-        best = {name: value.to(self.device) for name, value in state["best"].items()}
-        self.best = Best([CurvePoint(**point) for point in state["curve"]], best, int(state["at"]))
-        return True
+    on_rows(rows done so far) may raise.
+    """
+    parts: list[NDArray[np.int64]] = []
+    for picked in text_batches(data.examples, RANKED_ROWS):
+        z, _ = data.streams(top, streams, picked)
+        parts.append(target_ranks(z, data.drafts.wanted(picked), data.output, RANKS).cpu().numpy())
+        on_rows(sum(map(len, parts)))
+    return ranks_by_text(parts, data.examples.lengths, streams.count)
+
+
+class _MadeUp:
+    """Random states of texts that are all alike."""
+
+    def __init__(self, count: int, hidden: int) -> None:
+        fed = np.zeros(PROMPT + ANSWER, np.int32)
+        self.texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]
+        self.values = np.random.default_rng(0).standard_normal((len(fed), hidden)).astype(np.float16)
+
+    def read(self, text: int) -> NDArray[np.float16]:
+        return self.values
+
+
+def measure_rate(
+    top: TopLayers,
+    plan: StreamsPlan,
+    vocabulary: int,
+    whole_vocabulary: int,
+    device: torch.device,
+    seconds: float = 1.5,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are;
+    clock: of the seconds."""
+    count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
+    states = _MadeUp(count, hidden)
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.arange(text.span.start, text.span.start + ANSWER) for text in states.texts])
+    target = rng.integers(0, vocabulary, (len(rows), plan.streams), dtype=np.int32)
+    total = int(rows[-1]) + 2
+    teacher = flat_teacher(total, min(TEACHER_TOP, vocabulary), device) if plan.objective == "teacher" else None
+    embeddings = TokenEmbeddings(torch.ones(1, hidden, dtype=torch.float16, device=device), np.zeros(total, np.int32))
+    source = TextRows(FileRows([np.zeros((total, hidden), np.float16)], device), embeddings, teacher)
+    output = torch.from_numpy(rng.standard_normal((vocabulary, hidden), np.float32) * 0.02)
+    examples = Examples(rows, target, [ANSWER] * count)
+    output = output.to(device, matmul_dtype(device))
+    base = None
+    if plan.recipe.shared is not None:
+        everything = torch.zeros(whole_vocabulary, hidden, device=device, dtype=output.dtype)
+        base = BaseRows(np.zeros(total, np.int32), everything)
+    data = StreamsData(states, source, examples, output, base)
+    return StreamsFit(plan, top, device).rate(data, len(rows), seconds, clock)

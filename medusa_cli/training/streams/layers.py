@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..backbone.adapters import Adapters
-from ..backbone.layers import Layer, Project, TopLayers, plain, rms_norm
-from .recipe import StreamsRecipe
+from ..backbone.layers import Adapters, Layer, Project, TopLayers, plain, rms_norm
+from ..recipes import StreamsRecipe
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,10 @@ class Examples:
     def __post_init__(self) -> None:
         object.__setattr__(self, "starts", np.cumsum([0, *self.lengths])[:-1])
 
+    def text_of(self, places: NDArray[np.integer]) -> list[int]:
+        """The numbers of the texts that these places in `rows` belong to."""
+        return (np.searchsorted(self.starts, places, side="right") - 1).tolist()
+
 
 def bucket(group: str) -> int:
     """0..9999, the same on every machine."""

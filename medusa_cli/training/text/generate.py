@@ -26,12 +26,11 @@ from medusa_cli.decoding.template import Message
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
-from ..interrupts import Stopped
+from ..recipes import TextRecipe
+from ..resuming import Stopped
 from .corpus import PRIVATE, Corpus, NewText, Text
-from .dialogs import Conversation, PromptSource
-from .duplicates import KnownTexts
-from .self_written import UserTurns
-from .text_recipe import TextRecipe
+from .dialogs import Conversation, PromptSource, UserTurns
+from .sources import KnownTexts
 
 MAX_PROMPT = 1024
 MIN_TEXT = 6

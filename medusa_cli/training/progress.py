@@ -1,10 +1,14 @@
-"""Training as it goes on: a panel in a terminal, a line now and then elsewhere."""
+"""Training as it goes on: its curve, kept beside the checkpoint and continued with it; a panel in a terminal, a line
+now and then elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -13,11 +17,68 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .curve import Curve
+from .resuming import recall, remember
 
+MOST_POINTS = 200
+LEAST_SPACING = 10
+"""Steps between two points: the loss is read back no more often."""
 LINE_SECONDS = 30.0
 WIDTH = 40
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+
+
+@dataclass(frozen=True)
+class Point:
+    """step: steps done. positions: rows trained on so far. seconds: of training, over all calls. loss: mean since the
+    point before. tokens_per_step: held out, where it was measured."""
+
+    step: int
+    positions: int
+    seconds: float
+    loss: float
+    tokens_per_step: float | None
+
+
+class Curve:
+    """The points of one plan, at most about MOST_POINTS and one for each evaluation."""
+
+    def __init__(
+        self, path: Path, plan: str, steps: int, batch: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """plan: what tells this run's points from another's in `path`."""
+        self._path, self._plan, self._batch, self._clock = path, plan, batch, clock
+        self._spacing = max(LEAST_SPACING, -(-steps // MOST_POINTS // LEAST_SPACING) * LEAST_SPACING)
+        self._losses: list[float] = []
+        self._begun = clock()
+        self.points: list[Point] = []
+
+    def start(self, step: int) -> None:
+        """Goes on at the checkpoint after `step` steps; what an earlier call did beyond it is done again."""
+        self.points = [point for point in self._stored() if point.step <= step]
+        self._begun = self._clock() - (self.points[-1].seconds if self.points else 0.0)
+
+    def _stored(self) -> list[Point]:
+        content = recall(self._path)
+        try:
+            return [Point(**row) for row in content["points"]] if content["plan"] == self._plan else []
+        except (KeyError, TypeError):
+            return []
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._begun
+
+    def add(self, step: int, loss: float, tokens_per_step: float | None = None) -> None:
+        """Takes the newest loss (NaN: none yet) after `step` steps; remembers it now and then, an evaluation always."""
+        if not math.isfinite(loss) or (self.points and self.points[-1].step >= step):
+            return
+        self._losses.append(loss)
+        if tokens_per_step is None and step % self._spacing:
+            return
+        mean = sum(self._losses) / len(self._losses)
+        self._losses = []
+        self.points.append(Point(step, step * self._batch, self.seconds, mean, tokens_per_step))
+        remember(self._path, {"plan": self._plan, "points": [asdict(point) for point in self.points]})
 
 
 def sparkline(values: Sequence[float], width: int, characters: str = BLOCKS) -> str:
@@ -41,8 +102,10 @@ def duration(seconds: float) -> str:
 class TrainingView:
     """What the panel shows. Positions per second count from where this call began."""
 
-    def __init__(self, console: Console, curve: Curve, first_step: int, steps: int, batch: int) -> None:
-        self.console, self.curve = console, curve
+    def __init__(
+        self, console: Console, curve: Curve, first_step: int, steps: int, batch: int, title: str = "Training heads"
+    ) -> None:
+        self.console, self.curve, self.title = console, curve, title
         self.first_step, self.step, self.steps, self.batch = first_step, first_step, steps, batch
         self.loss = float("nan")
         self._begun = self._told = time.monotonic()
@@ -62,7 +125,7 @@ class TrainingView:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        line = f"Training heads: {self.step / self.steps:.0%}, loss {self.loss:.3f}, {self._held_out()}, {self._pace()}"
+        line = f"{self.title}: {self.step / self.steps:.0%}, loss {self.loss:.3f}, {self._held_out()}, {self._pace()}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _held_out(self) -> str:
@@ -91,7 +154,7 @@ class TrainingView:
         table.add_row("tokens per step", shown, Text(sparkline(values, WIDTH, characters), no_wrap=True))
         bar = ProgressBar(total=self.steps, completed=self.step, width=WIDTH)
         table.add_row("steps", f"{self.step} of {self.steps}", bar)
-        yield Panel(Group(table, Text(self._pace())), title="Training heads", expand=False)
+        yield Panel(Group(table, Text(self._pace())), title=self.title, expand=False)
 
 
 @contextlib.contextmanager

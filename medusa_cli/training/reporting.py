@@ -1,26 +1,32 @@
-"""What a training run came to, and what it says to the person who started it."""
+"""What a training run came to: told to the person who started it, and on paper as OUTPUT.train.json, with
+OUTPUT.train.png where matplotlib is installed."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.models.base_file import BaseModel
+from medusa_cli.support.atomic import atomic_file, atomic_path
 from medusa_cli.support.errors import MedusaError
 
-from ..heads.recipe import TEACHER_BYTES
-from ..options import TrainOptions
-from ..streams.recipe import STREAMS
-from ..text.corpus import Corpus
+from .options import TrainOptions
+from .recipes import STREAMS, TEACHER_BYTES
+from .text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from ..heads.fit import CurvePoint
+    from .backbone.quality import Distance
+    from .loop import CurvePoint
 
+FORMAT = 1
 GIB = 1 << 30
 EVALUATION_NODES = 8
 """Size of the tree whose held-out tokens per step training maximises."""
@@ -63,7 +69,7 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     say(console, f"{what}: {needed / GIB:.2f} GiB in {where}")
     if needed > free:
         raise MedusaError(
-            f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} GiB are free: use --work-dir"
+            f"{corpus.folder}: {needed / GIB:.1f} GiB are needed, {free / GIB:.1f} are free: set work_dir in a recipe"
         )
 
 
@@ -98,3 +104,66 @@ def report(console: Console, result: TrainResult, written: list[Path]) -> None:
     say(console, f"Tokens per step of the best trees by nodes: {sizes}")
     say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
     say(console, f"Wrote {', '.join(map(str, written))}")
+
+
+def distances(by_text: Mapping[str, Distance]) -> Table:
+    """How far a trained base is from the one it was: one row for each kind of text."""
+    table = Table(title="New model against the old one", title_justify="left")
+    for name in ("text", "tokens", "KL", "same top token", "perplexity", "before"):
+        table.add_column(name, justify="left" if name == "text" else "right")
+    for name, found in by_text.items():
+        perplexities = (f"{found.perplexity:.3f}", f"{found.base_perplexity:.3f}")
+        table.add_row(name, str(found.tokens), f"{found.kl:.4f}", f"{found.top1:.1%}", *perplexities)
+    return table
+
+
+# --- on paper --------------------------------------------------------------------------------------
+
+
+def paths_for(output: Path) -> tuple[Path, Path]:
+    """(JSON file, picture) beside the output."""
+    return output.with_suffix(".train.json"), output.with_suffix(".train.png")
+
+
+def write_record(document: dict[str, Any], output: Path) -> list[Path]:
+    """Writes both files, each whole or not at all; only the JSON without matplotlib. Returns what was written."""
+    text, picture = paths_for(output)
+    with atomic_file(text) as file:
+        file.write((json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
+    if importlib.util.find_spec("matplotlib") is None:
+        return [text]
+    _draw(document, picture)
+    return [text, picture]
+
+
+def _draw(document: dict[str, Any], path: Path) -> None:
+    """Loss and held-out tokens per step over positions; accuracy by head and rank."""
+    # A figure of its own, not pyplot: no window system, no state beside it.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    curve = document["training"]["curve"]
+    left.plot([point["positions"] for point in curve], [point["loss"] for point in curve], color="tab:gray")
+    left.set_xlabel("positions trained on")
+    left.set_ylabel("loss (gray)")
+    measured = [point for point in curve if point["tokens_per_step"] is not None]
+    twin = left.twinx()
+    twin.plot(
+        [point["positions"] for point in measured],
+        [point["tokens_per_step"] for point in measured],
+        marker="o",
+        color="tab:blue",
+    )
+    twin.set_ylabel(f"held-out tokens per step, {document['training']['evaluation_nodes']} nodes (blue)")
+    for head, row in enumerate(document["accuracy"], 1):
+        right.plot(range(1, len(row) + 1), row, marker=".", label=f"head {head}")
+    right.set_xlabel("rank")
+    right.xaxis.get_major_locator().set_params(integer=True)
+    right.set_ylabel("accuracy on held-out text")
+    right.set_ylim(bottom=0)
+    right.legend()
+    sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in document["tokens_per_step"].items())
+    figure.suptitle(f"{document['model']['name']}, {document['options']['kind']} heads: tokens per step {sizes} nodes")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)

@@ -1,0 +1,137 @@
+"""Option groups on the command line: each field becomes an option, spelled as in llama.cpp.
+
+`grouped` splices the fields of the groups that a command takes into its options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from medusa_cli.decoding.fields import Field, fields
+from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
+from medusa_cli.models.completion import complete_models
+from medusa_cli.support.errors import WrongOption, flag, worded
+
+DRAFT_PANEL = "Drafting"
+PANELS: dict[type[Any], str] = {
+    EngineOptions: "Model and engine",
+    DraftOptions: DRAFT_PANEL,
+    SamplingOptions: "Sampling",
+}
+ModelArgument = Annotated[
+    str,
+    typer.Argument(help="A GGUF file, org/repo[:QUANT] on the Hub, or `demo`.", autocompletion=complete_models),
+]
+SystemOption = Annotated[
+    str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt of the conversation.")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Only:
+    """Of a group, the options that a command has, and help texts where they mean something of its own."""
+
+    names: frozenset[str]
+    texts: Mapping[str, str]
+
+
+def only(*names: str, **texts: str) -> Only:
+    """Beside a group: the command has the options of these names, and those that it gives a help text."""
+    return Only(frozenset((*names, *texts)), texts)
+
+
+def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command whose option groups (dataclasses) appear on the command line field by field.
+
+    A WrongOption that it raises is a wrong command line.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    members: dict[str, tuple[Any, list[str]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint: Any = hints[name]
+        choice: Only | None = None
+        if typing.get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Only):
+            hint, choice = hint.__origin__, hint.__metadata__[0]
+        if dataclasses.is_dataclass(hint):
+            of_group = list(_parameters(hint, choice, parameter))
+            members[name] = hint, [one.name for one in of_group]
+            parameters += of_group
+        else:
+            parameters.append(parameter.replace(annotation=hint))
+    parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        for name, (group, options) in members.items():
+            values[name] = group(**{option: _parsed(option, values.pop(option)) for option in options})
+        try:
+            return function(**values)
+        except WrongOption as error:
+            raise typer.BadParameter(worded(error), param_hint=flag(error.option)) from error
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _parameters(group: Any, choice: Only | None, like: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """The parameters that stand for a group. A group of one command's own brings its typer.Options."""
+    hints = typing.get_type_hints(group, include_extras=True)
+    ours = fields(group)
+    for field in dataclasses.fields(group):
+        hint, option = hints[field.name], ours.get(field.name)
+        if option is not None:
+            if option.option.only_python or (choice is not None and field.name not in choice.names):
+                continue
+            hint = _annotation(option, PANELS[group], "" if choice is None else choice.texts.get(field.name, ""))
+        yield like.replace(name=field.name, annotation=hint, default=field.default)
+
+
+def _annotation(field: Field, panel: str, text: str) -> Any:
+    """The option as typer takes it. text: its help, where it is not its own."""
+    option, kind = field.option, field.kind
+    if typing.get_origin(kind) in (Mapping, Sequence):
+        kind = list[str]
+    negated = f"/--no-{field.long.removeprefix('--')}" if option.switch else ""
+    names = [name for name in (option.short, field.long + negated) if name]
+    low, high = (None if one is None else kind(one) for one in (option.low, option.high))
+    told = typer.Option(
+        *names,
+        metavar=option.metavar,
+        min=low,
+        max=high,
+        rich_help_panel=panel,
+        hidden=not option.common,
+        help=text or option.help,
+    )
+    return Annotated[kind | None if field.optional else kind, told]
+
+
+def _parsed(name: str, value: Any) -> Any:
+    return parse_logit_bias(value) if name == "logit_bias" else value
+
+
+_LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", re.IGNORECASE)
+
+
+def parse_logit_bias(entries: list[str] | None) -> dict[int, float] | None:
+    """["15043=1.5", "7=-inf"] -> {15043: 1.5, 7: -inf}. typer.BadParameter for anything else.
+
+    llama.cpp's own spelling, the sign as separator (15043+1), is understood too.
+    """
+    bias: dict[int, float] = {}
+    for entry in entries or []:
+        match = _LOGIT_BIAS.fullmatch(entry.strip())
+        if match is None:
+            raise typer.BadParameter(f"{entry!r} is not ID=BIAS, for example 15043=-1.5", param_hint="--logit-bias")
+        bias[int(match[1])] = float(match[2])
+    return bias or None

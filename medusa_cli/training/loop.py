@@ -1,0 +1,343 @@
+"""The training loop of heads, streams and the model's own layers: deterministic, resumable, on a CPU or a GPU.
+
+A kind of drafts is a subclass of Loop: it gives the trained parameters with their highest rates, and the loss of a
+batch. The loop owns everything else: batches, rates, checkpoints, held-out text, early stops, the best weights.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from medusa_cli.support.atomic import atomic_path
+
+from .text.dataset import Examples
+
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SHARE = 0.05
+"""Writing checkpoints may take this share of the time; large weights are saved less often."""
+
+
+# --- batches ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Picked:
+    """One batch: indices [B] into Examples.rows. lengths: the rows are whole texts of so many rows each, in order."""
+
+    index: Tensor
+    lengths: tuple[int, ...] | None
+
+    @property
+    def firsts(self) -> NDArray[np.int64]:
+        """Of `index`, where a text begins."""
+        assert self.lengths is not None
+        firsts: NDArray[np.int64] = self.index[torch.tensor([0, *self.lengths[:-1]]).cumsum(0)].numpy()
+        return firsts
+
+
+def steps_per_epoch(examples: Examples, batch: int, whole_texts: bool) -> int:
+    """How many batches of about `batch` rows an epoch has."""
+    most = len(examples.lengths) if whole_texts else len(examples.rows)
+    return min(most, max(1, len(examples.rows) // batch))
+
+
+class BatchOrder:
+    """Batch number `step` of a run, the same whenever it is asked for: every epoch is its own random order."""
+
+    def __init__(self, examples: Examples, batch: int, seed: int, whole_texts: bool) -> None:
+        self.examples, self.batch, self.seed, self.whole_texts = examples, batch, seed, whole_texts
+        self.per_epoch = steps_per_epoch(examples, batch, whole_texts)
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def pick(self, step: int) -> Picked:
+        """Step counts from 0."""
+        epoch, at = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            count = len(self.examples.lengths) if self.whole_texts else len(self.examples.rows)
+            self._epoch, self._order = epoch, torch.randperm(count, generator=generator)
+        if not self.whole_texts:
+            return Picked(self._order[at * self.batch : (at + 1) * self.batch], None)
+        count = len(self._order)
+        texts = self._order[at * count // self.per_epoch : (at + 1) * count // self.per_epoch].tolist()
+        return _texts(self.examples, texts)
+
+
+def text_batches(examples: Examples, rows: int) -> Iterator[Picked]:
+    """All rows in order, in batches of whole texts with up to `rows` rows (more where one text is longer)."""
+    begin, held = 0, 0
+    for text, length in enumerate(examples.lengths):
+        if held and held + length > rows:
+            yield _texts(examples, range(begin, text))
+            begin, held = text, 0
+        held += length
+    if held:
+        yield _texts(examples, range(begin, len(examples.lengths)))
+
+
+def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
+    lengths = tuple(examples.lengths[text] for text in texts)
+    parts = [torch.arange(examples.lengths[text]) + int(examples.starts[text]) for text in texts]
+    return Picked(torch.cat(parts), lengths)
+
+
+# --- one run ---------------------------------------------------------------------------------------
+
+
+class Plan(Protocol):
+    """Everything the result depends on besides the rows: a dataclass. batch: rows per step, about."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+
+class Data(Protocol):
+    """What is trained on: a batch is some of its examples."""
+
+    @property
+    def examples(self) -> Examples: ...
+
+
+D = TypeVar("D", bound=Data)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One evaluation. step: how many steps were done; loss: the newest that was read; tokens_per_step: held out."""
+
+    step: int
+    loss: float
+    tokens_per_step: float
+
+
+@dataclass
+class Best:
+    """The evaluations so far, and the weights at the best of them (the earliest where several are equal)."""
+
+    curve: list[CurvePoint] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    at: int = -1
+    """Index into curve. An evaluation before the first step is no candidate."""
+
+    def add(self, point: CurvePoint, trained: nn.Module) -> None:
+        self.curve.append(point)
+        if point.step > 0 and (self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step):
+            self.at = len(self.curve) - 1
+            self.weights = {name: value.detach().clone() for name, value in trained.state_dict().items()}
+
+
+def learning_rate(step: int, steps: int, peak: float, rising: int) -> float:
+    """Linear up in the first `rising` steps, then a cosine down to zero at `steps`."""
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def rising_steps(steps: int, most: int, part: int) -> int:
+    """In which the rates of a run of `steps` rise: `most`, and no more than one in `part` of them."""
+    return min(most, max(1, steps // part))
+
+
+class Loop(ABC, Generic[D]):
+    """One training run over fixed rows. Advance with run(); the state is whole between steps.
+
+    whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run has, at
+    even distances. patience: so many of them in a row without a new best end the run. measures_fresh: one more comes
+    before the first step. read_every: steps between two losses that are read back.
+    """
+
+    whole_texts = True
+    rising: int
+    evaluations: int
+    patience: int | None = None
+    measures_fresh = False
+    read_every = 1
+
+    def __init__(
+        self,
+        plan: Plan,
+        trained: nn.Module,
+        groups: Sequence[tuple[list[nn.Parameter], float]],
+        device: torch.device,
+        fused: bool = False,
+    ) -> None:
+        """groups: parameters of `trained` with the highest rate of each group, which is clipped by itself. fused: all
+        steps of an update in one kernel; its bits are not those of the other way."""
+        self.plan, self.trained, self.device, self.step, self.best = plan, trained, device, 0, Best()
+        self.optimizer = torch.optim.AdamW(
+            [{"params": parameters, "peak": peak} for parameters, peak in groups],
+            lr=groups[0][1],
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+            fused=fused or None,
+        )
+
+    @abstractmethod
+    def _loss(self, data: D, picked: Picked) -> Tensor:
+        """Of one batch. Random draws depend on seed and step alone, so that a resumed run repeats them."""
+
+    def _begin(self, data: D) -> None:
+        """At the start of each run()."""
+
+    def _updated(self) -> None:
+        """After the optimizer, within a step."""
+
+    def _read(self, loss: Tensor) -> float:
+        """What is told of a step's loss."""
+        return float(loss.detach())
+
+    def _measured(self, evaluate: Callable[..., Any]) -> float:
+        """Held-out tokens per step."""
+        return float(evaluate(self.trained))
+
+    def run(
+        self,
+        data: D,
+        *,
+        evaluate: Callable[..., Any] | None = None,
+        checkpoint: Path | None = None,
+        on_step: Callable[[int, float], None] = lambda step, loss: None,
+        on_evaluation: Callable[[CurvePoint], None] = lambda point: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Trains to the plan's last step; False when should_stop() ended it first (asked before each step).
+
+        evaluate: what _measured() asks; in the end the weights are those that had the most tokens per step. Saves to
+        `checkpoint` about once a minute, at the end and when stopped; MedusaError where it cannot. on_step(step, loss):
+        the loss is the newest that was read back.
+        """
+        order = BatchOrder(data.examples, self.plan.batch, self.plan.seed, self.whole_texts)
+        every = -(-self.plan.steps // self.evaluations)
+        self._begin(data)
+        value, pause, saved = math.nan, CHECKPOINT_SECONDS, time.monotonic()
+
+        def judge() -> None:
+            if evaluate is not None:
+                self.best.add(CurvePoint(self.step, value, self._measured(evaluate)), self.trained)
+                on_evaluation(self.best.curve[-1])
+
+        if self.measures_fresh and self.step == 0 and not self.best.curve:
+            judge()
+        while not self.finished and not should_stop():
+            loss = self._learn(data, order)
+            is_due = self.step % every == 0 or self.step == self.plan.steps
+            if is_due or self.step % self.read_every == 0:
+                value = self._read(loss)
+            if is_due:
+                judge()
+            on_step(self.step, value)
+            if checkpoint is not None and time.monotonic() - saved > pause:
+                begin = time.monotonic()
+                self.save(checkpoint)
+                saved = time.monotonic()
+                pause = max(CHECKPOINT_SECONDS, (saved - begin) / CHECKPOINT_SHARE)
+        if checkpoint is not None:
+            self.save(checkpoint)
+        if self.finished and self.best.weights:
+            self.trained.load_state_dict(self.best.weights)
+        return self.finished
+
+    @property
+    def finished(self) -> bool:
+        """All steps are done, or more of them would not help."""
+        exhausted = self.patience is not None and len(self.best.curve) - 1 - self.best.at >= self.patience
+        return self.step >= self.plan.steps or exhausted
+
+    def _learn(self, data: D, order: BatchOrder) -> Tensor:
+        """One step; its loss. Gradients of more batches than one would be added up here."""
+        loss = self._loss(data, order.pick(self.step))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._update()
+        return loss
+
+    def _update(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, self.plan.steps, group["peak"], self.rising)
+            torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
+        self.optimizer.step()
+        self._updated()
+        self.step += 1
+
+    def rate(self, data: D, rows: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> float:
+        """Rows per second of training, a step having `rows`. The first two steps do not count."""
+        self.run(data, should_stop=lambda: self.step >= 2)
+        first, begin = self.step, clock()
+        self.run(data, should_stop=lambda: clock() - begin > seconds)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return (self.step - first) * rows / (clock() - begin)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights, the best ones and two moments of each."""
+        return sum(4 * parameter.nbytes for parameter in self.trained.parameters())
+
+    def save(self, path: Path) -> None:
+        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
+        save_checkpoint(path, self._state())
+
+    def restore(self, path: Path) -> bool:
+        """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
+        state = load_checkpoint(path)
+        if state is None or state.get("plan") != self._plan_values():
+            return False
+        self._set_state(state)
+        return True
+
+    def _plan_values(self) -> dict[str, Any]:
+        return asdict(self.plan)  # type: ignore[call-overload]
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "plan": self._plan_values(),
+            "step": self.step,
+            "trained": self.trained.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best": self.best.weights,
+            "curve": [asdict(point) for point in self.best.curve],
+            "at": self.best.at,
+        }
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.trained.load_state_dict(state["trained"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = int(state["step"])
+        best = {name: value.to(self.device) for name, value in state["best"].items()}
+        self.best = Best([CurvePoint(**point) for point in state["curve"]], best, int(state["at"]))
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all. MedusaError when it cannot be written."""
+    with atomic_path(path) as temporary:
+        try:
+            torch.save(state, temporary)
+        except RuntimeError as error:  # what torch makes of a full disk
+            raise OSError(str(error).splitlines()[0]) from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The checkpoint's content, None when there is no readable one. Never runs code from the file."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):
+        return None
+    return state if isinstance(state, dict) else None

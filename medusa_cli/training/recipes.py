@@ -1,0 +1,220 @@
+"""How everything is trained: the numbers found best so far, in one place. Imports nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+Kind = Literal["medusa", "hydra", "hydra++"]
+Objective = Literal["truth", "teacher"]
+PrefixSight = Literal["none", "answer", "context"]
+Outputs = Literal["base", "own"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+PREFIX_SIGHTS: tuple[PrefixSight, ...] = get_args(PrefixSight)
+OUTPUTS: tuple[Outputs, ...] = get_args(Outputs)
+DEFAULT_KIND: Kind = "hydra"
+DEFAULT_OBJECTIVE: Objective = "teacher"
+TEACHER_TOP = 32
+"""How many of the base's likeliest tokens are kept for each position."""
+ALL = "all"
+"""What is said in place of a number."""
+WHOLE = 0
+"""As Recipe.teacher_top: all of them, computed anew for each batch."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """blocks: residual blocks of each head. rate: highest learning rate. noise: Hydra's alpha; the hidden states get
+    uniform noise (rows.noisy()), the embeddings of drafted tokens that of embedding_noise. decay: each step takes the
+    weights, by this times the learning rate, back towards those of fresh heads, which pass the hidden state on. batch:
+    rows per step on a CPU.
+
+    prefix: what the attention layer before the heads sees, "none" without one. lm_head: the base's output rows, frozen,
+    or a matrix of each head's own that starts from them (Medusa 2.1.1). teacher_top: tokens of the teacher's
+    distribution, WHOLE: all.
+    """
+
+    blocks: int
+    rate: float
+    noise: float
+    decay: float
+    batch: int
+    prefix: PrefixSight = "none"
+    lm_head: Outputs = "base"
+    embedding_noise: float = 0.0
+    teacher_top: int = TEACHER_TOP
+
+
+RECIPES = {
+    "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.01, batch=512),
+    "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, decay=0.5, batch=512),
+    "hydra++": Recipe(blocks=4, rate=1e-3, noise=0.0, decay=0.5, batch=1024, prefix="context"),
+}
+GPU_BATCH = 4096
+"""Rows per step on a GPU, where a step's fixed costs count."""
+WARMUP_STEPS = 100
+"""In which the rate of heads rises."""
+EVALUATIONS = 16
+"""How often a run measures held-out tokens per step, at even distances."""
+PATIENCE = 5
+"""So many evaluations in a row without a new best end a run."""
+TEACHER_BYTES = 6
+"""For each position and token: 4 of the token, 2 of its probability."""
+
+# --- the model's top layers with its heads (Medusa 2.2.2, 2.3.2) -----------------------------------
+
+Strategy = Literal["distill", "truth", "direct"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+DEFAULT_STRATEGY: Strategy = "distill"
+Warmup = Literal["both", "heads", "sine", "none"]
+WARMUPS: tuple[Warmup, ...] = get_args(Warmup)
+JOINT_LAYERS = 8
+"""So many layers get adapters, from the top."""
+
+
+@dataclass(frozen=True)
+class JointRecipe:
+    """distils: the backbone learns the base's distribution (KL, all tokens), else the text's tokens (cross entropy).
+
+    heads_weight: highest weight of the heads' loss. warmup (2.2.2): "heads": they are trained alone first; "sine": the
+    weight of their loss rises from zero, else it is the highest from the first step on; "both"; "none". rate: highest
+    learning rate of the adapters; that of the heads is heads_rate times as high. rank, alpha, dropout: of the adapters
+    (LoRA). batch: answer tokens per step, about. rising: steps in which the rates rise.
+    """
+
+    distils: bool
+    heads_weight: float
+    rate: float
+    warmup: Warmup = "both"
+    heads_rate: float = 4.0
+    rank: int = 32
+    alpha: float = 16.0
+    dropout: float = 0.05
+    batch: int = 384
+    rising: int = 20
+
+    @property
+    def heads_first(self) -> bool:
+        return self.warmup in ("both", "heads")
+
+    @property
+    def sine(self) -> bool:
+        return self.warmup in ("both", "sine")
+
+
+JOINT_RECIPES: dict[Strategy, JointRecipe] = {
+    "distill": JointRecipe(distils=True, heads_weight=0.01, rate=1e-4, heads_rate=1.5),
+    "truth": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4),
+    "direct": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4, warmup="none", heads_rate=1.0),
+}
+"""distill: self-distillation, the default; in runs of few steps, heads that have settled lose at the paper's four times
+the rate (docs/measurements/joint.md). truth: for text that is worth learning. direct: the same without any of the
+paper's precautions, its "direct fine-tuning", to compare with."""
+
+
+def joint_recipe_of(
+    strategy: Strategy,
+    warmup: Warmup | None = None,
+    rate: float | None = None,
+    heads_rate: float | None = None,
+    heads_weight: float | None = None,
+) -> JointRecipe:
+    """That of the strategy, with what is given in place of its own."""
+    given = {"warmup": warmup, "rate": rate, "heads_rate": heads_rate, "heads_weight": heads_weight}
+    changed = {name: value for name, value in given.items() if value is not None}
+    return replace(JOINT_RECIPES[strategy], **changed)  # type: ignore[arg-type]
+
+
+TEXT_SHARE = 0.6
+"""Share of the time for text and warm heads; the rest is for both together."""
+RESULT_SHARE = 0.15
+"""Of the time that is left after text and heads, for writing and measuring the result."""
+JOINT_EPOCHS = 2
+"""With a fixed number of tokens."""
+MOST_JOINT_EPOCHS = 4.0
+LEAST_STEPS = 4
+JOINT_EVALUATIONS = 8
+"""How often a run measures held-out text, at most, at even distances."""
+EVALUATED_STEPS = 25
+"""At least so many steps lie between two of them."""
+
+
+def joint_evaluations(steps: int) -> int:
+    """How many a run of so many steps has."""
+    return max(1, min(JOINT_EVALUATIONS, steps // EVALUATED_STEPS))
+
+
+# --- streams ---------------------------------------------------------------------------------------
+
+DraftKind = Literal[Kind, "streams"]
+"""Everything that `medusa train` makes."""
+DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
+STREAMS: Literal["streams"] = "streams"
+STREAMS_LAYERS = 4
+"""So many layers draft, from the top."""
+
+
+@dataclass(frozen=True)
+class SharedTask:
+    """What the base learns beside its streams. distils: its own distribution (KL), else the text's tokens (cross
+    entropy). weight: of the streams' loss beside that (alpha_j / alpha_0)."""
+
+    distils: bool
+    weight: float
+
+
+@dataclass(frozen=True)
+class StreamsRecipe:
+    """rank, alpha: of the adapters (LoRA); rank 0: none. shared: base and streams learn together, with one set of
+    adapters for both; None: the base stays as it is. root: streams see the root's token embedding. rate: highest
+    learning rate of the adapters; that of stream embeddings and root_scale is vectors_rate times as high. batch: answer
+    positions per step, about. warmup: steps in which the rates rise."""
+
+    rank: int = 32
+    alpha: float = 32.0
+    root: bool = True
+    rate: float = 2e-3
+    vectors_rate: float = 20.0
+    batch: int = 128
+    warmup: int = 20
+    shared: SharedTask | None = None
+
+    @property
+    def bare(self) -> StreamsRecipe:
+        """Of streams through layers that adapters were merged into."""
+        return replace(self, rank=0, shared=None)
+
+
+STREAMS_RECIPE = StreamsRecipe()
+SHARED_RECIPES: dict[Strategy, StreamsRecipe] = {
+    "distill": replace(STREAMS_RECIPE, rate=1e-3, shared=SharedTask(distils=True, weight=0.1)),
+    "truth": replace(STREAMS_RECIPE, rate=1e-3, shared=SharedTask(distils=False, weight=0.1)),
+}
+"""By joint_strategy. The weight is the paper's."""
+SHARED_RESULT_SHARE = 0.15
+"""Of the time of a shared training, for writing and measuring the new model."""
+STREAMS_EVALUATIONS = 8
+"""How often a run measures held-out tokens per step: each costs what many steps cost."""
+MOST_STREAMS_EVALUATED = 4096
+"""Held-out positions per evaluation, at most."""
+
+# --- text ------------------------------------------------------------------------------------------
+
+LaterTurns = Literal["given", "self-written"]
+LATER_TURNS: tuple[LaterTurns, ...] = get_args(LaterTurns)
+
+
+@dataclass(frozen=True)
+class TextRecipe:
+    """longest_answer: tokens, at most half of the model's context. later_turns: the user's turns behind the opening,
+    as the prompts have them or the model's own, until a conversation has `turns` of them (Medusa 2.3.2)."""
+
+    longest_answer: int = 384
+    later_turns: LaterTurns = "given"
+    turns: int = 3
+
+    @property
+    def key(self) -> str:
+        """Of a folder with such text; empty for the usual one."""
+        return "" if self == TextRecipe() else f" {self}"

@@ -1,1 +1,0 @@
-"""What a training run tells: live view, curves, records."""

@@ -1,0 +1,84 @@
+"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, choices kept in small JSON files of the work
+folder, and no leftovers of a run that was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from medusa_cli.support.atomic import atomic_file
+
+SCRATCH = "joining-"
+"""Prefix of the temporary folder for files on their way to become another."""
+NEW_MODEL = ".joint.gguf"
+"""Ending of a jointly trained model in the work folder, until it is part of the output."""
+
+
+class Stopped(Exception):
+    """Leaves work that a Ctrl-C ends before its time."""
+
+
+class Interrupt:
+    """`requested` turns true at the first Ctrl-C; a second one interrupts at once, as usual."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def check(self) -> None:
+        """Stopped when it was requested."""
+        if self.requested:
+            raise Stopped
+
+
+@contextlib.contextmanager
+def interrupt_flag() -> Iterator[Interrupt]:
+    """Catches SIGINT inside the block. Outside the main thread nothing is caught."""
+    flag = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        flag.requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def recall(path: Path) -> dict[str, Any]:
+    """The object in `path`; empty when there is none that can be read."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def remember(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    with atomic_file(path) as file:
+        file.write(json.dumps(content).encode())
+
+
+def remove_leftovers(folder: Path, output: Path) -> None:
+    """Removes temporary files of `output` and in the work folder `folder` (which need not exist)."""
+    parts = [*folder.glob(".*.part"), *folder.glob("*/.*.part"), *folder.glob(f"*{NEW_MODEL}")]
+    parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")
+    with contextlib.suppress(OSError):
+        for part in parts:
+            part.unlink()
+    for scratch in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(scratch, ignore_errors=True)
