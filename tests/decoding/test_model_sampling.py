@@ -26,7 +26,10 @@ def test_every_key_becomes_the_option_of_llama_cpp() -> None:
     assert found.values == {
         "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "repeat_last_n": -1, "repeat_penalty": 1.1,
     }  # fmt: skip
-    assert found.by_flag == {**{name: found.values[name] for name in found.values if name != "temperature"}, "temp": 0.6}
+    assert found.by_flag == {
+        **{name: found.values[name] for name in found.values if name != "temperature"},
+        "temp": 0.6,
+    }
     assert read().values == {}
 
 

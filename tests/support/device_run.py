@@ -85,16 +85,24 @@ def conversation(session: native.Session, prompt: list[int]) -> dict[str, Any]:
     for number, sampling in enumerate([None, sampled, None, penalized, None, None]):
         steps, cancellation = 0, native.Cancellation()
 
-        def on_step(pieces: list[native.Piece], cancels: bool = number == 4) -> None:
+        def on_step(
+            pieces: list[native.Piece], cancels: bool = number == 4, ended: native.Cancellation = cancellation
+        ) -> None:
             nonlocal steps
             steps += 1
             if cancels and steps == 5:
-                cancellation.cancel()
+                ended.cancel()
 
         limit = -1 if number == 5 else 30
         reasons.append(session.host_reason(sampling=sampling))
-        told = {"cancellation": cancellation, "on_step": on_step}
-        answer = session.generate(prompt, max_tokens=limit, sampling=sampling, ignore_eos=True, **told)
+        answer = session.generate(
+            prompt,
+            max_tokens=limit,
+            sampling=sampling,
+            ignore_eos=True,
+            cancellation=cancellation,
+            on_step=on_step,
+        )
         answers.append((list(answer.tokens), answer.stop_reason))
         shapes.append([(len(tree), len(path)) for tree, path in zip(answer.parents, answer.paths, strict=True)])
         prompt = [*prompt, *answer.tokens[:20]]
