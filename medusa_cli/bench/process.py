@@ -7,6 +7,7 @@ time, so that they do not share the cores. Each keeps its kernels and its memory
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import io
@@ -127,8 +128,9 @@ def serve(make: Callable[[], Reply]) -> None:
     # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    made = functools.cache(make)  # with the first question, which an error can answer
     try:
-        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, make())
+        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, lambda question: made()(question))
     except BrokenPipeError:
         os._exit(1)
 

@@ -14,6 +14,8 @@ class Adder:
     """Lives in another process."""
 
     def __init__(self, start: int) -> None:
+        if start < 0:
+            raise MedusaError("start at 0 or above")
         self._sum = start
 
     def add(self, numbers: list[int]) -> int:
@@ -49,3 +51,8 @@ def test_an_error_there_is_an_error_here_and_the_process_goes_on() -> None:
         assert remote.call("add", [1]) == 1
         with pytest.raises(MedusaError, match=r"^our kernels: its process ended with code 3"):
             remote.call("end")
+
+
+def test_an_object_that_cannot_be_made_says_why() -> None:
+    with Remote(Adder, -1) as remote, pytest.raises(MedusaError, match=r"^our kernels: start at 0 or above$"):
+        remote.call("add", [1])
