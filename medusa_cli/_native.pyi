@@ -439,9 +439,9 @@ class Session:
         watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what
         it learns stays with the session.
 
-        on_step runs once per step with the GIL held. A Python exception in it (or, on the main thread, a pending signal,
-        which is checked every 20 ms) ends the generation within one step and is raised; the tokens
-        emitted so far stay available as `last`. accept None: greedy at temperature 0, exact above.
+        on_step runs once per step with the GIL held. A Python exception in it, or a pending signal on the main thread
+        (asked for every 20 ms), ends the generation within one step and is raised; the tokens emitted so far stay
+        available as `last`. accept None: greedy at temperature 0, exact above.
         """
     @property
     def recycled(self) -> bytes:

@@ -164,4 +164,6 @@ def test_the_command_line_alone_imports_its_parser() -> None:
 
 
 def test_only_one_module_imports_the_compiled_one() -> None:
-    assert [module for module, named in imports().items() if COMPILED in named] == ["medusa_cli.native"]
+    # A trial is a process of its own, which ends before anything else could load llama_cpp.
+    importing = sorted(module for module, named in imports().items() if COMPILED in named)
+    assert importing == ["medusa_cli.decoding.trial", "medusa_cli.native"]
