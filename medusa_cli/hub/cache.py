@@ -1,4 +1,4 @@
-"""What lies in the Hub's shared cache, and taking single files out of it."""
+"""What lies in the Hub's shared cache, and taking single files out, where huggingface_hub removes whole commits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medusa_cli.hub.download import cache_folder
-from medusa_cli.hub.repository import is_safe_name
+from medusa_cli.hub.repository import REPO, is_safe_name
 from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo
 
 
 @dataclass(frozen=True)
@@ -24,17 +28,13 @@ class CachedFile:
     size: int
 
 
+def repositories() -> list[str]:
+    """Model repositories in the cache, by name."""
+    return sorted(repo.repo_id for repo in _repos() if REPO.fullmatch(repo.repo_id))
+
+
 def cached_files(suffix: str = ".gguf") -> list[CachedFile]:
     """All whole files of model repositories whose names end so, by repository, revision and name."""
-    from huggingface_hub import scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
-    try:
-        repos = scan_cache_dir(cache_folder()).repos
-    except CacheNotFound:
-        return []
-    except OSError as error:
-        raise MedusaError(f"{error.filename}: {error.strerror or error}: the Hub's cache cannot be read") from error
     found = [
         CachedFile(
             repo.repo_id,
@@ -44,14 +44,25 @@ def cached_files(suffix: str = ".gguf") -> list[CachedFile]:
             file.blob_path,
             file.size_on_disk,
         )
-        for repo in repos
-        if repo.repo_type == "model"
+        for repo in _repos()
         for revision in repo.revisions
         for file in revision.files
         if file.file_name.lower().endswith(suffix)
     ]
     whole = [file for file in found if is_safe_name(file.name)]
     return sorted(whole, key=lambda file: (file.repo.lower(), file.revision or "", file.name))
+
+
+def _repos() -> list[CachedRepoInfo]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return [repo for repo in scan_cache_dir(cache_folder()).repos if repo.repo_type == "model"]
+    except CacheNotFound:
+        return []
+    except OSError as error:
+        raise MedusaError(f"{error.filename}: {error.strerror or error}: the Hub's cache cannot be read") from error
 
 
 def remove(files: Collection[CachedFile]) -> int:
@@ -78,8 +89,8 @@ def remove(files: Collection[CachedFile]) -> int:
         names = {file.repo for file in files}
         empty = [
             revision.commit_hash
-            for repo in scan_cache_dir(cache_folder()).repos
-            if repo.repo_id in names and repo.repo_type == "model" and not repo.size_on_disk
+            for repo in _repos()
+            if repo.repo_id in names and not repo.size_on_disk
             for revision in repo.revisions
         ]
         if empty:

@@ -57,7 +57,7 @@ def is_intact(path: Path, asset: Asset) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file."""
+    """Hex digest of a file (hashlib.file_digest needs Python 3.11)."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):

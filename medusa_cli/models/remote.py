@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.hub import download, repository, search
+from medusa_cli.hub import cache, download, repository, search
 from medusa_cli.hub.errors import VARIABLE, UnknownRepository, Unreachable
 from medusa_cli.hub.repository import Listing, RemoteFile
 from medusa_cli.hub.transfer import too_large
 from medusa_cli.models import quantizations
-from medusa_cli.models.names import REPO, HubName
+from medusa_cli.models.names import HubName
 from medusa_cli.models.quantizations import Candidate
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError, OptionError
@@ -94,13 +94,6 @@ def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Pat
     return _fetch(name, listing, [listing.files[chosen]], console)[0]
 
 
-def cached_names() -> list[str]:
-    """Repositories in the cache, by the names of their folders."""
-    folders = sorted(download.cache_folder().glob("models--*--*"))
-    names = [folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders]
-    return [name for name in names if REPO.fullmatch(name)]
-
-
 def architecture_of(start: bytes) -> str | None:
     """`general.architecture` by the first bytes of a GGUF whose first key it is, as all writers have it."""
     try:
@@ -134,7 +127,7 @@ def _list(name: HubName) -> Listing:
     try:
         return repository.list_files(name.repo, name.revision)
     except UnknownRepository as error:
-        near = search.similar(name.repo, cached_names())
+        near = search.similar(name.repo, cache.repositories())
         if not near:
             raise
         raise UnknownRepository(error.what, error.otherwise, near) from error

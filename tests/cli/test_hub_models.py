@@ -230,6 +230,8 @@ def test_a_hub_that_fails(hub: LocalHub, status: int, words: str) -> None:
 
 def test_only_public_names_of_huggingface_hub_are_used() -> None:
     import huggingface_hub
+    import huggingface_hub.errors
+    import huggingface_hub.utils
 
     folder, found = Path(download.__file__).parent, []
     for path in sorted(folder.glob("*.py")):
