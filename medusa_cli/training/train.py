@@ -78,16 +78,14 @@ def _run_phases(
     text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
-    data = prepare.read_data(setup, corpus)
-    vocabulary = prepare.pick_vocabulary(setup, data)
-    schedule = planning.plan_time(setup, len(vocabulary.d2t))
-    rows = prepare.open_rows(setup, corpus, data, vocabulary)
+    material = prepare.prepare(setup, corpus)
+    schedule = planning.plan_time(setup, len(material.vocabulary.d2t))
     seconds = text.seconds + time.monotonic() - begin
     if options.kind == STREAMS:
-        drafts = finish.trained_streams(setup, corpus, data, vocabulary, rows, schedule, seconds)
+        drafts = finish.trained_streams(setup, material, schedule, seconds)
     else:
-        drafts = finish.trained_heads(setup, corpus, data, vocabulary, rows, schedule, seconds, found)
-    return finish.finish(drafts, text, vocabulary)
+        drafts = finish.trained_heads(setup, material, schedule, seconds, found)
+    return finish.finish(drafts, text)
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:

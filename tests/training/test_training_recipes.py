@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,23 @@ def test_the_published_recipes_can_be_used(path: Path) -> None:
     file = read_recipe(path)
     kind, objective = file.values["kind"], file.values["objective"]
     check_together(kind, objective, file.heads(kind), path.name)
+
+
+def test_the_commands_in_the_pages_are_understood() -> None:
+    """Their recipes, too, where the page names one that there is."""
+    parser: Any = typer.main.get_command(cli.app)
+    lines = [
+        line.partition("medusa train ")[2].replace("KIND", "hydra")
+        for page in sorted(DOCS.rglob("*.md"))
+        for line in re.findall(r"^    .*medusa train .*$", page.read_text("utf-8").replace("\\\n", " "), re.MULTILINE)
+        if "[" not in line
+    ]
+    assert len(lines) > 10
+    for line in lines:
+        with parser.commands["train"].make_context("train", shlex.split(line, comments=True)) as context:
+            recipe = context.params["recipe"]
+        if recipe is not None and recipe.parts[0] == "docs":
+            read_recipe(DOCS.parent / recipe)
 
 
 def test_every_key_is_documented() -> None:

@@ -25,7 +25,6 @@ from ..options import TREE_NODES
 from ..reporting import EVALUATION_NODES, TrainResult, say
 from ..resuming import SCRATCH
 from ..text import sources
-from ..text.corpus import Corpus
 from ..text.dataset import Span
 from . import Setup, streams
 from .collect import CollectedText
@@ -33,7 +32,7 @@ from .fitting import Fitted, train_heads
 from .joint import train_jointly
 from .layers import NewModel, only_known
 from .planning import Schedule
-from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .prepare import DataSet, Material
 
 SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
@@ -47,12 +46,12 @@ class Ranking(Protocol):
 
 @dataclass(frozen=True)
 class Drafts:
-    """What was trained. setup: with the base that it is for; data: with the held-out texts that can be ranked; content:
-    of the file; new: where the base was changed; alone: tokens per step by nodes of the heads before joint training,
-    where they were trained before it."""
+    """What was trained. setup: with the base that it is for; material: with the held-out texts that can be ranked;
+    content: of the file; new: where the base was changed; alone: tokens per step by nodes of the heads before joint
+    training, where they were trained before it."""
 
     setup: Setup
-    data: DataSet
+    material: Material
     rank: Ranking
     content: Callable[[TrainResult], draft_heads.Writable]
     fitted: Fitted
@@ -61,53 +60,37 @@ class Drafts:
 
 
 def trained_heads(
-    setup: Setup,
-    corpus: Corpus,
-    data: DataSet,
-    vocabulary: DraftVocabulary,
-    rows: PreparedRows,
-    schedule: Schedule,
-    seconds: float,
-    found: parity.Parity | None,
+    setup: Setup, material: Material, schedule: Schedule, seconds: float, found: parity.Parity | None
 ) -> Drafts:
     """Heads, by themselves or with their base. seconds: spent before; found: where they train the base. Stopped after
     Ctrl-C, with everything saved."""
-    fitted = train_heads(setup, data, vocabulary, rows, schedule, seconds)
+    fitted = train_heads(setup, material, schedule, seconds)
     heads, new, alone = fitted.heads, None, None
     if found is not None:
         if setup.options.heads_first:
-            alone = measure(setup, data, ranking(data, vocabulary, rows, heads)).by_size
-        seconds += fitted.seconds
-        new = train_jointly(setup, corpus, data, vocabulary, rows, fitted, found, seconds)
-        setup, data, rows, heads = replace(setup, base=new.base), new.data, new.prepared, new.heads
-    rank = ranking(data, vocabulary, rows, heads)
-    return Drafts(setup, data, rank, partial(content, setup, vocabulary, rows, heads), fitted, new, alone)
+            alone = measure(setup, material.data, ranking(material, heads)).by_size
+        new = train_jointly(setup, material, fitted, found, seconds + fitted.seconds)
+        setup, material, heads = replace(setup, base=new.base), new.material, new.heads
+    written = partial(content, setup, material, heads)
+    return Drafts(setup, material, ranking(material, heads), written, fitted, new, alone)
 
 
-def trained_streams(
-    setup: Setup,
-    corpus: Corpus,
-    data: DataSet,
-    vocabulary: DraftVocabulary,
-    rows: PreparedRows,
-    schedule: Schedule,
-    seconds: float,
-) -> Drafts:
+def trained_streams(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> Drafts:
     """Streams, by themselves or with their base. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
-    fitted, new = streams.train_streams(setup, corpus, data, vocabulary, rows, schedule, seconds), None
+    fitted, new = streams.train_streams(setup, material, schedule, seconds), None
     if setup.options.joint:
-        new, fitted = streams.merge_shared(setup, data, rows, fitted)
+        new, fitted = streams.merge_shared(setup, material, fitted)
         setup = replace(setup, base=new.base)
-    known = only_known(data, fitted.held.states.texts)
-    return Drafts(setup, known, fitted.rank, partial(streams.content, setup, vocabulary, fitted), fitted, new)
+    material = replace(material, data=only_known(material.data, fitted.held.states.texts))
+    return Drafts(setup, material, fitted.rank, partial(streams.content, setup, material, fitted), fitted, new)
 
 
-def finish(drafts: Drafts, text: CollectedText, vocabulary: DraftVocabulary) -> tuple[TrainResult, list[Path]]:
+def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]]:
     """What was measured, and the files written beside the output."""
     setup, new = drafts.setup, drafts.new
-    result = measure(setup, drafts.data, drafts.rank)
+    result = measure(setup, drafts.material.data, drafts.rank)
     write_heads(setup, drafts.content(result))
-    written = write_record(text, vocabulary, drafts, result)
+    written = write_record(text, drafts, result)
     if new is not None:
         setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
         say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
@@ -117,11 +100,12 @@ def finish(drafts: Drafts, text: CollectedText, vocabulary: DraftVocabulary) -> 
     return result, written
 
 
-def ranking(data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads) -> Ranking:
+def ranking(material: Material, heads: Heads) -> Ranking:
     """That of heads."""
+    source, tokens, vocabulary = material.rows.source, material.data.tokens, material.vocabulary
 
     def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
-        return rank_texts(heads, rows.source, data.tokens, spans, vocabulary.t2d, vocabulary.output)
+        return rank_texts(heads, source, tokens, spans, vocabulary.t2d, vocabulary.output)
 
     return rank
 
@@ -157,9 +141,7 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     )
 
 
-def content(
-    setup: Setup, vocabulary: DraftVocabulary, rows: PreparedRows, heads: Heads, result: TrainResult
-) -> draft_heads.DraftHeads:
+def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.DraftHeads:
     """What the file of heads will hold."""
     parts = head_parts(heads)
     whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
@@ -168,10 +150,10 @@ def content(
         blocks=parts.blocks,
         residuals=parts.residuals,
         prefix=parts.prefix,
-        embedding_scale=rows.embedding_scale,
+        embedding_scale=material.rows.embedding_scale,
         weight_type=WEIGHT_TYPE,
         lm_head="own" if whole and own else "base" if whole else "draft_vocab",
-        d2t=None if whole else vocabulary.d2t,
+        d2t=None if whole else material.vocabulary.d2t,
         outputs=parts.outputs,
         accuracy=result.accuracy,
         tree=result.tree,
@@ -194,7 +176,7 @@ def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
         single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
 
-def write_record(text: CollectedText, vocabulary: DraftVocabulary, drafts: Drafts, result: TrainResult) -> list[Path]:
+def write_record(text: CollectedText, drafts: Drafts, result: TrainResult) -> list[Path]:
     """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
     setup, fitted = drafts.setup, drafts.fitted
     options, base, new = setup.options, setup.base, drafts.new
@@ -209,9 +191,9 @@ def write_record(text: CollectedText, vocabulary: DraftVocabulary, drafts: Draft
             "trained_on": result.tokens,
             "seconds": text.seconds,
             "tokens_per_second": text.tokens / text.seconds if text.seconds else None,
-            "sources": sources.as_json(drafts.data.shares),
+            "sources": sources.as_json(drafts.material.data.shares),
         },
-        "draft_vocabulary": vocabulary.choice.as_json(),
+        "draft_vocabulary": drafts.material.vocabulary.choice.as_json(),
         "training": _training_record(fitted),
         "joint": {**new.as_json(), "heads_alone": _by_nodes(drafts.alone)} if new is not None else None,
         "accuracy": result.accuracy,

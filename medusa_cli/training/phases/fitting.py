@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from ..streams.fit import StreamsFit, StreamsPlan
 from ..text.dataset import Examples, examples_of
 from . import Setup
 from .planning import Schedule, plan_fit, watched_texts
-from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .prepare import DataSet, DraftVocabulary, Material
 
 
 @dataclass(frozen=True)
@@ -84,14 +83,12 @@ def run_watched(
     return Fitted(plan, fit.step, best, curve.points)
 
 
-def train_heads(
-    setup: Setup, data: DataSet, vocabulary: DraftVocabulary, rows: PreparedRows, schedule: Schedule, seconds: float
-) -> FittedHeads:
+def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedHeads:
     """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
-    begin = time.monotonic()
+    data, vocabulary = material.data, material.vocabulary
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
-    plan = plan_fit(setup, examples, schedule, seconds + time.monotonic() - begin, len(vocabulary.d2t))
-    return fit_heads(setup, data, vocabulary, rows.source, examples, plan)
+    plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
+    return fit_heads(setup, data, vocabulary, material.rows.source, examples, plan)
 
 
 def fit_heads(

@@ -20,7 +20,6 @@ from ..heads.rows import PickedRows, TextRows
 from ..loop import steps_per_epoch
 from ..recipes import JOINT_EPOCHS, LEAST_STEPS, MOST_JOINT_EPOCHS, RESULT_SHARE, joint_evaluations
 from ..reporting import EVALUATION_NODES, say
-from ..text.corpus import Corpus
 from ..text.dataset import examples_of
 from . import Setup
 from .fitting import FittedHeads, run_watched
@@ -36,7 +35,7 @@ from .layers import (
     write_new,
 )
 from .planning import EVALUATION_COST, EVALUATION_SHARE, settled, watched_texts
-from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .prepare import Material
 
 TRIAL_STEPS = 2
 """Of a throwaway run, the last of which tells how long a step takes."""
@@ -44,11 +43,10 @@ TRIAL_STEPS = 2
 
 @dataclass(frozen=True)
 class JointResult(NewModel):
-    """data: with the held-out texts alone that were measured; rows: as the new model sees them; curve, held_out: as of
-    JointFit."""
+    """material: with the held-out texts alone that were measured, and rows as the new model sees them; curve, held_out:
+    as of JointFit."""
 
-    data: DataSet
-    prepared: PreparedRows
+    material: Material
     heads: Heads
     plan: JointPlan
     parity: parity.Parity
@@ -66,26 +64,19 @@ class JointResult(NewModel):
 
 
 def train_jointly(
-    setup: Setup,
-    corpus: Corpus,
-    data: DataSet,
-    vocabulary: DraftVocabulary,
-    rows: PreparedRows,
-    fitted: FittedHeads,
-    found: parity.Parity,
-    seconds: float,
+    setup: Setup, material: Material, fitted: FittedHeads, found: parity.Parity, seconds: float
 ) -> JointResult:
     """All phases of it. seconds: spent on everything before. Stopped after Ctrl-C, with everything saved."""
-    begin = time.monotonic()
-    texts = whole_texts_of(corpus, data)
+    begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
+    texts = whole_texts_of(material.corpus, data)
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
     backbone = open_backbone(setup)
     states = entered_texts(setup, backbone, model, [*texts["train"], *texts["held"]])
     kept = [text.span for text in texts["train"]]
     examples = examples_of(data.tokens, kept, vocabulary.t2d, setup.options.heads)
-    joint = JointData(states, rows.source, examples, data.tokens, backbone.fast_output, vocabulary.fast_output)
+    joint = JointData(states, material.rows.source, examples, data.tokens, backbone.fast_output, vocabulary.fast_output)
     plan = _plan(setup, backbone, joint, fitted, seconds + time.monotonic() - begin)
-    watched = _watched(joint, data, vocabulary, plan, texts)
+    watched = _watched(joint, material, plan, texts)
     fit = JointFit(plan, backbone.layers, fitted.heads, setup.device)
 
     def tell() -> None:
@@ -94,7 +85,7 @@ def train_jointly(
     run_watched(setup, fit, f"{plan.kind}.joint", joint, watched.measure, tell, "Training both")
     round_weights(fit.heads)
     fit.adapters.eval()
-    return _result(setup, backbone, model, texts["held"], data, rows, fit, found)
+    return _result(setup, backbone, model, texts["held"], material, fit, found)
 
 
 def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads, seconds: float) -> JointPlan:
@@ -134,12 +125,10 @@ def _time_step(plan: JointPlan, backbone: Backbone, data: JointData, heads: Head
     return [fit.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
 
 
-def _watched(
-    joint: JointData, data: DataSet, vocabulary: DraftVocabulary, plan: JointPlan, texts: dict[str, list[WholeText]]
-) -> HeldOutTexts:
+def _watched(joint: JointData, material: Material, plan: JointPlan, texts: dict[str, list[WholeText]]) -> HeldOutTexts:
     """The texts on which training judges itself: as many as it can afford to."""
     held = [text.span for text in texts["held"]]
-    build = known_spans(data.split.build, texts["held"]) or held
+    build = known_spans(material.data.split.build, texts["held"]) or held
     spans = watched_texts(build, plan.steps * plan.batch, joint_evaluations(plan.steps))
     starts, first = {span.start for span in spans}, len(texts["train"])
     numbers = [first + at for at, span in enumerate(held) if span.start in starts]
@@ -147,8 +136,8 @@ def _watched(
         joint.states,
         numbers,
         joint.source,
-        data.tokens,
-        vocabulary.t2d,
+        joint.tokens,
+        material.vocabulary.t2d,
         joint.output,
         joint.draft_output,
         EVALUATION_NODES,
@@ -168,13 +157,12 @@ def _result(
     backbone: Backbone,
     model: native.Model,
     held: list[WholeText],
-    data: DataSet,
-    rows: PreparedRows,
+    material: Material,
     fit: JointFit,
     found: parity.Parity,
 ) -> JointResult:
     """The new base's file, and everything that is measured with it by the engine itself."""
-    options = setup.options
+    options, data, rows = setup.options, material.data, material.rows
     path = write_new(setup, backbone.layers, fit.adapters, merge.NAME_ENDING)
     new = native.Model(str(path), n_gpu_layers=options.n_gpu_layers)
     changed = compare_models(setup, (model, new), path, held, rows.source.states, data.tokens, backbone.output)
@@ -182,8 +170,7 @@ def _result(
     source = TextRows(PickedRows(changed.rows, changed.values), rows.source.embeddings, contexts=contexts)
     return JointResult(
         **vars(changed),
-        data=only_known(data, held),
-        prepared=replace(rows, source=source),
+        material=replace(material, data=only_known(data, held), rows=replace(rows, source=source)),
         heads=fit.heads,
         plan=fit.plan,
         parity=found,

@@ -61,6 +61,23 @@ class PreparedRows:
     embedding_scale: float
 
 
+@dataclass(frozen=True)
+class Material:
+    """All that training reads."""
+
+    corpus: Corpus
+    data: DataSet
+    vocabulary: DraftVocabulary
+    rows: PreparedRows
+
+
+def prepare(setup: Setup, corpus: Corpus) -> Material:
+    """Of a finished corpus. Stopped after Ctrl-C."""
+    data = read_data(setup, corpus)
+    vocabulary = pick_vocabulary(setup, data)
+    return Material(corpus, data, vocabulary, open_rows(setup, corpus, data, vocabulary))
+
+
 def read_data(setup: Setup, corpus: Corpus) -> DataSet:
     """Splits the text and counts its tokens. MedusaError when there is too little of it."""
     split = dataset.split_texts(corpus.texts, setup.options.tokens)

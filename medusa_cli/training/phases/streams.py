@@ -26,7 +26,6 @@ from ..recipes import MOST_STREAMS_EVALUATED, STREAMS_EVALUATIONS
 from ..reporting import EVALUATION_NODES, TrainResult
 from ..streams.fit import BaseRows, SomeTexts, StreamsData, StreamsFit, rank_streams
 from ..streams.layers import Streams
-from ..text.corpus import Corpus
 from ..text.dataset import Span, examples_of
 from . import Setup
 from .fitting import Fitted, run_watched
@@ -40,7 +39,7 @@ from .layers import (
     write_new,
 )
 from .planning import Schedule, plan_streams, watched_texts
-from .prepare import DataSet, DraftVocabulary, PreparedRows
+from .prepare import Material
 
 NAME_ENDING = " (Speculative Streaming)"
 
@@ -61,25 +60,17 @@ class FittedStreams(Fitted):
         return rank_streams(self.backbone.layers, self.streams, picked, on_rows)
 
 
-def train_streams(
-    setup: Setup,
-    corpus: Corpus,
-    data: DataSet,
-    vocabulary: DraftVocabulary,
-    rows: PreparedRows,
-    schedule: Schedule,
-    seconds: float,
-) -> FittedStreams:
+def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedStreams:
     """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
-    begin = time.monotonic()
-    texts = whole_texts_of(corpus, data)
+    begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
+    texts = whole_texts_of(material.corpus, data)
     model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
     backbone = open_backbone(setup)
     base = BaseRows(data.tokens, backbone.fast_output) if setup.options.joint else None
     read = {
         name: StreamsData(
             _read_states(setup, backbone, model, texts[name], "" if name == "train" else f"-{name}"),
-            rows.source,
+            material.rows.source,
             examples_of(data.tokens, [text.span for text in texts[name]], vocabulary.t2d, setup.options.heads),
             vocabulary.fast_output,
             base,
@@ -135,17 +126,15 @@ def _only(data: StreamsData, spans: Sequence[Span]) -> StreamsData:
     return replace(data, states=SomeTexts(data.states, numbers), examples=examples)
 
 
-def merge_shared(
-    setup: Setup, data: DataSet, rows: PreparedRows, fitted: FittedStreams
-) -> tuple[NewModel, FittedStreams]:
+def merge_shared(setup: Setup, material: Material, fitted: FittedStreams) -> tuple[NewModel, FittedStreams]:
     """Writes the new model and measures it by the engine; and the same streams through its layers as they are stored,
     which have no adapters."""
     backbone, adapters = fitted.backbone, fitted.streams.adapters
     assert adapters is not None
     path = write_new(setup, backbone.layers, adapters, NAME_ENDING)
     old, new = (native.Model(str(file), n_gpu_layers=setup.options.n_gpu_layers) for file in (setup.base.path, path))
-    held = fitted.held.states.texts
-    changed = compare_models(setup, (old, new), path, held, rows.source.states, data.tokens, backbone.output)
+    held, states, tokens = fitted.held.states.texts, material.rows.source.states, material.data.tokens
+    changed = compare_models(setup, (old, new), path, held, states, tokens, backbone.output)
     merged = open_backbone(replace(setup, base=changed.base))
     streams = Streams(merged.layers, fitted.streams.count, setup.options.streams_recipe.bare).to(setup.device)
     with torch.no_grad():
@@ -154,7 +143,7 @@ def merge_shared(
     return changed, replace(fitted, backbone=merged, streams=streams)
 
 
-def content(setup: Setup, vocabulary: DraftVocabulary, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
+def content(setup: Setup, material: Material, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
     """What the file will hold."""
     streams, top = fitted.streams, fitted.backbone.layers
     adapters, root = streams.adapters, streams.stored_root_scale()
@@ -170,7 +159,7 @@ def content(setup: Setup, vocabulary: DraftVocabulary, fitted: FittedStreams, re
         embedding=streams.stored_embedding().detach().cpu().numpy(),
         first_layer=top.first,
         layers=len(top.layers),
-        d2t=vocabulary.d2t,
+        d2t=material.vocabulary.d2t,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
         root_scale=root.detach().cpu().numpy() if root is not None else None,
