@@ -72,7 +72,8 @@ def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**values: Any) -> Any:
         for name, (group, options) in members.items():
-            values[name] = group(**{option: _parsed(option, values.pop(option)) for option in options})
+            known = fields(group)
+            values[name] = group(**{option: _taken(known.get(option), values.pop(option)) for option in options})
         try:
             return function(**values)
         except WrongOption as error:
@@ -116,20 +117,25 @@ def _annotation(field: Field, panel: str, text: str) -> Any:
     return Annotated[kind | None if field.optional else kind, told]
 
 
-def _parsed(name: str, value: Any) -> Any:
-    return parse_logit_bias(value) if name == "logit_bias" else value
+def _taken(field: Field | None, value: Any) -> Any:
+    """What the group gets. typer.BadParameter for numbers that the parser lets through: nan, those beyond 32 bits."""
+    if field is None or value is None:
+        return value
+    if field.is_number and not field.holds(value):
+        raise typer.BadParameter(f"{value} is not {field.wanted}", param_hint=field.long)
+    return parse_logit_bias(value) if field.name == "logit_bias" else value
 
 
 _LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", re.IGNORECASE)
 
 
-def parse_logit_bias(entries: list[str] | None) -> dict[int, float] | None:
+def parse_logit_bias(entries: list[str]) -> dict[int, float] | None:
     """["15043=1.5", "7=-inf"] -> {15043: 1.5, 7: -inf}. typer.BadParameter for anything else.
 
     llama.cpp's own spelling, the sign as separator (15043+1), is understood too.
     """
     bias: dict[int, float] = {}
-    for entry in entries or []:
+    for entry in entries:
         match = _LOGIT_BIAS.fullmatch(entry.strip())
         if match is None:
             raise typer.BadParameter(f"{entry!r} is not ID=BIAS, for example 15043=-1.5", param_hint="--logit-bias")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from command_line import invoke
 
 from medusa_cli.api.arguments import in_python_names
 from medusa_cli.support.errors import MedusaError, OptionError, WrongOption, describe, worded
@@ -36,6 +37,16 @@ def test_an_error_about_one_option_names_it_first_in_python() -> None:
     with pytest.raises(MedusaError) as caught, in_python_names():
         raise WrongOption("accept", "greedy needs {temperature} 0")
     assert str(caught.value) == "accept: greedy needs temperature 0"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--temp", "nan"), ("--frequency-penalty", "nan"), ("--top-k", "99999999999")],
+)
+def test_numbers_that_no_engine_takes_are_usage_errors(option: str, value: str) -> None:
+    code, out, err = invoke("generate", "m.gguf", "-p", "x", option, value)
+    assert (code, out) == (2, "")
+    assert f"Invalid value for {option}" in err.replace("'", "")
 
 
 @pytest.mark.parametrize("name_of", [str, str.upper])
