@@ -717,6 +717,10 @@ class testing:
         def probabilities(self, context: Sequence[int], row: int) -> NDArray[np.float32]:
             """[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root."""
 
+    @staticmethod
+    def cores_of_other_programs() -> float | None:
+        """Of those that this process may run on, kept busy since the last call a fifth of a second ago or earlier."""
+
     class PrefixLayer:
         """The attention layer of Hydra++ heads by itself, with its cache."""
 
@@ -727,6 +731,9 @@ class testing:
             """Drops the tokens from `position` on."""
         def newest(self) -> NDArray[np.float32]:
             """[1, n_embd], the layer's output at the last token."""
+        @property
+        def graph_count(self) -> int:
+            """Graphs that it keeps for later states."""
 
     class HeadCalibration:
         def __init__(self, depth: int, known: Sequence[Sequence[float]] = ()) -> None: ...

@@ -14,15 +14,15 @@ constexpr double least_span_ms = 200;  // the kernel counts in steps of 10 ms
 struct Measurement {
     std::mutex mutex;
     Stopwatch since;
-    double machine = machine_cpu_ms(), own = process_cpu_ms();
+    double all = allowed_cores_cpu_ms(), own = process_cpu_ms();
     std::optional<double> cores;
 
     std::optional<double> newest() {
         const std::lock_guard lock(mutex);
-        if (machine < 0 || since.elapsed_ms() < least_span_ms) return cores;
-        const double span = since.lap(), machine_then = machine, own_then = own;
-        machine = machine_cpu_ms(), own = process_cpu_ms();
-        if (machine >= 0) cores = std::max((machine - machine_then - (own - own_then)) / span, 0.0);
+        if (all < 0 || since.elapsed_ms() < least_span_ms) return cores;
+        const double span = since.lap(), all_then = all, own_then = own;
+        all = allowed_cores_cpu_ms(), own = process_cpu_ms();
+        if (all >= 0) cores = std::max((all - all_then - (own - own_then)) / span, 0.0);
         return cores;
     }
 };

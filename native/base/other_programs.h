@@ -1,4 +1,4 @@
-// How much of the machine other programs use.
+// How much other programs use of the cores that this one may run on.
 #pragma once
 
 #include <optional>

@@ -68,18 +68,25 @@ double process_cpu_ms() {
 #endif
 }
 
-double machine_cpu_ms() {
+double allowed_cores_cpu_ms() {
 #if defined(__linux__)
-    static const int file = open("/proc/stat", O_RDONLY | O_CLOEXEC);
-    char text[256];
-    const ssize_t size = file < 0 ? -1 : pread(file, text, sizeof(text) - 1, 0);
-    if (size <= 0) return -1;
-    text[size] = 0;
-    unsigned long long user = 0, nice = 0, system = 0;
-    if (std::sscanf(text, "cpu %llu %llu %llu", &user, &nice, &system) != 3) return -1;
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    std::ifstream file("/proc/stat");
+    if (!file || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return -1;
     const bool among_nice = getpriority(PRIO_PROCESS, 0) > 0;
-    const auto ticks = static_cast<double>(user + system + (among_nice ? nice : 0));
-    return ticks * 1e3 / static_cast<double>(sysconf(_SC_CLK_TCK));
+    unsigned long long ticks = 0;
+    bool found = false;
+    // A line for all of them together, then one for each.
+    for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
+        int cpu = 0;
+        unsigned long long user = 0, nice = 0, system = 0;
+        if (std::sscanf(line.c_str(), "cpu%d %llu %llu %llu", &cpu, &user, &nice, &system) != 4) continue;
+        if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
+        ticks += user + system + (among_nice ? nice : 0);
+        found = true;
+    }
+    return found ? static_cast<double>(ticks) * 1e3 / static_cast<double>(sysconf(_SC_CLK_TCK)) : -1;
 #else
     return -1;
 #endif

@@ -111,6 +111,7 @@ class PrefixLayerBinding {
         layer_->append(position, {state.data(), state.size()});
     }
     void roll_back(int position) { layer_->roll_back(position); }
+    size_t graph_count() const { return layer_->graph_count(); }
     nb::object newest() {
         const auto state = layer_->newest();
         return new_matrix<float>(state.data(), 1, state.size());
@@ -129,7 +130,8 @@ void bind_prefix_layer(nb::module_& m) {
         .def(nb::init<std::shared_ptr<Heads>>(), "heads"_a)
         .def("append", &PrefixLayerBinding::append, "position"_a, "state"_a)
         .def("roll_back", &PrefixLayerBinding::roll_back, "position"_a)
-        .def("newest", &PrefixLayerBinding::newest);
+        .def("newest", &PrefixLayerBinding::newest)
+        .def_prop_ro("graph_count", &PrefixLayerBinding::graph_count);
 }
 
 void bind_heads(nb::module_& m) {

@@ -1,3 +1,4 @@
+#include "base/other_programs.h"
 #include "bindings/bindings.h"
 #include "decoding/thread_control.h"
 #include "drafting/economy.h"
@@ -22,6 +23,7 @@ class Prices {
 }  // namespace
 
 void bind_testing_threads(nb::module_& m) {
+    m.def("cores_of_other_programs", &cores_of_other_programs);
     nb::class_<ThreadControl>(m, "ThreadControl")
         .def(nb::init<int, int>(), "most"_a, "start"_a)
         .def_prop_ro("threads", &ThreadControl::threads)

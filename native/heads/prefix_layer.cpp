@@ -222,6 +222,8 @@ void PrefixLayer::run(size_t rows) {
 }
 
 PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
+    // Longer texts do not come back to fewer cells, but for a short roll-back: their graphs would pile up.
+    std::erase_if(chunks_, [&](const auto& made) { return made.first.second != cells; });
     auto& chunk = chunks_[{rows, cells}];
     if (!chunk) chunk = build(rows, cells);
     return *chunk;

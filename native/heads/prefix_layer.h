@@ -73,6 +73,8 @@ class PrefixLayer {
     void settle();
     // The layer's output at the newest token, [h]; valid until the next call. There must be one.
     std::span<const float> newest();
+    // Graphs that are kept for later states.
+    size_t graph_count() const { return chunks_.size(); }
 
   private:
     struct Chunk {

@@ -1,7 +1,6 @@
 #include "kernels/recurrent.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -55,31 +54,25 @@ bool takes_copy(const ggml_tensor* op) {
 }
 
 // The copy of a net's states into the cache, which follows the net in the graph: the net writes them there at once, and
-// nothing is left to copy. `done`: it has, in this run of the graph. Kept with the net, behind its own parameters.
-struct Direct {
-    const ggml_tensor* copy = nullptr;
-    int64_t done = 0;
-};
-constexpr size_t own_parameters = 32;
-static_assert(own_parameters + sizeof(Direct) <= GGML_MAX_OP_PARAMS);
+// nothing is left to copy. Kept with the net, behind its own parameters, which are zero in a new graph: the copy, and
+// whether the net has written there in this run. Thread 0 writes the latter, and the copy reads it behind a barrier;
+// the other threads of the net read the former alone.
+constexpr size_t copy_at = 32, done_at = copy_at + sizeof(const ggml_tensor*);
+static_assert(done_at + sizeof(int32_t) <= GGML_MAX_OP_PARAMS);
 
-Direct direct_of(const ggml_tensor* net) {
-    Direct out;
-    std::memcpy(&out, reinterpret_cast<const char*>(net->op_params) + own_parameters, sizeof(out));
+template <typename T>
+T parameter(const ggml_tensor* net, size_t at) {
+    T out;
+    std::memcpy(&out, reinterpret_cast<const char*>(net->op_params) + at, sizeof(out));
     return out;
 }
-
-// Operators are planned as constants, and this is no part of what they compute.
-void set_direct(const ggml_tensor* net, const Direct& direct) {
-    auto* parameters = const_cast<int32_t*>(net->op_params);
-    std::memcpy(reinterpret_cast<char*>(parameters) + own_parameters, &direct, sizeof(direct));
+template <typename T>
+void set_parameter(ggml_tensor* net, size_t at, T value) {
+    std::memcpy(reinterpret_cast<char*>(net->op_params) + at, &value, sizeof(value));
 }
 
-// Other threads read where the copy is meanwhile: that stays.
-void mark_done(const ggml_tensor* net) {
-    const int64_t done = direct_of(net).copy ? 1 : 0;
-    auto* parameters = const_cast<int32_t*>(net->op_params);
-    std::memcpy(reinterpret_cast<char*>(parameters) + own_parameters + offsetof(Direct, done), &done, sizeof(done));
+const ggml_tensor* copy_of(const ggml_tensor* net) {
+    return parameter<const ggml_tensor*>(net, copy_at);
 }
 
 // Whether a copy is that of all states of a net which is ours, out of the net's own memory.
@@ -114,7 +107,7 @@ DeltaNet net_of(const ggml_tensor* op) {
     net.query_heads = q->ne[1], net.key_heads = k->ne[1], net.slots = op->op_params[0];
     net.out = static_cast<float*>(op->data), net.after = net.out + net.size * net.heads * net.tokens;
     net.after_slot = net.size * net.size * net.heads;
-    if (const ggml_tensor* copy = direct_of(op).copy) {
+    if (const ggml_tensor* copy = copy_of(op)) {
         net.after = static_cast<float*>(copy->data);
         if (std::min(net.slots, net.tokens) > 1) net.after_slot = static_cast<int64_t>(copy->nb[2] / sizeof(float));
         net.past_caches = at_lines(net);
@@ -126,14 +119,13 @@ class DeltaNetOperator final : public ggml::cpu::tensor_traits {
   public:
     explicit DeltaNetOperator(const Kernels& kernels) : kernels_(kernels) {}
 
-    bool work_size(int, const ggml_tensor* op, size_t& size) override {
-        set_direct(op, {});
+    bool work_size(int, const ggml_tensor*, size_t& size) override {
         size = 0;
         return true;
     }
     bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
         const DeltaNet net = net_of(op);
-        if (params->ith == 0) mark_done(op);
+        if (params->ith == 0) set_parameter<int32_t>(op, done_at, copy_of(op) != nullptr);
         const Range share = share_of(net.rows() / delta_net_rows, *params);
         kernels_.delta_net(net, share.begin * delta_net_rows, share.end * delta_net_rows);
         return true;
@@ -171,13 +163,16 @@ class LongCopy final : public ggml::cpu::tensor_traits {
 
     // A net is planned before its copy.
     bool work_size(int, const ggml_tensor* op, size_t& size) override {
-        if (copies_states(kernels_, op)) set_direct(op->src[0]->view_src, {op, 0});
+        if (copies_states(kernels_, op)) {
+            set_parameter(op->src[0]->view_src, copy_at, op);
+            set_parameter<int32_t>(op->src[0]->view_src, done_at, 0);
+        }
         size = 0;
         return true;
     }
     bool compute_forward(ggml_compute_params* params, ggml_tensor* op) override {
         const ggml_tensor* from = op->src[0];
-        if (copies_states(kernels_, op) && direct_of(from->view_src).done) return true;
+        if (copies_states(kernels_, op) && parameter<int32_t>(from->view_src, done_at)) return true;
         if (ggml_is_contiguous(from) && ggml_is_contiguous(op)) {
             const Range share = share_of(ggml_nelements(op), *params);
             const auto* at = static_cast<const float*>(from->data);

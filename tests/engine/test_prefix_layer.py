@@ -54,6 +54,18 @@ def test_the_newest_output_equals_numpy(heads: native.Heads, source: SourceHeads
     assert_close(layer.newest()[0], expected[-1])
 
 
+def test_graphs_do_not_pile_up_with_the_text(heads: native.Heads) -> None:
+    layer, rows = native.testing.PrefixLayer(heads), states(4 * 256)
+    counts = []
+    for position, state in enumerate(rows):
+        layer.append(position, state)
+        if position % 64 > 60:
+            layer.newest()
+            counts.append(layer.graph_count)
+    assert max(counts) <= 8
+    assert counts[-1] <= counts[0] + 2
+
+
 @settings(max_examples=40)
 @given(data=st.data())
 def test_the_cache_after_rollback_equals_a_fresh_computation(
