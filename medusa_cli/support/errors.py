@@ -74,10 +74,8 @@ class _Slots(dict[str, Any]):
 
 def worded(error: BaseException, name_of: Callable[[str], str] = flag) -> str:
     """The words of a reportable error, where options go by name_of. The engine's may have slots and values, too."""
-    values = getattr(error, "values", None)
-    if values is None:
-        return str(error)
-    return str(error.args[0]).format_map(_Slots(values, name_of))
+    text, values = str(error.args[0]) if error.args else "", getattr(error, "values", None)
+    return text if values is None else text.format_map(_Slots(values, name_of))
 
 
 def is_native_error(error: BaseException) -> bool:

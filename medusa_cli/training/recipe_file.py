@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.support.errors import MedusaError
 
 from .recipes import (
@@ -30,7 +31,6 @@ from .recipes import (
 )
 
 MOST_BYTES = 1 << 16
-MOST_SEED = (1 << 32) - 1
 OPTIONS = ("kind", "heads")
 """Keys that are options of the command, too."""
 
@@ -100,7 +100,7 @@ KEYS: dict[str, OneOf | Whole | Number | Name] = {
     "turns": Whole(2, 64),
     "tokens": Whole(1000, 1 << 40),
     "parallel": Whole(1, 256),
-    "seed": Whole(0, MOST_SEED),
+    "seed": Whole(0, MAX_SEED),
     "streams_layers": Whole(1, 1024),
     "joint_layers": Whole(1, 1024, has_all=True),
     "joint_strategy": OneOf(STRATEGIES),

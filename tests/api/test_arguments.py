@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from hypothesis import strategies as st
 import medusa_cli
 from medusa_cli import MedusaError, Model
 from medusa_cli.api import arguments
-from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
+from medusa_cli.decoding.fields import fields
+from medusa_cli.decoding.options import (
+    AnswerArguments,
+    DraftOptions,
+    EngineArguments,
+    EngineOptions,
+    SamplingOptions,
+)
 
 
 def names(group: type[Any]) -> set[str]:
@@ -28,6 +36,17 @@ def test_arguments_are_the_options_of_the_commands() -> None:
     assert names(SamplingOptions) < arguments.ANSWER_NAMES
     assert names(EngineOptions) < arguments.ENGINE_NAMES
     assert not arguments.ANSWER_NAMES & arguments.ENGINE_NAMES
+
+
+def test_arguments_have_the_types_of_the_options() -> None:
+    for arguments_of, groups in (
+        (AnswerArguments, (SamplingOptions, DraftOptions)),
+        (EngineArguments, (EngineOptions, DraftOptions)),
+    ):
+        hints = typing.get_type_hints(arguments_of)
+        for name, one in {**fields(groups[0]), **fields(groups[1])}.items():
+            if name in hints and one.kind in (int, float, bool, str):
+                assert hints[name] == (one.kind | None if one.optional else one.kind), name
 
 
 def test_public_names_exist() -> None:

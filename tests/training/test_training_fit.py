@@ -247,6 +247,12 @@ def test_checkpoints_of_another_plan_or_damaged_ones_are_left_alone(data: Data, 
     assert not fit.Fit(data.plan(3), HIDDEN, CPU).restore(tmp_path / "none.pt")
 
 
+def test_a_checkpoint_that_cannot_be_written_is_one_line(data: Data, tmp_path: Path) -> None:
+    with pytest.raises(MedusaError, match=r"heads\.pt: ") as caught:
+        trained(data, 1).save(tmp_path / "none" / "heads.pt")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_checkpoint_never_runs_code(data: Data, tmp_path: Path) -> None:
     torch.save({"plan": {}, "step": Path("x")}, tmp_path / "evil.pt")
     assert loop.load_checkpoint(tmp_path / "evil.pt") is None

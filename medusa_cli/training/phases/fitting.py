@@ -66,7 +66,8 @@ def run_watched(
     with live(TrainingView(console, curve, fit.step, plan.steps, plan.batch, title)) as view:
 
         def evaluated(point: CurvePoint) -> None:
-            view.evaluated(point.step, point.loss, point.tokens_per_step)
+            if point.step > 0:
+                view.evaluated(point.step, point.loss, point.tokens_per_step)
             on_evaluation()
 
         fit.run(

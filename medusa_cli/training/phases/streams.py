@@ -87,7 +87,7 @@ def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds:
     def held_out(streams: Streams) -> float:
         return tokens_per_step(rank_streams(backbone.layers, streams, watched), EVALUATION_NODES)
 
-    fitted = run_watched(setup, fit, setup.options.name, read["train"], held_out)
+    fitted = run_watched(setup, fit, setup.options.name, read["train"], held_out, title="Training streams")
     with torch.no_grad():
         for parameter in fit.streams.factors():
             parameter.copy_(parameter.half())
