@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 LLAMA_CPP_PYTHON: str
 """The llama-cpp-python version this module was built against."""
 
-class NativeError(RuntimeError): ...
+class NativeError(RuntimeError):
+    """Something the person can put right, in one line: str() is that line, as on the command line.
+
+    args[0]: its text, with a slot {name} for each option that it names, by the option's field; values: {}, which says
+    that braces are slots (support.errors.worded).
+    """
+
+    values: dict[str, object]
 
 class OutOfMemoryError(NativeError):
     """What was asked for does not fit into the memory of a device or of the machine: less of it may."""

@@ -10,7 +10,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, worded
 
 LLAMA_CPP_PYTHON_PIN = "0.3.36"
 BACKEND_VARIABLE = "GGML_BACKEND_PATH"
@@ -56,5 +56,6 @@ if LLAMA_CPP_PYTHON != LLAMA_CPP_PYTHON_PIN:
         f"the native module was built for llama-cpp-python {LLAMA_CPP_PYTHON}, this is {LLAMA_CPP_PYTHON_PIN}: "
         "reinstall medusa-cli"
     )
+NativeError.__str__ = worded  # type: ignore[method-assign] # noqa: F405
 if _backend := os.environ.get(BACKEND_VARIABLE):
     load_backend(_backend)  # noqa: F405

@@ -18,6 +18,14 @@ inline constexpr Token no_token = -1;
 class Error : public std::runtime_error {
   public:
     explicit Error(const std::string& text) : std::runtime_error(one_line(text)) {}
+    // remedy: what to do, where that names options. Each stands there by its field, "lower {ctx_size}": what a person
+    // calls it knows who speaks to them.
+    Error(const std::string& text, const char* remedy) : std::runtime_error(one_line(text)), remedy_(remedy) {}
+
+    const std::string& remedy() const { return remedy_; }
+
+  private:
+    std::string remedy_;
 };
 
 // What was asked for does not fit into the memory of a device or of the machine: less of it may.

@@ -51,16 +51,16 @@ void check_lookahead(const LookaheadParams& params) {
 
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
     if (tree.size() > 1 && !heads && !params.draft_model) {
-        throw Error("a tree needs heads to fill it: give --heads or --no-spec");
+        throw Error("a tree needs heads to fill it", "give {heads} or {no_spec}");
     }
     if (model.is_recurrent() && (tree.leaf_count() > 1 || params.lookahead)) {
-        throw Error(model.path() + " is a recurrent model, which can check a chain of drafts, not a tree: leave out " +
-                    (params.lookahead ? "--lookahead" : "--tree"));
+        throw Error(model.path() + " is a recurrent model, which can check a chain of drafts, not a tree",
+                    params.lookahead ? "leave out {lookahead}" : "leave out {tree}");
     }
     const bool drafts = tree.size() > 1 || params.lookup || params.recycling || params.lookahead;
     if (drafts && !model.can_draft()) {
-        throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() +
-                    " models: use --no-spec");
+        throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() + " models",
+                    "use {no_spec}");
     }
     if (heads && params.draft_model) throw Error("give either heads or a draft model, not both");
     if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
@@ -73,7 +73,7 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error("recycling works only with dynamic trees, not with a fixed one");
     }
     if (params.context_size < 0) {
-        throw Error("a context of " + std::to_string(params.context_size) + " tokens: give a positive --ctx-size");
+        throw Error("a context of " + std::to_string(params.context_size) + " tokens", "give a positive {ctx_size}");
     }
 }
 
@@ -105,8 +105,8 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
         bounds = {1 + (width - 1) * (depth - 1), width};
     }
     if (bounds.leaves > Tree::max_size) {
-        throw Error("a tree " + std::to_string(depth) + " deep has more branches than llama.cpp has sequences: lower " +
-                    "--draft-max");
+        throw Error("a tree " + std::to_string(depth) + " deep has more branches than llama.cpp has sequences",
+                    "lower {draft_max}");
     }
     context.context_size = target.context_size();
     context.max_outputs = 1;

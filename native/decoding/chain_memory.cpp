@@ -42,7 +42,8 @@ void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
     }
     position_ += accepted;
     if (snapshots_ > 0) {
-        if (!ops_.remove(0, position_, -1)) throw Error("the state of this model cannot be rolled back: use --no-spec");
+        if (!ops_.remove(0, position_, -1))
+            throw Error("the state of this model cannot be rolled back", "use {no_spec}");
         return;
     }
     restore();

@@ -85,7 +85,8 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     if (prompt.empty()) throw Error("the prompt is empty: give some text");
     if (static_cast<int>(prompt.size()) >= context_size()) {
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
-                    std::to_string(context_size()) + ": shorten it or raise --ctx-size");
+                        std::to_string(context_size()),
+                    "shorten it or raise {ctx_size}");
     }
     for (const Token token : prompt) {
         if (token < 0 || token >= target_->vocab_size()) {

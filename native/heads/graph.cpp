@@ -6,10 +6,10 @@ namespace {
 Error unsupported(const ggml_tensor* node, ggml_backend_t backend) {
     const std::string name = ggml_backend_name(backend), op = ggml_op_desc(node);
     if (node->op == GGML_OP_MUL_MAT) {
-        return Error(name + " cannot multiply with the heads' " + ggml_type_name(node->src[0]->type) +
-                     " matrices: convert them to f16 or q8_0, or use --no-spec");
+        return Error(name + " cannot multiply with the heads' " + ggml_type_name(node->src[0]->type) + " matrices",
+                     "convert them to f16 or q8_0, or use {no_spec}");
     }
-    return Error(name + " does not support " + op + ", which the heads need: use --no-spec or --device none");
+    return Error(name + " does not support " + op + ", which the heads need", "use {no_spec} or {device} none");
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void HeadsGraph::finish(ggml_tensor* output) {
     }
     allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_)));
     if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_))
-        throw OutOfMemory("no memory to evaluate the heads: lower -ngl");
+        throw OutOfMemory("no memory to evaluate the heads", "lower {n_gpu_layers}");
 }
 
 void HeadsGraph::set(ggml_tensor* input, std::span<const float> values) {
@@ -60,8 +60,8 @@ void HeadsGraph::set(ggml_tensor* input, std::span<const float> values) {
 
 std::span<const float> HeadsGraph::compute() {
     const auto failed = [&](const char* reason) {
-        return Error(std::string("evaluating the heads on ") + ggml_backend_name(backend_) + " failed" + reason +
-                     ": run with --no-spec");
+        return Error(std::string("evaluating the heads on ") + ggml_backend_name(backend_) + " failed" + reason,
+                     "run with {no_spec}");
     };
     ggml_status status;
     try {

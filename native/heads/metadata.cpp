@@ -36,7 +36,7 @@ class Reader {
   private:
     void read_kind() {
         const auto version = file_.get_u32("medusa.version");
-        if (!version) throw Error(path_ + " contains no draft heads: train or convert some, or run with --no-spec");
+        if (!version) throw Error(path_ + " contains no draft heads", "train or convert some, or run with {no_spec}");
         if (*version != 1) {
             throw Error(path_ + ": heads of format version " + std::to_string(*version) +
                         ", but this medusa supports only 1: update medusa");
@@ -48,8 +48,8 @@ class Reader {
                 return;
             }
         }
-        throw Error(path_ + ": heads of kind '" + kind +
-                    "' cannot run, medusa, hydra, hydra++ and streams can: run with --no-spec");
+        throw Error(path_ + ": heads of kind '" + kind + "' cannot run, medusa, hydra, hydra++ and streams can",
+                    "run with {no_spec}");
     }
 
     int count(const char* key, int lowest, int highest) const {

@@ -127,7 +127,7 @@ void PrefixCache::allocate(int64_t cells) {
     ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, rounded);
     ggml_backend_buffer_ptr buffer(
         ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_dev_buffer_type(heads_.device())));
-    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer: lower --ctx-size");
+    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer", "lower {ctx_size}");
     // Masked cells count nothing, unless they happen to hold NaN.
     ggml_backend_buffer_clear(buffer.get(), 0);
     std::vector<char> held(static_cast<size_t>(count) * ggml_row_size(GGML_TYPE_F16, width));

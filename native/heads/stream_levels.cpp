@@ -56,8 +56,8 @@ void StreamLevels::check_device() const {
         if (!reaches(cache.keys) || !reaches(cache.rotary.factors) || !reaches(base.query.weight) ||
             !reaches(base.down.weight)) {
             throw Error("layer " + std::to_string(heads_->metadata().streams.first_layer + static_cast<int>(i)) +
-                        " is on another device than the output matrix, which streams do not support: put all "
-                        "layers on one device (-ngl), or use --no-spec");
+                            " is on another device than the output matrix, which streams do not support",
+                        "put all layers on one device ({n_gpu_layers}), or use {no_spec}");
         }
     }
 }

@@ -54,8 +54,8 @@ void StreamWeights::load_adapters() {
         if (!ggml_get_first_tensor(tensors)) return ggml_backend_buffer_ptr();
         ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(tensors, type));
         if (!buffer) {
-            throw OutOfMemory("no memory for the adapters of " + file_.path() + " on " +
-                              ggml_backend_dev_name(device_) + ": lower -ngl");
+            throw OutOfMemory("no memory for the adapters of " + file_.path() + " on " + ggml_backend_dev_name(device_),
+                              "lower {n_gpu_layers}");
         }
         return buffer;
     };
@@ -68,8 +68,9 @@ void StreamWeights::load_adapters() {
 void StreamWeights::find_layers() {
     const std::string architecture = model_.architecture();
     if (!holds(architectures, architecture)) {
-        throw Error(file_.path() + ": streams run through layers of llama, qwen2 and qwen3 models, not of " +
-                    architecture + ": run with --no-spec");
+        throw Error(
+            file_.path() + ": streams run through layers of llama, qwen2 and qwen3 models, not of " + architecture,
+            "run with {no_spec}");
     }
     const int layers = model_.layer_count();
     if (params_.first_layer + params_.layers != layers) {
@@ -78,8 +79,8 @@ void StreamWeights::find_layers() {
                     std::to_string(layers) + " layers: these heads are for another base");
     }
     if (base_.empty()) {
-        throw Error(file_.path() + ": streams need the base's own weights, which this build of llama.cpp does not " +
-                    "show: run with --no-spec");
+        throw Error(file_.path() + ": streams need the base's own weights, which this build of llama.cpp does not show",
+                    "run with {no_spec}");
     }
     for (int number = params_.first_layer; number < layers; ++number) {
         check_names(number);
@@ -92,8 +93,8 @@ void StreamWeights::check_names(int number) const {
     const std::string prefix = block(number, "");
     for (const auto& [name, tensor] : base_) {
         if (name.starts_with(prefix) && !holds(known_parts, name.substr(prefix.size()))) {
-            throw Error(model_.path() + ": streams cannot run through layers with a tensor " + name +
-                        ": run with --no-spec");
+            throw Error(model_.path() + ": streams cannot run through layers with a tensor " + name,
+                        "run with {no_spec}");
         }
     }
 }
@@ -102,7 +103,7 @@ ggml_tensor* StreamWeights::base_tensor(const std::string& name, bool wanted) co
     const auto found = std::find_if(base_.begin(), base_.end(), [&](const auto& item) { return item.first == name; });
     if (found != base_.end()) return found->second;
     if (!wanted) return nullptr;
-    throw Error(model_.path() + ": streams need a tensor " + name + ", which this base lacks: run with --no-spec");
+    throw Error(model_.path() + ": streams need a tensor " + name + ", which this base lacks", "run with {no_spec}");
 }
 
 Linear StreamWeights::base_matrix(int number, const std::string& name) const {
@@ -129,7 +130,7 @@ void StreamWeights::find_output_norm() {
     output_norm_ = base_tensor("output_norm.weight", true);
     const std::string key = model_.architecture() + ".attention.layer_norm_rms_epsilon";
     const auto eps = model_.file().get_f32(key.c_str());
-    if (!eps) throw Error(model_.path() + ": it has no " + key + ": run with --no-spec");
+    if (!eps) throw Error(model_.path() + ": it has no " + key, "run with {no_spec}");
     norm_eps_ = *eps;
 }
 

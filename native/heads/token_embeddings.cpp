@@ -9,9 +9,8 @@ TokenEmbeddings::TokenEmbeddings(const LlamaModel& model, float scale)
     const bool usual =
         info_ && info_->n_dims == 2 && info_->ne[0] == model.embedding_size() && info_->ne[1] == model.vocab_size();
     if (!usual || (info_->type != GGML_TYPE_F32 && !ggml_get_type_traits(info_->type)->to_float)) {
-        throw Error(model.path() +
-                    ": no token embeddings of the usual shape in this file, which these heads read: "
-                    "run with --no-spec");
+        throw Error(model.path() + ": no token embeddings of the usual shape in this file, which these heads read",
+                    "run with {no_spec}");
     }
     // A matrix that is multiplied with, too, may have a second copy of the same name in a layout of its kernels.
     for (const auto& [name, tensor] : model.tensors()) {

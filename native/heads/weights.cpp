@@ -60,8 +60,8 @@ void Heads::allocate() {
         if (!ggml_get_first_tensor(context)) return ggml_backend_buffer_ptr();
         ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
         if (!buffer) {
-            throw OutOfMemory("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_) +
-                              ": lower -ngl");
+            throw OutOfMemory("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_),
+                              "lower {n_gpu_layers}");
         }
         return buffer;
     };

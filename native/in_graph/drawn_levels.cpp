@@ -12,7 +12,9 @@ DrawnLevels::DrawnLevels(const Heads& heads, ggml_backend_t backend, ggml_tensor
     state_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, states->ne[0], 1);
     buffer_.reset(
         ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(heads.device())));
-    if (!buffer_) throw OutOfMemory("no memory for the state that heads read on the device: lower -ngl or --ctx-size");
+    if (!buffer_)
+        throw OutOfMemory("no memory for the state that heads read on the device",
+                          "lower {n_gpu_layers} or {ctx_size}");
 }
 
 void DrawnLevels::begin(Drafts& drafts, int node) {

@@ -9,7 +9,8 @@ SecondGraph::SecondGraph(const Heads& heads) : heads_(heads), backend_(start_bac
     states_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, heads.model().embedding_size(), Tree::max_size);
     buffer_.reset(
         ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(heads.device())));
-    if (!buffer_) throw OutOfMemory("no memory for the states of a step on the device: lower -ngl or --ctx-size");
+    if (!buffer_)
+        throw OutOfMemory("no memory for the states of a step on the device", "lower {n_gpu_layers} or {ctx_size}");
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

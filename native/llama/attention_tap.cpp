@@ -119,7 +119,7 @@ int AttentionTap::seen_by(int row, std::vector<char>& out) const {
     for (size_t cell = 0; cell < values.size(); ++cell) {
         if (values[cell] == hidden) continue;
         if (values[cell] != 0)
-            throw Error("the attention mask has weights, which streams do not support: use --no-spec");
+            throw Error("the attention mask has weights, which streams do not support", "use {no_spec}");
         out[cell] = 1;
         ++count;
     }

@@ -33,7 +33,7 @@ void LlamaBranches::truncate(int count) {
 
 void LlamaBranches::decode() {
     const DecodeStatus status = context_.decode(rows_, nullptr);
-    if (status != DecodeStatus::ok) throw Error("the draft model's context is full: give a larger --ctx-size");
+    if (status != DecodeStatus::ok) throw Error("the draft model's context is full", "give a larger {ctx_size}");
 }
 
 void LlamaBranches::append(std::span<const Token> tokens) {

@@ -67,12 +67,12 @@ bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
 llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
     llama_context* made = llama_init_from_model(model.handle(), p);
     if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
-        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason +
-                          ": lower --ctx-size or -ngl, or choose smaller cache types");
+        throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason,
+                          "lower {ctx_size} or {n_gpu_layers}, or choose smaller cache types");
     }
     if (!made) {
-        throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason() +
-                    ": lower --ctx-size or choose other cache types");
+        throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason(),
+                    "lower {ctx_size} or choose other cache types");
     }
     return made;
 }
@@ -89,7 +89,7 @@ auto guarded(Call&& call) {
     try {
         return call();
     } catch (const std::exception& failure) {
-        throw Error(std::string("the device failed (") + failure.what() + "): try again, or use --device none");
+        throw Error(std::string("the device failed (") + failure.what() + ")", "try again, or use {device} none");
     }
 }
 
@@ -180,8 +180,8 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     }
     if (attention() && !attention()->lacks().empty()) {
         llama_free(context_);
-        throw Error(model_->path() + ": streams do not support its attention (" + attention()->lacks() +
-                    "): use --no-spec, or leave the cache types and kernels as they are");
+        throw Error(model_->path() + ": streams do not support its attention (" + attention()->lacks() + ")",
+                    "use {no_spec}, or leave the cache types and kernels as they are");
     }
 }
 
@@ -238,8 +238,8 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     if (status == 0) return DecodeStatus::ok;
     if (status == 1) return DecodeStatus::context_full;
     if (status == cancelled) return DecodeStatus::cancelled;
-    throw Error("llama_decode failed with status " + std::to_string(status) + log_reason() +
-                ": lower --ctx-size or -ngl, or use --device none");
+    throw Error("llama_decode failed with status " + std::to_string(status) + log_reason(),
+                "lower {ctx_size} or {n_gpu_layers}, or use {device} none");
 }
 
 void LlamaContext::synchronize() const {
@@ -288,7 +288,7 @@ std::span<const float> LlamaContext::logits(int row) {
 
 std::span<const float> LlamaContext::hidden(int row) const {
     const float* data = guarded([&] { return llama_get_embeddings_ith(context_, row); });
-    if (!data) throw Error("this model gives no hidden states: run it with --no-spec");
+    if (!data) throw Error("this model gives no hidden states", "run it with {no_spec}");
     return {data, static_cast<size_t>(model_->embedding_size())};
 }
 

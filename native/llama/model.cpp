@@ -53,7 +53,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     const auto architecture_key = file_.get_string("general.architecture");
     if (!architecture_key) throw Error(path + " has no architecture: it is not a language model");
     if (*architecture_key == "medusa") {
-        throw Error(path + " contains only draft heads: give the base model, and this file with --heads");
+        throw Error(path + " contains only draft heads", "give the base model, and this file with {heads}");
     }
     check_types(file_);
     explain_bus_errors();
@@ -84,7 +84,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         model_ = llama_model_load_from_file(path.c_str(), params);
     }
     if (const std::string reason = allocation_reason(); !model_ && !reason.empty()) {
-        throw OutOfMemory("no memory for the weights of " + path + reason + ": lower -ngl");
+        throw OutOfMemory("no memory for the weights of " + path + reason, "lower {n_gpu_layers}");
     }
     if (!model_)
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported");
@@ -141,7 +141,8 @@ void LlamaModel::require_states() const {
     const std::string name = architecture();
     if (name == "lfm2" || name == "lfm2moe") {
         throw Error(path() + ": llama.cpp returns the logits or the hidden states of " + name +
-                    " models, not both, so heads cannot draft: use --no-heads");
+                        " models, not both, so heads cannot draft",
+                    "use {no_heads}");
     }
 }
 

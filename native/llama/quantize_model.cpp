@@ -23,7 +23,7 @@ void quantize_model(const std::string& source, const std::string& target, const 
         if (on_tensor && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) on_tensor(tensor, tensors);
     });
     if (llama_model_quantize(source.c_str(), target.c_str(), &p)) {
-        throw Error("quantizing " + source + " failed" + log_reason() + ": choose another --quant");
+        throw Error("quantizing " + source + " failed" + log_reason(), "choose another {quant}");
     }
 }
 

@@ -86,7 +86,7 @@ class Collector {
     }
 
     void decode() {
-        if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate: lower --parallel");
+        if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate", "lower {parallel}");
     }
 
     // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch. What all prompts
