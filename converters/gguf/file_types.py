@@ -23,4 +23,4 @@ def file_type(name: str) -> tuple[int, str]:
     for number, known in FILE_TYPES.items():
         if known == wanted:
             return number, known
-    raise MedusaError(f"--quant {name}: unknown, choose one of {', '.join(FILE_TYPES.values())}")
+    raise MedusaError(f"{name}: unknown, choose one of {', '.join(FILE_TYPES.values())}")

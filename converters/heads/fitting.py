@@ -25,9 +25,7 @@ def fitted(source: SourceHeads, heads_name: str, base: Mapping[str, Any], base_n
     elif source.lm_head == "own" and source.rows != vocabulary:
         found, wanted = f"over {source.rows} tokens", vocabulary
     if found is not None:
-        raise MedusaError(
-            f"{heads_name}: heads {found}, the base {base_name} has {wanted}: give their own base with --base"
-        )
+        raise MedusaError(f"{heads_name}: heads {found}, the base {base_name} has {wanted}: give their own base")
     return _with_prefix_keys(source, base, str(architecture)) if source.has_prefix else source
 
 

@@ -107,7 +107,7 @@ def _check_pair(base: Header, base_size: int, sidecar: Header) -> None:
         raise MedusaError(f"{sidecar.name}: tensor {(stray or [BASE_HEADER])[0]!r} does not belong in a heads file")
     metadata = base.metadata()
     if any(is_of_heads(name) for name in (*metadata, *(tensor.name for tensor in base.tensors))):
-        raise MedusaError(f"{base.name}: already contains heads, take it apart with `medusa split` first")
+        raise MedusaError(f"{base.name}: already contains heads, split it first")
     if metadata.get("split.count", 0) > 1:
         raise MedusaError(f"{base.name}: one part of a split model, merge it with llama-gguf-split first")
     extra = base_size - base.data_offset - padded(base.data_size, base.alignment)

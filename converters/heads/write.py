@@ -45,6 +45,10 @@ def rows_of_gguf(type_: str, values: NDArray[np.float32]) -> bytes:
     return _quantized(type_, values).tobytes()
 
 
+class BeyondF16(MedusaError):
+    """A tensor needs a type that holds larger values."""
+
+
 @dataclass(frozen=True)
 class HeadsPlan:
     """How heads are written. Types are ggml names ("f16", "q8_0").
@@ -159,7 +163,7 @@ def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> Sou
         kept = np.array([token for token in tokens if int(token) in row_of], dtype=np.int32)
         rows = np.array([row_of[int(token)] for token in kept])
     if len(rows) == 0:
-        raise MedusaError("--draft-vocab: none of the frequent tokens are in the heads' own draft vocabulary")
+        raise MedusaError("none of the frequent tokens are in the heads' own draft vocabulary")
 
     def selected(tensor: HeadTensor) -> HeadTensor:
         if tensor.role not in ("output", "output_bias"):
@@ -181,7 +185,7 @@ def _encoded(tensor: HeadTensor, type_: str, encode: Encoder) -> NDArray[np.gene
     if type_ == "f32":
         return np.ascontiguousarray(values, dtype="<f4")
     if type_ == "f16" and np.abs(values).max(initial=0) > np.finfo(np.float16).max:
-        raise MedusaError(f"{tensor.name}: holds values beyond F16, choose --heads-quant BF16 or F32")
+        raise BeyondF16(f"{tensor.name}: holds values beyond F16, choose BF16 or F32")
     return np.frombuffer(encode(type_, np.ascontiguousarray(values, dtype=np.float32)), np.uint8)
 
 

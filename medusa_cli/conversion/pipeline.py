@@ -31,6 +31,7 @@ from medusa_cli.converters.heads import schema, single_file
 from medusa_cli.converters.heads.fitting import fitted
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
 from medusa_cli.converters.heads.write import (
+    BeyondF16,
     HeadsPlan,
     patch_f32_array,
     planned_bytes,
@@ -75,7 +76,8 @@ class ConvertOptions:
 
     def check(self) -> None:
         """MedusaError for what cannot work, before anything is fetched."""
-        file_type(self.quant)
+        with _worded("--quant {}"):
+            file_type(self.quant)
         if self.output is not None:
             check_name(self.output.absolute())
         if (self.draft_vocab is None) != (self.calibration is None):
@@ -186,10 +188,13 @@ class Conversion:
     def _convert(self, scratch: Path) -> dict[str, Any]:
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
-        source = fitted(self.source, self.options.heads, metadata, self.base.name)
+        with _worded("{} with --base"):
+            source = fitted(self.source, self.options.heads, metadata, self.base.name)
         trial.run(base)
         if self.options.draft_vocab is not None:
-            source = with_draft_vocabulary(source, self._frequent_tokens(base))
+            frequent = self._frequent_tokens(base)
+            with _worded("--draft-vocab: {}"):
+                source = with_draft_vocabulary(source, frequent)
         name, print_ = str(metadata.get("general.name") or self.base.name), fingerprint(metadata)
         with self._output(name, print_) as output:
             finished, report = self._written(scratch, base, source, self._heads_plan(name, print_))
@@ -204,7 +209,8 @@ class Conversion:
     def _written(self, scratch: Path, base: Path, source: SourceHeads, plan: HeadsPlan) -> tuple[Path, dict[str, Any]]:
         """The finished file, checked, and the report."""
         finished = heads_file = scratch / "heads.gguf"
-        with self._phase("Writing heads", "bytes") as bar:
+        wider = _worded("{} with --heads-quant or --blocks-quant", BeyondF16)
+        with wider, self._phase("Writing heads", "bytes") as bar:
             write_heads_file(heads_file, source, plan, bar.update)
         if not self.options.sidecar:
             finished = scratch / "joined.gguf"
@@ -332,3 +338,12 @@ class Conversion:
             self.console.print(f"warning: {message}", markup=False)
         patch_f32_array(finished, schema.SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
+
+
+@contextlib.contextmanager
+def _worded(form: str, kind: type[Exception] = MedusaError) -> Iterator[None]:
+    """Errors of the converters, which know no options: what `form` makes of their words."""
+    try:
+        yield
+    except kind as error:
+        raise MedusaError(form.format(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,16 @@ def test_conversion_needs_nothing_of_medusa(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("type q6_k needs an engine that quantizes")
     assert {path.name for path in tmp_path.iterdir()} >= {"base.gguf", "heads.gguf"}
+
+
+def test_messages_name_no_options() -> None:
+    named = [
+        (path.name, node.value)
+        for path in sorted((ROOT / "converters").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"--[a-z]|`medusa ", node.value)
+    ]
+    assert named == []
 
 
 def undocumented(path: Path) -> list[str]:

@@ -134,6 +134,17 @@ def test_heads_for_another_base_are_refused(base: Path, tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
+def test_options_are_named_where_they_help(base: Path, tmp_path: Path) -> None:
+    heads, out = save_v1(tmp_path / "heads"), tmp_path / "out.gguf"
+    one_line(convert(heads, "--base", base, "-o", out, "--quant", "Q9"), "--quant Q9: unknown, choose one of")
+    tensors = torch.load(heads / "medusa_lm_head.pt", weights_only=True)
+    tensors["0.0.linear.weight"][0, 0] = 1e5
+    torch.save(tensors, heads / "medusa_lm_head.pt")
+    wider = "holds values beyond F16, choose BF16 or F32 with --heads-quant or --blocks-quant"
+    one_line(convert(heads, "--base", base, "-o", out, "--sidecar"), wider)
+    assert left_behind(tmp_path) == []
+
+
 def test_useless_heads_are_named_and_strict_refuses_them(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

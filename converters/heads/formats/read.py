@@ -52,7 +52,7 @@ def base_tensor_filter(checkpoint: Checkpoint, heads: SourceHeads) -> Callable[[
     MedusaError when the checkpoint has no base of its own.
     """
     if not heads.is_full_model:
-        raise MedusaError(f"{checkpoint.name}: holds heads only, give the base model they belong to (--base)")
+        raise MedusaError(f"{checkpoint.name}: holds heads only, give the base model they belong to")
     base = _sorted_names(checkpoint).base
     return base.get
 
