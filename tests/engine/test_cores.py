@@ -55,11 +55,11 @@ def test_programs_on_other_cores_leave_room() -> None:
     mine, other, *_ = sorted(os.sched_getaffinity(0))
     found = []
     for core in (other, mine):
-        busy = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile 1: pass"])
+        busy = subprocess.Popen(
+            [sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile 1: pass"]
+        )
         try:
-            done = subprocess.run(
-                [sys.executable, "-c", OTHERS, str(mine)], capture_output=True, text=True, check=True
-            )
+            done = subprocess.run([sys.executable, "-c", OTHERS, str(mine)], capture_output=True, text=True, check=True)
         finally:
             busy.kill()
             busy.wait()
