@@ -725,8 +725,8 @@ class testing:
             """[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root."""
 
     @staticmethod
-    def cores_of_other_programs() -> float | None:
-        """Of those that this process may run on, kept busy since the last call a fifth of a second ago or earlier."""
+    def allowed_cores_cpu_ms() -> float:
+        """How long the cores that this process may run on have worked for programs that do not give way to it."""
 
     class PrefixLayer:
         """The attention layer of Hydra++ heads by itself, with its cache."""

@@ -37,11 +37,12 @@ def find_command(entry: str) -> tuple[str, str] | None:
 
 def _help(chat: Chat, _: str) -> bool:
     shown = {command.usage: command.meaning for command in COMMANDS.values()}
-    width = max(map(len, shown))
-    lines = [f"{usage.ljust(width)}  {meaning}" for usage, meaning in shown.items()]
-    lines += [f"{FENCE.ljust(width)}  begin and end a message of several lines"]
-    lines += [f"{'Ctrl-C'.ljust(width)}  stop the answer; at the prompt: leave", f"{'Ctrl-D'.ljust(width)}  leave"]
-    chat.screen.show("\n".join(lines))
+    keys = {
+        FENCE: "begin and end a message of several lines",
+        "Ctrl-C": "stop the answer; at the prompt: leave",
+        "Ctrl-D": "leave",
+    }
+    chat.screen.show_rows([*shown.items(), *keys.items()])
     return False
 
 
@@ -79,10 +80,9 @@ def _set(chat: Chat, argument: str) -> bool:
             for key, parameter in settings.PARAMETERS.items()
         ]
         rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING, None))
-        lines = [
-            f"{key:<15} {value:<9} {meaning}" + f" [{origin}]" * bool(origin) for key, value, meaning, origin in rows
-        ]
-        chat.screen.show("\n".join(lines))
+        chat.screen.show_rows(
+            [(f"{key:<15} {value:<7}", meaning + f" [{origin}]" * bool(origin)) for key, value, meaning, origin in rows]
+        )
         return False
     if not value.strip():
         raise MedusaError(f"/set {name} needs a value, as in /set temp 0.2; /set alone shows them all")
@@ -95,7 +95,7 @@ def _stats(chat: Chat, _: str) -> bool:
     if chat.generation is None:
         raise MedusaError("there is no answer yet, so there are no figures")
     rows = figures.stats_rows(chat.generation, chat.seed, chat.engine.n_ctx)
-    chat.screen.show("\n".join(f"{label:<17} {value}" for label, value in rows))
+    chat.screen.show_rows(rows)
     return False
 
 

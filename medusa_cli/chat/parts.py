@@ -52,6 +52,9 @@ class Screen(Protocol):
     def show(self, text: str) -> None:
         """What a command was asked for (stderr)."""
 
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        """The same in two columns, the right one wrapped within itself."""
+
     def error(self, text: str) -> None:
         """What went wrong, one line (stderr)."""
 

@@ -155,5 +155,10 @@ class TerminalScreen:
         else:
             print(visible(text), file=sys.stderr, flush=True)
 
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        left = max(len(name) for name, _ in rows) + 2
+        width = self._messages.width if self._person else 0
+        self.show("\n".join(name.ljust(left) + wrapping.fill(text, width, left) for name, text in rows))
+
     def error(self, text: str) -> None:
         print_error(text)

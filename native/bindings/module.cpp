@@ -14,9 +14,7 @@ void raise(const medusa::Error& error, PyObject* type) {
         text += c;
     }
     if (!error.remedy().empty()) text += ": " + error.remedy();
-    nb::object raised = nb::handle(type)(text);
-    raised.attr("values") = nb::dict();
-    PyErr_SetObject(type, raised.ptr());
+    PyErr_SetObject(type, nb::cast(text).ptr());
 }
 
 void translate(const std::exception_ptr& error, void*) {
@@ -33,7 +31,9 @@ void translate(const std::exception_ptr& error, void*) {
 
 NB_MODULE(_native, m) {
     medusa::initialise_backend();
-    native_error = PyErr_NewException("medusa_cli._native.NativeError", PyExc_RuntimeError, nullptr);
+    nb::dict members;
+    members["values"] = nb::dict();
+    native_error = PyErr_NewException("medusa_cli._native.NativeError", PyExc_RuntimeError, members.ptr());
     out_of_memory = PyErr_NewException("medusa_cli._native.OutOfMemoryError", native_error, nullptr);
     m.attr("NativeError") = nb::handle(native_error);
     m.attr("OutOfMemoryError") = nb::handle(out_of_memory);

@@ -1,4 +1,4 @@
-#include "base/other_programs.h"
+#include "base/platform.h"
 #include "bindings/bindings.h"
 #include "decoding/thread_control.h"
 #include "drafting/economy.h"
@@ -23,7 +23,7 @@ class Prices {
 }  // namespace
 
 void bind_testing_threads(nb::module_& m) {
-    m.def("cores_of_other_programs", &cores_of_other_programs);
+    m.def("allowed_cores_cpu_ms", &allowed_cores_cpu_ms);
     nb::class_<ThreadControl>(m, "ThreadControl")
         .def(nb::init<int, int>(), "most"_a, "start"_a)
         .def_prop_ro("threads", &ThreadControl::threads)

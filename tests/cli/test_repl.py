@@ -54,6 +54,9 @@ class Transcript:
     def show(self, text: str) -> None:
         self.lines.append(f"show {text}")
 
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        self.show("\n".join(f"{name:<17} {text}" for name, text in rows))
+
     def error(self, text: str) -> None:
         self.lines.append(f"error {text}")
 
