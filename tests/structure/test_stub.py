@@ -77,7 +77,7 @@ def compiled(scope: Any) -> dict[str, Any]:
         elif isinstance(value, type(native.testing)):
             found[name] = compiled(value)
         elif isinstance(value, type):
-            found[name] = {} if issubclass(value, Exception) else compiled(value)
+            found[name] = compiled(value)
         elif isinstance(value, staticmethod):
             found[name] = signature(value.__func__)
         else:
