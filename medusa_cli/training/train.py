@@ -11,7 +11,7 @@ from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
-from medusa_cli.support.locks import only_user
+from medusa_cli.support.locks import only_user, only_writer
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
 from .options import TrainOptions
@@ -43,7 +43,8 @@ def run(options: TrainOptions) -> TrainResult:
     trial.run(options.model)
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
-    with only_user(folder, IN_USE):
+    outputs = [path for path in (options.output, options.export_hf) if path is not None]
+    with only_user(folder, IN_USE), only_writer(*outputs):
         remove_leftovers(folder, options.output)
         result, written = _run_interruptibly(options, base, folder, source)
     report(options.console, result, written)

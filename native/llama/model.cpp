@@ -35,8 +35,15 @@ bool is_table(const TensorInfo& info) {
            (info.type == GGML_TYPE_I64 && info.name.find("d2t") != std::string::npos);
 }
 
-void check_types(const GgufFile& file) {
+// libllama ends the process where mapped weights do not lie at such addresses, which a file may ask for.
+constexpr uint64_t least_alignment = 32;
+
+void check_tensors(const GgufFile& file) {
     for (const TensorInfo& info : file.tensors()) {
+        if (info.offset % least_alignment != 0) {
+            throw Error(file.path() + ": tensor " + info.name + " does not begin at a multiple of " +
+                        std::to_string(least_alignment) + " bytes: the file is damaged, download it again");
+        }
         if (is_weight_type(info.type) || is_table(info) || info.name == base_header_tensor) continue;
         if (info.name.starts_with("medusa.")) continue;  // heads check their own
         throw Error(file.path() + ": tensor " + info.name + " has type " + ggml_type_name(info.type) +
@@ -55,7 +62,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (*architecture_key == "medusa") {
         throw Error(path + " contains only draft heads", "give the base model, and this file with {heads}");
     }
-    check_types(file_);
+    check_tensors(file_);
     explain_bus_errors();
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;

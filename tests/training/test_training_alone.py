@@ -15,7 +15,7 @@ from rich.console import Console
 
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.locks import only_user
+from medusa_cli.support.locks import only_user, only_writer
 from medusa_cli.training import train
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
 
@@ -50,6 +50,19 @@ def test_a_second_run_waits_for_nobody_and_touches_nothing(tmp_path: Path) -> No
     with only_user(folder, ""):  # what was killed holds nothing
         assert str(os.getpid()) in (folder / "holder").read_text()
     assert not (folder / "holder").exists()
+
+
+def test_two_runs_do_not_write_one_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of two models have work folders of their own, and could still name one output."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    given = options(tiny_model(tmp_path / "tiny.gguf"), tmp_path, console=Console(file=io.StringIO()))
+    part = given.output.with_name(f".{given.output.name}.1.part")
+    with only_writer(given.output):
+        part.write_text("of the first run")
+        with pytest.raises(MedusaError, match="in use by process") as caught:
+            train.run(given)
+    assert str(given.output) in str(caught.value)
+    assert part.read_text() == "of the first run"
 
 
 def test_errors_of_the_work_stay_as_they_are(tmp_path: Path) -> None:
