@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ settings.load_profile("medusa")
 def demo_model_path() -> Path:
     """The demo base model, fetched into the user's cache the first time (or named by MEDUSA_DEMO_MODEL)."""
     return demo.demo_base(Console(stderr=True))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Away from the checkout: child processes look in the current folder first, where the package is not compiled."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("current"))
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(autouse=True)

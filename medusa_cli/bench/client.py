@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 from medusa_cli.bench.methods import Method
-from medusa_cli.bench.process import Process, child
+from medusa_cli.bench.process import Process
 from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.support.children import child
 
 
 class Worker(Process):

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError, describe
 
 if TYPE_CHECKING:
@@ -31,13 +32,6 @@ PATIENCE_SECONDS = 5.0
 PACKAGE = __name__.partition(".")[0]
 
 Reply = Callable[[Any], Any]
-
-
-def child(module: str, *arguments: str) -> tuple[str, ...]:
-    """A command that runs main() of a module of the installed package, whatever lies in the current folder."""
-    # Not `-m`, which looks for the package in the current folder: a checkout of this project has no compiled module.
-    code = f"import sys; sys.path = [entry for entry in sys.path if entry]; from {module} import main; main()"
-    return (sys.executable, "-c", code, *arguments)
 
 
 class Process:

@@ -13,13 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from medusa_cli.converters.gguf.file_types import file_type
+from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError
-
-# Not `-m`: it looks in the current folder first, and in a checkout of this project the package has no compiled module.
-CHILD = (
-    "import sys; sys.path = [entry for entry in sys.path if entry]; "
-    "from medusa_cli.conversion.quantize import main; sys.exit(main(sys.argv[1:]))"
-)
 
 
 def quantize(
@@ -36,37 +31,37 @@ def quantize(
     on_tensor(number, count). MedusaError with libllama's reason when it fails.
     """
     number, _ = file_type(name)
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, *map(str, (source, target, number, threads, int(allow_requantize)))],
+    process = subprocess.Popen(
+        child("medusa_cli.conversion.quantize", *map(str, (source, target, number, threads, int(allow_requantize)))),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="replace",
     )
-    assert child.stdout is not None
-    assert child.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     try:
-        with child.stdout, child.stderr:
-            for line in child.stdout:
+        with process.stdout, process.stderr:
+            for line in process.stdout:
                 tensor, _, tensors = line.partition("/")
                 if on_tensor is not None and tensors.strip().isdigit():
                     on_tensor(int(tensor), int(tensors))
-            message = child.stderr.read().strip()
+            message = process.stderr.read().strip()
     finally:
         with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        child.wait()
-    if child.returncode != 0:
-        last = message.splitlines()[-1] if message else f"the quantizer stopped with code {child.returncode}"
+            process.kill()
+        process.wait()
+    if process.returncode != 0:
+        last = message.splitlines()[-1] if message else f"the quantizer stopped with code {process.returncode}"
         raise MedusaError(last.removeprefix("medusa: "))
 
 
-def main(arguments: list[str]) -> int:
+def main() -> None:
     """The child (source target type threads requantize): progress on stdout, a failure as one line on stderr."""
     from medusa_cli import native
 
-    source, target, number, threads, requantize = arguments
+    source, target, number, threads, requantize = sys.argv[1:]
     try:
         native.quantize_model(
             source,
@@ -78,5 +73,4 @@ def main(arguments: list[str]) -> int:
         )
     except native.NativeError as error:
         print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(1)

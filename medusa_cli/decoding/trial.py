@@ -19,6 +19,7 @@ from typing import Any
 from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
 from medusa_cli.support.atomic import atomic_file
+from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError, is_reportable, visible
 from medusa_cli.support.paths import cache_dir
 
@@ -39,7 +40,7 @@ def run(path: Path) -> None:
     known, mark = _remembered(), _mark(path)
     if mark is None or known.get(str(path)) == mark:
         return
-    command = [sys.executable, "-m", __name__, str(path)]
+    command = child("medusa_cli.decoding.trial", str(path))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     verdict = done.stdout.decode(errors="replace").strip()
     if verdict == PASSED:
@@ -89,7 +90,7 @@ def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
     return said[0] if said else f"exit code {done.returncode}"
 
 
-def _main(path: str) -> str:
+def _verdict(path: str) -> str:
     # Without the Python part of llama_cpp, which takes longer to import than a small model to load.
     try:
         from medusa_cli import _native as native
@@ -107,6 +108,7 @@ def _main(path: str) -> str:
     return PASSED
 
 
-if __name__ == "__main__":
-    print(_main(sys.argv[1]), flush=True)
+def main() -> None:
+    """The trial's own process."""
+    print(_verdict(sys.argv[1]), flush=True)
     os._exit(0)  # what unloading could do does not matter

@@ -110,3 +110,10 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: str) -> None:
     path = tiny_base(tmp_path / "good.gguf")
     trial.run(path)
     assert str(path) in record.read_text()
+
+
+def test_what_lies_in_the_current_folder_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "medusa_cli").mkdir()
+    (tmp_path / "medusa_cli" / "__init__.py").write_text("raise SystemExit('of a checkout')")
+    monkeypatch.chdir(tmp_path)
+    trial.run(tiny_base(tmp_path / "good.gguf"))

@@ -74,7 +74,7 @@ def compiled(scope: Any) -> dict[str, Any]:
             found[name] = signature(value)
         elif name.startswith("_"):
             continue
-        elif isinstance(value, type(native.testing)) or isinstance(value, type):
+        elif isinstance(value, (type, type(native.testing))):
             found[name] = compiled(value)
         elif isinstance(value, staticmethod):
             found[name] = signature(value.__func__)
