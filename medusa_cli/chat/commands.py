@@ -60,6 +60,18 @@ def _regen(chat: Chat, _: str) -> bool:
     return chat.regenerate()
 
 
+def _continue(chat: Chat, _: str) -> bool:
+    return chat.resume()
+
+
+def _context(chat: Chat, _: str) -> bool:
+    conversation, most = chat.conversation, chat.engine.n_ctx
+    used = len(chat.engine.chat_tokens(conversation.prompt())) if conversation.turns else 0
+    left_out = f", without the oldest {conversation.left_out}" if conversation.left_out else ""
+    chat.screen.show(f"{used} of {most} tokens ({used / most:.0%}): {len(conversation.turns)} messages{left_out}")
+    return False
+
+
 def _system(chat: Chat, argument: str) -> bool:
     if not argument:
         current = chat.conversation.system
@@ -126,6 +138,8 @@ COMMANDS = {
     "/help": Command("/help", "show this list", _help),
     "/clear": Command("/clear", "forget the conversation, keep the system prompt", _clear),
     "/regen": Command("/regen", "answer the last message again", _regen),
+    "/continue": Command("/continue", "go on with an answer that was cut short", _continue),
+    "/context": Command("/context", "how full the context is", _context),
     "/system": Command("/system [TEXT]", 'show or set the system prompt ("" removes it)', _system),
     "/set": Command("/set [NAME VALUE]", "show or set sampling, as in /set temp 0.2", _set),
     "/stats": Command("/stats", "figures for the last answer", _stats),

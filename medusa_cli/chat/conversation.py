@@ -17,21 +17,37 @@ VERSION = 1
 
 @dataclass
 class Conversation:
-    """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet."""
+    """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet.
+
+    left_out: of the oldest turns, how many the model no longer gets.
+    """
 
     system: str | None = None
     turns: list[Message] = field(default_factory=list)
+    left_out: int = 0
 
     def messages(self) -> list[Message]:
-        """System prompt (if any) and turns, as a chat template takes them."""
+        """System prompt (if any) and all turns, as a chat template takes them."""
+        return self.prompt(0)
+
+    def prompt(self, start: int | None = None) -> list[Message]:
+        """The same without the turns before `start`, or without those that are left out."""
         head = [{"role": "system", "content": self.system}] if self.system else []
-        return [*head, *self.turns]
+        return [*head, *self.turns[self.left_out if start is None else start :]]
+
+    def starts(self) -> list[int]:
+        """Where the user speaks: places in turns."""
+        return [at for at, turn in enumerate(self.turns) if turn["role"] == "user"]
 
     def add_user(self, text: str) -> None:
         self.turns.append({"role": "user", "content": text})
 
     def add_answer(self, text: str) -> None:
         self.turns.append({"role": "assistant", "content": text})
+
+    def last_role(self) -> str:
+        """Who spoke last; "" for nobody."""
+        return self.turns[-1]["role"] if self.turns else ""
 
     def drop_last(self, role: str) -> Message | None:
         """Removes and returns the last turn if it is of `role`."""
@@ -40,6 +56,7 @@ class Conversation:
     def clear(self) -> None:
         """Forgets the turns and keeps the system prompt."""
         self.turns.clear()
+        self.left_out = 0
 
     def save(self, path: Path, model: str) -> None:
         """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure."""

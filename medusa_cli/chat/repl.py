@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.chat import room
 from medusa_cli.chat.commands import COMMANDS, FENCE, Leave, find_command
 from medusa_cli.chat.conversation import Conversation
 from medusa_cli.chat.parts import ChatEngine, Reader, Screen
 from medusa_cli.decoding import figures
 from medusa_cli.decoding.options import MAX_SEED
-from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
 
 if TYPE_CHECKING:
     from medusa_cli import native
+
+UNFINISHED = ("context_full", "length", "cancelled")
+"""Reasons for which an answer stopped, and could go on."""
 
 
 class Repl:
@@ -31,6 +34,10 @@ class Repl:
         self.seed = 0
         self.generation: native.Generation | None = None
         self._regenerated = 0
+        # Of an answer that goes on: its tokens and text so far. Of the newest answer: all its tokens.
+        self._begun: list[int] = []
+        self._begun_text = ""
+        self._answer: list[int] = []
 
     def run(self) -> int:
         """Reads and answers until the end: exit code 0 after Ctrl-D, the end of input or /exit, 130 after Ctrl-C.
@@ -112,13 +119,38 @@ class Repl:
         finally:
             self.conversation.drop_last("user")
 
-    def _generate_answer(self) -> bool:
-        tokens = self.engine.chat_tokens(self.conversation.messages())
+    def resume(self) -> bool:
+        """Goes on with an answer that was cut short, from its tokens. True when Ctrl-C cut it short again."""
+        if self.generation is None or not self._answer or self.conversation.last_role() != "assistant":
+            raise MedusaError("there is no answer to continue yet")
+        if self.generation.stop_reason not in UNFINISHED:
+            raise MedusaError("the answer is complete: ask for more in a message of your own")
+        old = self.conversation.drop_last("assistant")
+        assert old is not None
+        self._begun, self._begun_text = list(self._answer), old["content"]
+        self._regenerated += 1
         try:
-            check_fits(tokens, self.engine.n_ctx)
-        except PromptTooLong as error:
-            room = "the conversation has {tokens} tokens, the context holds {context}".format_map(error.values)
-            raise MedusaError(f"{room}: /clear starts over, a larger -c makes room") from error
+            return self._generate_answer()
+        finally:
+            self._begun, self._begun_text = [], ""
+            if self.conversation.last_role() == "user":
+                self.conversation.turns.append(old)
+
+    def _prompt(self) -> list[int]:
+        """Token ids of what the model gets of the conversation. A remark says which turns it no longer gets."""
+        before = self.conversation.left_out
+        tokens = room.fitted(self.engine, self.conversation, len(self._begun), self.settings.max_tokens)
+        if (left := self.conversation.left_out - before) > 0:
+            speed = self.generation.stats.get("prompt_tokens_per_second") if self.generation is not None else None
+            time = f", for about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
+            self.screen.note(
+                f"The context of {self.engine.n_ctx} tokens is full: the model no longer sees the oldest {left} "
+                f"messages, and reads the rest again{time}."
+            )
+        return tokens
+
+    def _generate_answer(self) -> bool:
+        tokens = [*self._prompt(), *self._begun]
         # A fixed seed gives the same answer each time, so /regen moves on from it.
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
             MAX_SEED + 1
@@ -147,8 +179,9 @@ class Repl:
         if cut:
             # Without a piece the engine may not have begun: its last generation could be the one before.
             self.generation = self.engine.last if parts else None
+        self._answer = [*self._begun, *(self.generation.tokens if self.generation is not None else ())]
         if parts or failure is None:
-            self._finish("".join(parts), cut)
+            self._finish(self._begun_text + "".join(parts), cut)
         if failure is not None:
             raise failure
         return interrupted
@@ -167,5 +200,5 @@ class Repl:
         if generation is not None and generation.stop_reason == "context_full":
             self.screen.error(
                 f"the context of {self.engine.n_ctx} tokens is full, so the answer stops here: "
-                "/clear starts over, a larger -c makes room"
+                "/continue goes on without the oldest messages, /clear starts over"
             )

@@ -10,8 +10,8 @@ namespace medusa {
 int physical_cores();
 // Milliseconds that the processor has worked for all threads of this process.
 double process_cpu_ms();
-// Milliseconds that the cores which this process may run on have worked for all programs, but for those that give way to
-// this one (nice); negative where the platform does not tell.
+// Milliseconds that the cores which this process may run on have worked for all programs, but for those that give way
+// to this one (nice); negative where the platform does not tell.
 double allowed_cores_cpu_ms();
 // Peak resident size of the process in bytes; 0 when the platform does not tell.
 uint64_t peak_rss_bytes();

@@ -84,7 +84,9 @@ std::vector<std::vector<std::pair<Token, float>>> ranked_in_graph(const Rows& ro
 void bind_testing_in_graph(nb::module_& m) {
     m.def(
         "reused_graphs",
-        [](SessionBinding& session) { return dynamic_cast<LlamaTarget&>(session.idle_session().target()).reused_graphs(); },
+        [](SessionBinding& session) {
+            return dynamic_cast<LlamaTarget&>(session.idle_session().target()).reused_graphs();
+        },
         "session"_a);
     m.def("accept_in_graph", &accept_in_graph, "tree"_a, "logits"_a, "tokens"_a, "device"_a = nb::none());
     m.def("ranked_in_graph", &ranked_in_graph, "rows"_a);

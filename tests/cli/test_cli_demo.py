@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
+from medusa_cli.chat.repl import Repl
 from medusa_cli.decoding import runtime
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.decoding.settings import Settings
 from medusa_cli.decoding.trees import DynamicStart
 from medusa_cli.models import demo
+from medusa_cli.support.errors import MedusaError
 
 pytestmark = pytest.mark.model
 
@@ -116,3 +122,61 @@ def test_heads_of_another_base_are_refused(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert str(path) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+class Silent:
+    """A screen that keeps nothing but the remarks."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def piece(self, text: str, drafted: bool) -> None: ...
+    def end_answer(self, stats: str | None) -> None: ...
+    def show(self, text: str) -> None: ...
+    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None: ...
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def error(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.skipif(not native.kernel_info()["selected"], reason="without our kernels a text may depend on the batch")
+def test_the_text_of_a_shortened_conversation_is_that_of_a_new_one() -> None:
+    """Turns that leave, an answer that fills the context and goes on: each prompt is read from nothing once more."""
+    options, draft, quiet = EngineOptions(ctx_size=512), DraftOptions(), Console(quiet=True)
+    engine = runtime.open_engine("demo", options, draft, quiet)
+    fresh = runtime.open_engine("demo", options, DraftOptions(no_spec=True), quiet)
+    asked: list[tuple[list[int], list[int]]] = []
+    generate_tokens = engine.generate
+
+    def generate(prompt: Sequence[int], settings: Settings, seed: int, on_step: Any) -> native.Generation:
+        found = generate_tokens(prompt, settings, seed, on_step)
+        asked.append((list(prompt), list(found.tokens)))
+        return found
+
+    engine.generate = generate  # type: ignore[method-assign, assignment]
+    screen = Silent()
+    repl = Repl(engine, None, screen, Settings(temperature=0.0, max_tokens=60), "Answer in short.")  # type: ignore[arg-type]
+    for entry in (
+        "Name three rivers.",
+        "And three lakes?",
+        "Which is the deepest?",
+        "/continue",
+        "Why?",
+        "Are you sure?",
+    ):
+        with contextlib.suppress(MedusaError):  # of an answer that is complete
+            repl.submit(entry)
+    repl.settings = dataclasses.replace(repl.settings, max_tokens=-1, ignore_eos=True)
+    repl.submit("Tell me a story.")
+    repl.settings = dataclasses.replace(repl.settings, max_tokens=30)
+    for entry in ("/continue", "And then?", "What is it about?", "Why is that?", "Who says so?"):
+        repl.submit(entry)
+    assert sum("no longer sees" in note for note in screen.notes) >= 2
+    assert repl.conversation.left_out > 0
+    for prompt, tokens in asked:
+        fresh.session.reset()
+        settings = Settings(temperature=0.0, max_tokens=len(tokens), ignore_eos=True)
+        again = fresh.generate(prompt, settings, 0, None)
+        assert list(again.tokens) == tokens

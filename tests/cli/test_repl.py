@@ -317,17 +317,102 @@ def test_an_internal_error_is_not_swallowed() -> None:
         chat(["Hi"], [ZeroDivisionError("")])
 
 
-def test_a_conversation_past_the_context_offers_clear() -> None:
-    code, lines, engine, _ = chat(["x" * 1000, "/clear", "Hi"], ["One"])
+def test_a_full_context_goes_on_without_the_oldest_messages() -> None:
+    """The engine counts characters: 1,000 of them fit, 125 are kept for an answer, and a cut leaves at most 500."""
+    said = [letter * 200 for letter in "abcdef"]
+    code, lines, engine, repl = chat([*said, "/context"], ["x" * 20] * 6, system="s" * 10)
     assert code == 0
-    assert lines[0].startswith("error the conversation has 1000 tokens, the context holds 1000: /clear")
-    assert engine.asked == [[user("Hi")]]
+    (note,) = [line for line in lines if line.startswith("note")]
+    assert note.startswith("note The context of 1000 tokens is full: the model no longer sees the oldest 6 messages")
+    for asked, first in zip(engine.asked, "aaaadd", strict=True):
+        assert asked[0] == {"role": "system", "content": "s" * 10}
+        assert asked[1] == user(first * 200)
+        assert asked[-1]["role"] == "user"
+    assert [len(asked) for asked in engine.asked] == [2, 4, 6, 8, 4, 6]
+    assert lines[-1].startswith("show 670 of 1000 tokens (67%): 12 messages, without the oldest 6")
+    assert [turn["content"][0] for turn in repl.conversation.turns[::2]] == list("abcdef")
+
+
+def test_what_was_left_out_is_saved_and_comes_back_where_it_fits(tmp_path: Path) -> None:
+    said = [letter * 200 for letter in "abcde"]
+    file = tmp_path / "chat.json"
+    _, _, _, repl = chat([*said, f"/save {file}", "/clear", "Hi"], ["x" * 20] * 6)
+    assert len(json.loads(file.read_text(encoding="utf-8"))["messages"]) == 10
+    assert repl.conversation.left_out == 0
+    larger = Engine(["One"])
+    larger.n_ctx = 4000
+    _, _, engine, _ = chat([f"/load {file}", "And?"], engine=larger)
+    assert len(engine.asked[0]) == 11
+
+
+def test_a_message_of_more_than_half_the_context_is_refused_where_it_does_not_fit() -> None:
+    code, lines, engine, repl = chat(["x" * 1000, "x" * 600, "y" * 600, "Hi"], ["One"] * 3)
+    assert code == 0
+    message = "error the message and the system prompt have {} tokens, more than half of the context of 1000: shorten"
+    assert lines[0].startswith(message.format(1000))
+    assert engine.asked[0] == [user("x" * 600)]  # it fits
+    assert [line for line in lines if line.startswith("error")][1].startswith(message.format(600))
+    assert engine.asked[1] == [user("x" * 600), assistant("One"), user("Hi")]
+    assert len(repl.conversation.turns) == 4
+
+
+def test_few_tokens_need_little_room() -> None:
+    _, lines, engine, _ = chat(["/set max-tokens 5", "x" * 990, "/set max-tokens 20", "/regen"], ["One", "Two"])
+    assert engine.asked == [[user("x" * 990)]]
+    assert lines[-1].startswith("error the message and the system prompt have 990 tokens")
 
 
 def test_an_answer_that_fills_the_context_is_kept_and_said() -> None:
     _, lines, _, repl = chat(["Hi"], engine=Engine(["Lon"], stop_reason="context_full"))
-    assert lines[-1].startswith("error the context of 1000 tokens is full")
+    assert lines[-1].startswith("error the context of 1000 tokens is full, so the answer stops here: /continue goes on")
     assert repl.conversation.turns == [user("Hi"), assistant("Lon")]
+
+
+class Unfinished(Engine):
+    """Answers that stop at a limit. prompts: the token ids that it was given."""
+
+    def __init__(self, answers: Sequence[str | BaseException], stop_reason: str = "length") -> None:
+        super().__init__(answers, stop_reason)
+        self.prompts: list[list[int]] = []
+
+    def generate(
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+    ) -> Any:
+        self.prompts.append(list(prompt))
+        return super().generate(prompt, settings, seed, on_step)
+
+
+def test_an_answer_goes_on_from_its_tokens() -> None:
+    code, lines, _, repl = chat(
+        ["/continue", "Hi", "/continue", "/continue", "Ho"], engine=(asked := Unfinished(["Lo", "ng", " one", "x"]))
+    )
+    assert code == 0
+    assert lines[0].startswith("error there is no answer to continue")
+    # "Hi" is two tokens, and each piece of an answer is tokens 1 and 2.
+    assert asked.prompts[:3] == [[0, 0], [0, 0, 1, 2], [0, 0, 1, 2, 1, 2]]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long one"), user("Ho"), assistant("x")]
+
+
+def test_a_continued_answer_that_fails_or_ends_stays() -> None:
+    engine = Unfinished(["Lo", MedusaError("")])
+    _, lines, _, repl = chat(["Hi", "/continue"], engine=engine)
+    assert repl.conversation.turns == [user("Hi"), assistant("Lo")]
+    _, lines, _, repl = chat(["Hi", "/continue"], ["Whole."])
+    assert lines[-1].startswith("error the answer is complete")
+    assert repl.conversation.turns == [user("Hi"), assistant("Whole.")]
+
+
+def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() -> None:
+    """The newest turn has 210 tokens and its answer two: with 400 a cut is needed."""
+    engine = Unfinished(["x" * 20] * 3 + ["y"], "context_full")
+    screen, lines = Transcript(), ["a" * 100, "b" * 100, "c" * 100, "/continue"]
+    repl = Repl(engine, Script(lines[:3], True), screen, Settings(temperature=0.7, seed=7), None)
+    repl.run()
+    engine.n_ctx = 350
+    repl.submit("/continue")
+    assert engine.prompts[-1][-2:] == [1, 2]
+    assert engine.asked[-1] == [user("c" * 100)]
+    assert repl.conversation.turns[-1] == assistant("x" * 20 + "y")
 
 
 def test_save_and_load_carry_the_conversation_over(tmp_path: Path) -> None:
