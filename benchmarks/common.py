@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from rich.console import Console
 from rich.table import Table
 
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, is_reportable
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -82,7 +82,9 @@ def main(of: argparse.ArgumentParser) -> None:
     kind = given.pop("measurement")
     try:
         kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}).run()
-    except MedusaError as error:
+    except Exception as error:
+        if not is_reportable(error):
+            raise
         sys.exit(f"error: {error}")
 
 

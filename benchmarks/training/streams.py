@@ -1,6 +1,8 @@
 """What the experiments with streams share: text, training for so much CPU time, trees walked over answers in torch.
 
-    medusa train MODEL --kind medusa --tokens 148000 --seed 1 -o any.gguf --sidecar --work-dir WORK
+    medusa train MODEL --kind medusa -o any.gguf --sidecar --recipe RECIPE
+
+with tokens = 148000, seed = 1 and work_dir = "WORK" in the recipe
 
 writes the text that they read: --text WORK/*/text. --seconds: CPU time of training alone, one thread; how many steps
 that is follows from the first ones. Reading the states below streams comes on top and is told. Trees are built on

@@ -123,13 +123,14 @@ class Session(Asked):
         self._turns.cancel_all(self)
 
     def forget(self) -> None:
-        """Empties its cache, as soon as its answers have ended: the next prompt is decoded whole."""
+        """Empties its cache once its answers have ended, unless cancel() comes: the next prompt is decoded whole."""
         engine = self._open()
         turn = Turn(self, lambda: None)
         self._turns.join(turn)
-        with self._turns.taken(turn):
-            engine.session.reset()
-            self._cached = []
+        with self._turns.taken(turn) as mine:
+            if mine:
+                engine.session.reset()
+                self._cached = []
 
     def close(self) -> None:
         """Gives its memory back. An answer that is under way keeps it until its end."""

@@ -81,7 +81,8 @@ class Process:
             if self._process.stdin is not None:
                 self._process.stdin.close()
         self._process.kill()
-        self._process.wait(PATIENCE_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE_SECONDS)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()

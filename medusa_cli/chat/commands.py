@@ -67,8 +67,10 @@ def _continue(chat: Chat, _: str) -> bool:
 def _context(chat: Chat, _: str) -> bool:
     conversation, most = chat.conversation, chat.engine.n_ctx
     used = len(chat.engine.chat_tokens(conversation.prompt())) if conversation.turns else 0
-    left_out = f", without the oldest {conversation.left_out}" if conversation.left_out else ""
-    chat.screen.show(f"{used} of {most} tokens ({used / most:.0%}): {len(conversation.turns)} messages{left_out}")
+    count = len(conversation.turns)
+    left_out = f", the oldest {conversation.left_out} left out" if conversation.left_out else ""
+    messages = "1 message" if count == 1 else f"{count} messages"
+    chat.screen.show(f"{used} of {most} tokens ({used / most:.0%}): {messages}{left_out}")
     return False
 
 

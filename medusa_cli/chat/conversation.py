@@ -19,12 +19,14 @@ VERSION = 1
 class Conversation:
     """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet.
 
-    left_out: of the oldest turns, how many the model no longer gets.
+    left_out: of the oldest turns, how many the model no longer gets. begun: tokens and text of the newest answer, where
+    it could go on.
     """
 
     system: str | None = None
     turns: list[Message] = field(default_factory=list)
     left_out: int = 0
+    begun: tuple[list[int], str] | None = None
 
     def messages(self) -> list[Message]:
         """System prompt (if any) and all turns, as a chat template takes them."""
@@ -42,8 +44,9 @@ class Conversation:
     def add_user(self, text: str) -> None:
         self.turns.append({"role": "user", "content": text})
 
-    def add_answer(self, text: str) -> None:
+    def add_answer(self, text: str, begun: tuple[list[int], str] | None = None) -> None:
         self.turns.append({"role": "assistant", "content": text})
+        self.begun = begun
 
     def last_role(self) -> str:
         """Who spoke last; "" for nobody."""
@@ -56,7 +59,7 @@ class Conversation:
     def clear(self) -> None:
         """Forgets the turns and keeps the system prompt."""
         self.turns.clear()
-        self.left_out = 0
+        self.left_out, self.begun = 0, None
 
     def save(self, path: Path, model: str) -> None:
         """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.chat import room
@@ -34,10 +35,6 @@ class Repl:
         self.seed = 0
         self.generation: native.Generation | None = None
         self._regenerated = 0
-        # Of an answer that goes on: its tokens and text so far. Of the newest answer: all its tokens.
-        self._begun: list[int] = []
-        self._begun_text = ""
-        self._answer: list[int] = []
 
     def run(self) -> int:
         """Reads and answers until the end: exit code 0 after Ctrl-D, the end of input or /exit, 130 after Ctrl-C.
@@ -121,43 +118,52 @@ class Repl:
 
     def resume(self) -> bool:
         """Goes on with an answer that was cut short, from its tokens. True when Ctrl-C cut it short again."""
-        if self.generation is None or not self._answer or self.conversation.last_role() != "assistant":
+        if self.conversation.last_role() != "assistant":
             raise MedusaError("there is no answer to continue yet")
-        if self.generation.stop_reason not in UNFINISHED:
-            raise MedusaError("the answer is complete: ask for more in a message of your own")
-        old = self.conversation.drop_last("assistant")
-        assert old is not None
-        self._begun, self._begun_text = list(self._answer), old["content"]
+        if self.conversation.begun is None:
+            raise MedusaError("the answer is complete: ask for more in a new message")
+        begun, old = self.conversation.begun, self.conversation.turns.pop()
         self._regenerated += 1
         try:
-            return self._generate_answer()
+            return self._generate_answer(*begun)
         finally:
-            self._begun, self._begun_text = [], ""
             if self.conversation.last_role() == "user":
-                self.conversation.turns.append(old)
+                self.conversation.add_answer(old["content"], begun)
 
-    def _prompt(self) -> list[int]:
-        """Token ids of what the model gets of the conversation. A remark says which turns it no longer gets."""
+    def _prompt(self, begun: Sequence[int]) -> list[int]:
+        """Token ids of what the model gets: of the conversation, and of an answer that goes on. A remark where that is
+        less of the conversation than it was."""
         before = self.conversation.left_out
-        tokens = room.fitted(self.engine, self.conversation, len(self._begun), self.settings.max_tokens)
-        if (left := self.conversation.left_out - before) > 0:
+        tokens = room.fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
+        if self.conversation.left_out > before:
             speed = self.generation.stats.get("prompt_tokens_per_second") if self.generation is not None else None
-            time = f", for about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
+            time = f", which takes about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
             self.screen.note(
-                f"The context of {self.engine.n_ctx} tokens is full: the model no longer sees the oldest {left} "
-                f"messages, and reads the rest again{time}."
+                f"The context of {self.engine.n_ctx} tokens is full: the model no longer sees the oldest "
+                f"{self.conversation.left_out} messages, and reads the rest again{time}."
             )
-        return tokens
+        return [*tokens, *begun]
 
-    def _generate_answer(self) -> bool:
-        tokens = [*self._prompt(), *self._begun]
+    def _generate_answer(self, begun: Sequence[int] = (), begun_text: str = "") -> bool:
+        """begun: tokens of the answer that are there already, and their text."""
+        left_out = self.conversation.left_out
+        try:
+            return self._generate(begun, begun_text)
+        finally:
+            if self.conversation.last_role() == "user":  # nothing came: the model has not moved on
+                self.conversation.left_out = left_out
+
+    def _generate(self, begun: Sequence[int], begun_text: str) -> bool:
+        tokens = self._prompt(begun)
         # A fixed seed gives the same answer each time, so /regen moves on from it.
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
             MAX_SEED + 1
         )
         parts: list[str] = []
+        answered: list[Any] = []
 
         def on_step(pieces: list[Any]) -> None:
+            answered.extend(pieces)
             for piece in pieces:
                 parts.append(piece.text)
                 self.screen.piece(piece.text, piece.drafted)
@@ -179,19 +185,23 @@ class Repl:
         if cut:
             # Without a piece the engine may not have begun: its last generation could be the one before.
             self.generation = self.engine.last if parts else None
-        self._answer = [*self._begun, *(self.generation.tokens if self.generation is not None else ())]
         if parts or failure is None:
-            self._finish(self._begun_text + "".join(parts), cut)
+            whole, text = _whole_characters(answered)
+            self._finish(begun_text + "".join(parts), cut, ([*begun, *whole], begun_text + text))
         if failure is not None:
             raise failure
         return interrupted
 
-    def _finish(self, text: str, cut: bool) -> None:
-        """Closes the answer's line and keeps the answer, what came of it where it was cut short."""
+    def _finish(self, text: str, cut: bool, begun: tuple[list[int], str]) -> None:
+        """Closes the answer's line and keeps the answer, what came of it where it was cut short.
+
+        begun: its tokens and text, for going on with it.
+        """
         generation = self.generation
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
-            self.conversation.add_answer(text)
+            goes_on = generation is not None and generation.stop_reason in UNFINISHED
+            self.conversation.add_answer(text, begun if goes_on else None)
         if generation is not None and generation.stop_reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
@@ -202,3 +212,9 @@ class Repl:
                 f"the context of {self.engine.n_ctx} tokens is full, so the answer stops here: "
                 "/continue goes on without the oldest messages, /clear starts over"
             )
+
+
+def _whole_characters(pieces: Sequence[Any]) -> tuple[list[int], str]:
+    """Tokens and text of an answer up to its last whole character: what was cut within one is written anew."""
+    whole = max((at for at, piece in enumerate(pieces) if piece.text and piece.token >= 0), default=-1) + 1
+    return [piece.token for piece in pieces[:whole]], "".join(piece.text for piece in pieces[:whole])

@@ -43,18 +43,22 @@ def fitted(engine: ChatEngine, conversation: Conversation, begun: int = 0, most:
 
 
 def _check_newest(engine: ChatEngine, conversation: Conversation, tokens: list[int], begun: int, room: int) -> None:
-    """MedusaError where the newest turn does not fit by itself."""
+    """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
     newest = conversation.starts()[-1]
-    alone = tokens if newest <= conversation.left_out else engine.chat_tokens(conversation.prompt(newest))
-    most = engine.n_ctx - room if begun else engine.n_ctx // KEPT_SHARE
-    if len(alone) + begun <= most:
-        return
-    if begun:
+    is_alone = newest <= conversation.left_out
+    size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
+    what = "the message and the system prompt have" if conversation.system else "the message has"
+    if begun and size + begun + max(room, 1) > engine.n_ctx:
         raise MedusaError(
-            f"the message and its answer have {len(alone) + begun} tokens and leave no room in a context of "
-            f"{engine.n_ctx}: start with a larger -c"
+            f"the message and its answer have {size + begun} tokens and leave no room in a context of {engine.n_ctx}: "
+            "start with a larger -c"
         )
-    raise MedusaError(
-        f"the message and the system prompt have {len(alone)} tokens, more than half of the context of {engine.n_ctx}: "
-        "shorten the message, or start with a larger -c"
-    )
+    if is_alone and size >= engine.n_ctx:
+        raise MedusaError(
+            f"{what} {size} tokens, the context holds {engine.n_ctx}: shorten the message, or start with a larger -c"
+        )
+    if not is_alone and not begun and size > engine.n_ctx // KEPT_SHARE:
+        raise MedusaError(
+            f"{what} {size} tokens, more than half of the context of {engine.n_ctx}, and older messages would have to "
+            "be dropped for it: shorten it, /clear, or start with a larger -c"
+        )

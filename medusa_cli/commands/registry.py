@@ -1,7 +1,7 @@
 """How commands are added, with help in two lengths.
 
 `--help` shows what most people need. Options declared with hidden=True work as all others do, and `--help-all` shows
-them, too. Options that a command had in the release before answer with where they went.
+them, too. Options that a command no longer has answer with where they went.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typer.core import TyperCommand
 
 from medusa_cli.support.errors import EXIT_USAGE, print_error
 
-_LOOKAHEAD = {"--lookahead": "`medusa bench MODEL --methods lookahead` still compares it"}
+_LOOKAHEAD = {"--lookahead": "use `medusa bench MODEL --methods lookahead`"}
 _TRAIN_KEYS = (
     "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",
     "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed", "streams_layers", "tokens",
     "work_dir",
 )  # fmt: skip
-_TRAIN = {f"--{key.replace('_', '-')}": f"the key {key} of a --recipe file replaces it" for key in _TRAIN_KEYS}
+_TRAIN = {f"--{key.replace('_', '-')}": f"set the key `{key}` in a recipe file (--recipe)" for key in _TRAIN_KEYS}
 _TRAIN["-s"] = _TRAIN["--seed"]
 GONE = {"chat": _LOOKAHEAD, "generate": _LOOKAHEAD, "serve": _LOOKAHEAD, "train": _TRAIN}
-"""By command: options of the release before, and where they went."""
+"""By command: options that it no longer has, and where they went."""
 
 
 def add_command(

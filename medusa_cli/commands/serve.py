@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +12,12 @@ import typer
 
 from medusa_cli.commands.command_line import ModelArgument, grouped
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
+from medusa_cli.support.errors import MedusaError, is_reportable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from medusa_cli.api.model import Model
 
 SERVER_PANEL = "Server"
 KEY_VARIABLE = "MEDUSA_API_KEY"
@@ -112,7 +115,7 @@ def serve(
     proxies = networks(server.proxy or [])
     bound = life.listen(server.host, server.port)
     repeatable = settings.is_seed(sampling.seed)
-    with bound, Model(model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
+    with bound, _opened(Model, model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
         usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
         chosen = settings.from_options(sampling, draft, usual)
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
@@ -190,3 +193,13 @@ def answer_defaults(*groups: Any) -> dict[str, Any]:
 def _values(groups: Iterable[Any], names: Collection[str]) -> dict[str, Any]:
     values = {name: value for group in groups for name, value in vars(group).items() if name in names}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+
+def _opened(kind: Callable[..., Model], *arguments: Any, **named: Any) -> Model:
+    """The model. Errors name options as they are typed, not as Python's keywords."""
+    try:
+        return kind(*arguments, **named)
+    except MedusaError as error:
+        if error.__cause__ is not None and is_reportable(error.__cause__):
+            raise error.__cause__ from None
+        raise

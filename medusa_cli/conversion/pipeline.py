@@ -190,7 +190,7 @@ class Conversion:
         metadata = native.read_gguf(str(base)).metadata
         with _worded("{} with --base"):
             source = fitted(self.source, self.options.heads, metadata, self.base.name)
-        trial.run(base)
+        trial.run(base, remembers=base == self.base.path)
         if self.options.draft_vocab is not None:
             frequent = self._frequent_tokens(base)
             with _worded("--draft-vocab: {}"):

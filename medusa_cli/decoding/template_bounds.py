@@ -10,14 +10,15 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
+from typing import Any, cast
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 SECONDS = 10.0
 """Of one rendering. Ordinary templates need milliseconds, also for thousands of messages."""
@@ -25,6 +26,9 @@ MOST_CHARACTERS = 32 << 20
 """Of a text, and elements of a list."""
 MOST_ELEMENTS = 1 << 22
 """Of a list or dictionary, with those inside it, as often as they occur."""
+CHARACTERS_PER_ELEMENT = MOST_CHARACTERS // MOST_ELEMENTS
+MOST_REMEMBERED = 1 << 20
+"""Elements of lists whose weight is remembered."""
 MOST_WIDTH = 100_000
 """To which a text is padded, or cut, at once."""
 MOST_BITS = 4096
@@ -37,6 +41,7 @@ PADDING = frozenset(
 WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\*|\d{6})|\{[^{}]*:[^{}]*(\d{6}|\{)")
 
 SIZED = (str, list, tuple)
+CONTAINERS = (list, tuple, dict, MappingView)
 
 _clock = threading.local()
 
@@ -49,7 +54,7 @@ class within:
 
     def __enter__(self) -> None:
         _clock.end = time.monotonic() + self._seconds
-        _clock.weights = {}
+        _clock.weights = _Weights()
 
     def __exit__(self, *_: object) -> None:
         del _clock.end, _clock.weights
@@ -67,24 +72,55 @@ def check_size(size: int) -> None:
         raise SecurityError("it makes too large a text")
 
 
-def made(one: Any) -> Any:
+class _Weights:
+    """How large lists, tuples and dictionaries are when printed. In the sandbox nothing changes one afterwards.
+
+    Weights are remembered by identity, which also keeps the object: of few elements in all.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._kept = 0
+
+    def of(self, part: Any) -> int:
+        if isinstance(part, str):
+            return 1 + len(part) // CHARACTERS_PER_ELEMENT
+        if not isinstance(part, CONTAINERS):
+            return 1
+        if (found := self._known.get(id(part))) is not None:
+            return found[1]
+        inside = [*part.keys(), *part.values()] if isinstance(part, dict) else list(cast(Iterable[Any], part))
+        return self.remember(part, 1 + sum(map(self.of, inside)), len(inside))
+
+    def remember(self, part: Any, weight: int, elements: int) -> int:
+        self._kept += elements
+        if self._kept > MOST_REMEMBERED:
+            self._known.clear()
+            self._kept = elements
+        self._known[id(part)] = part, weight
+        return weight
+
+
+def made(one: Any, parts: Sequence[Any] = ()) -> Any:
     """Anything as it is. SecurityError for a list, tuple or dictionary that would be too large when printed.
 
-    Weights are remembered by identity, which also keeps the object: in the sandbox nothing changes one afterwards.
+    parts: of a list or tuple, those that it was added up from.
     """
-    weights: dict[int, tuple[Any, int]] = getattr(_clock, "weights", {})
-
-    def weight(part: Any) -> int:
-        if not isinstance(part, (list, tuple, dict)):
-            return 1
-        if (known := weights.get(id(part))) is None:
-            inside = part.values() if isinstance(part, dict) else part
-            known = weights[id(part)] = part, 1 + sum(weight(each) for each in inside)
-        return known[1]
-
-    if weight(one) > MOST_ELEMENTS:
+    if not isinstance(one, CONTAINERS):
+        return one
+    weights: _Weights = getattr(_clock, "weights", None) or _Weights()
+    if parts and isinstance(one, (list, tuple)):
+        weights.remember(one, sum(map(weights.of, parts)), len(one))
+    if weights.of(one) > MOST_ELEMENTS:
         raise SecurityError("it makes too large a list")
     return one
+
+
+class _Namespace(Namespace):
+    """Jinja's, which would print what is in it, and that can change after it was weighed."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
 
 
 class _Generator(CodeGenerator):
@@ -133,6 +169,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self, filters: Mapping[str, Callable[..., Any]], **options: Any) -> None:
         super().__init__(**options)
         del self.globals["lipsum"]
+        self.globals["namespace"] = _Namespace
         self.filters = {name: _bounded(name, found) for name, found in {**self.filters, **filters}.items()}
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **named: Any) -> Any:
@@ -157,7 +194,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             for one, times in ((left, right), (right, left)):
                 if isinstance(one, SIZED) and isinstance(times, int):
                     check_size(len(one) * times)
-        return made(super().call_binop(context, operator, left, right))
+        return made(super().call_binop(context, operator, left, right), (left, right) if operator == "+" else ())
 
 
 def _bounded(name: str, found: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ that reads of the file, the real load then finds in memory. Files that passed ar
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -20,20 +21,25 @@ from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.children import child
-from medusa_cli.support.errors import MedusaError, is_reportable, visible
+from medusa_cli.support.errors import MedusaError, visible
 from medusa_cli.support.paths import cache_dir
 
 VARIABLE = "MEDUSA_TRIAL"
 """Environment: "off" leaves trial runs out."""
 TOKENS = 3
+LIBRARIES = "LD_LIBRARY_PATH"
+ENDED = {-getattr(signal, name, 0) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
+"""Exit codes of a process that somebody ended, the system for want of memory among them."""
 MOST_REMEMBERED = 1000
-PASSED, REFUSED = "passed", "refused"
+BEGUN, PASSED, REFUSED = "begun", "passed", "refused"
+"""What a trial says on stdout: that it is about to load the file, and how that went."""
 
 
-def run(path: Path) -> None:
+def run(path: Path, *, remembers: bool = True) -> None:
     """MedusaError when decoding with the model at `path` ends its process. Nothing for files that passed already.
 
-    Files that are refused with an error pass here: whoever opens them gets that error.
+    remembers: a file that is not about to vanish. Files that are refused with an error pass here: whoever opens them
+    gets that error. So does a trial that does not come about, or that somebody ends.
     """
     if os.environ.get(VARIABLE) == "off" or getattr(sys, "frozen", False) or not sys.executable:
         return
@@ -41,14 +47,26 @@ def run(path: Path) -> None:
     if mark is None or known.get(str(path)) == mark:
         return
     command = child("medusa_cli.decoding.trial", str(path))
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    verdict = done.stdout.decode(errors="replace").strip()
-    if verdict == PASSED:
-        _remember({**known, str(path): mark})
-    elif verdict != REFUSED:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_environment())
+    except OSError:
+        return
+    said = done.stdout.decode(errors="replace").split()
+    if PASSED in said:
+        if remembers:
+            _remember({**known, str(path): mark})
+    elif BEGUN in said and REFUSED not in said and done.returncode not in ENDED:
         raise MedusaError(
             f"{path}: llama.cpp crashes on this file ({_cause(done)}): it is damaged or not supported, use another"
         )
+
+
+def _environment() -> dict[str, str]:
+    """Of the child, which finds the libraries of llama_cpp without it: no others of that name may come first."""
+    spec = importlib.util.find_spec("llama_cpp")
+    ours = Path(spec.origin).parent / "lib" if spec is not None and spec.origin else None
+    paths = [str(ours)] * (ours is not None) + [os.environ.get(LIBRARIES, "")]
+    return {**os.environ, LIBRARIES: os.pathsep.join(path for path in paths if path)}
 
 
 def _mark(path: Path) -> list[Any] | None:
@@ -97,14 +115,13 @@ def _verdict(path: str) -> str:
     except ImportError:  # its libraries are found only when llama_cpp has loaded them
         from medusa_cli import native  # type: ignore[no-redef]
 
+    print(BEGUN, flush=True)
     try:
         model = native.Model(path, n_gpu_layers=0, repack=False)
         session = native.Session(model, None, n_ctx=256, n_threads=0)
         session.generate([1 % model.n_vocab], max_tokens=TOKENS, ignore_eos=True)
-    except Exception as error:
-        if is_reportable(error):
-            return REFUSED
-        raise
+    except Exception:
+        return REFUSED
     return PASSED
 
 

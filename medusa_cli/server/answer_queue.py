@@ -128,8 +128,10 @@ class AnswerQueue:
 
     def abandon(self) -> None:
         """Ends the engine's thread after the event loop has ended."""
-        if (job := self.running) is not None and job.work is not None:
-            job.work.cancel()
+        if (job := self.running) is not None:
+            job.dropped = True
+            if job.work is not None:
+                job.work.cancel()
         self._thread.shutdown()
 
     async def _run(self) -> None:

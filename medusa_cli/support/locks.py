@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import filelock
@@ -18,6 +18,7 @@ from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
 
 LOCK, HOLDER = "lock", "holder"
+PATIENCE_SECONDS = 10.0
 OTHER_NAME = "wait until it has ended, or give another name"
 
 
@@ -47,25 +48,38 @@ def only_writer(*outputs: Path) -> Iterator[None]:
     The locks lie in the person's state, so that nothing lies beside outputs; where it cannot be written, nothing is
     kept. InUse where another process writes one of them.
     """
+    with _held(outputs):
+        yield
+
+
+@contextlib.contextmanager
+def _held(outputs: Sequence[Path]) -> Iterator[None]:
     try:
         place = paths.state_dir() / "writing"
         place.mkdir(parents=True, exist_ok=True)
-    except (MedusaError, OSError):
+        begin_or_end = filelock.FileLock(place / LOCK, timeout=PATIENCE_SECONDS)  # nobody waits for one that goes
+        held = _acquire_all({_place_of(path, place): str(path) for path in outputs}, begin_or_end)
+    except InUse:
+        raise
+    except (MedusaError, OSError, NotImplementedError):
+        held = None
+    if held is None:
         yield
         return
-    folders = {_place_of(path, place): str(path) for path in outputs}
-    begin_or_end = filelock.FileLock(place / LOCK)  # nobody waits for a lock that is being removed
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError), begin_or_end:
+            held.close()
+
+
+def _acquire_all(folders: Mapping[Path, str], begin_or_end: filelock.BaseFileLock) -> contextlib.ExitStack:
     with begin_or_end, contextlib.ExitStack() as acquired:
         for folder, name in sorted(folders.items()):
             lock = _acquired(folder, name, OTHER_NAME)
             acquired.callback(shutil.rmtree, folder, ignore_errors=True)
             acquired.callback(lock.release)
-        held = acquired.pop_all()
-    try:
-        yield
-    finally:
-        with begin_or_end:
-            held.close()
+        return acquired.pop_all()
 
 
 def _place_of(output: Path, place: Path) -> Path:

@@ -298,7 +298,7 @@ class Loop(ABC, Generic[D]):
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
         state = load_checkpoint(path)
-        if state is None or state.get("plan") != self._plan_values():
+        if state is None or state.get("plan") != self._plan_values() or not state.keys() >= self._state().keys():
             return False
         self._set_state(state)
         return True

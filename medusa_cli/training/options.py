@@ -218,7 +218,7 @@ class TrainOptions:
         if self.joint:
             self._check_shared()
         if self.export_hf is not None:
-            raise MedusaError("export_hf: there is no layout for streams, leave it out, or choose another --kind")
+            raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
 
     def _check_shared(self) -> None:
         if self.joint_strategy not in SHARED_RECIPES:

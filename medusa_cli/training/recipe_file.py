@@ -14,6 +14,7 @@ from typing import Any
 
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 from .recipes import (
     ALL,
@@ -134,7 +135,7 @@ class RecipeFile:
         for key in ("joint_layers", "draft_vocab"):
             if said.get(key) == ALL:
                 said |= {key: None, "whole_vocabulary": True} if key == "draft_vocab" else {key: None}
-        return said | {key: Path(said[key]) for key, rule in KEYS.items() if isinstance(rule, Name) and key in said}
+        return said | {key: expanded(said[key]) for key, rule in KEYS.items() if isinstance(rule, Name) and key in said}
 
     def heads(self, kind: str) -> Recipe:
         """How heads of `kind` are trained."""

@@ -43,7 +43,7 @@ def run(options: TrainOptions) -> TrainResult:
     trial.run(options.model)
     source = FileSource(options.data) if options.data else SeedSource(options.seed)
     folder = work_folder(options, base)
-    outputs = [path for path in (options.output, options.export_hf) if path is not None]
+    outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
         remove_leftovers(folder, options.output)
         result, written = _run_interruptibly(options, base, folder, source)

@@ -13,13 +13,18 @@ void explain_bus_errors() {}
 namespace {
 
 constexpr char line[] =
-    "medusa: a model file was cut off while it was in use, or its disk failed: see that the file is whole, then start "
-    "again\n";
+    "medusa: a mapped file, such as the model, was cut off while it was in use, or its disk failed: see that it is "
+    "whole, then start again\n";
 
-// Only what is safe in a signal handler. The access is repeated afterwards, and ends the process.
-void on_bus_error(int) {
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, line, sizeof(line) - 1);
+// Only what is safe in a signal handler. The access is repeated afterwards, and ends the process; a signal that
+// somebody sent is sent again.
+void on_bus_error(int number, siginfo_t* info, void*) {
     signal(SIGBUS, SIG_DFL);
+    if (info->si_code == BUS_ADRERR) {
+        [[maybe_unused]] const auto written = write(STDERR_FILENO, line, sizeof(line) - 1);
+    } else if (info->si_code <= 0) {
+        raise(number);
+    }
 }
 
 }  // namespace
@@ -27,7 +32,9 @@ void on_bus_error(int) {
 void explain_bus_errors() {
     struct sigaction now{};
     if (sigaction(SIGBUS, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return;
-    signal(SIGBUS, on_bus_error);
+    now.sa_flags = SA_SIGINFO;
+    now.sa_sigaction = on_bus_error;
+    sigaction(SIGBUS, &now, nullptr);
 }
 #endif
 

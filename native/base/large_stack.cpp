@@ -1,11 +1,12 @@
 #include "base/large_stack.h"
 
 #include <exception>
-#include <thread>
 
 #include "base/common.h"
 
-#ifndef _WIN32
+#ifdef _WIN32
+#include <thread>
+#else
 #include <limits.h>
 #include <pthread.h>
 
@@ -37,17 +38,18 @@ void run_apart(size_t bytes, Job& job) {
     constexpr size_t page = 1 << 16;  // a multiple of every system's
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, (std::max<size_t>(bytes, PTHREAD_STACK_MIN) + page - 1) / page * page);
+    const size_t size = (std::max<size_t>(bytes, PTHREAD_STACK_MIN) + page - 1) / page * page;
     pthread_t thread;
     const auto start = [](void* data) -> void* {
         static_cast<Job*>(data)->run();
         return nullptr;
     };
-    const int failed = pthread_create(&thread, &attributes, start, &job);
+    const bool failed =
+        pthread_attr_setstacksize(&attributes, size) != 0 || pthread_create(&thread, &attributes, start, &job) != 0;
     pthread_attr_destroy(&attributes);
     if (failed) {
         throw OutOfMemory("no memory for a stack of " + std::to_string(bytes >> 20) +
-                          " MiB, which this text needs: break its longest line into several");
+                          " MiB, which this text needs: shorten it");
     }
     pthread_join(thread, nullptr);
 }

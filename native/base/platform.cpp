@@ -9,7 +9,6 @@
 #include <thread>
 
 #if defined(__linux__)
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -79,6 +78,7 @@ double allowed_cores_cpu_ms() {
     bool found = false;
     // A line for all of them together, then one for each.
     for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
+        if (line.size() < 4 || line[3] == ' ') continue;
         int cpu = 0;
         unsigned long long user = 0, nice = 0, system = 0;
         if (std::sscanf(line.c_str(), "cpu%d %llu %llu %llu", &cpu, &user, &nice, &system) != 4) continue;

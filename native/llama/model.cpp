@@ -42,7 +42,8 @@ void check_tensors(const GgufFile& file) {
     for (const TensorInfo& info : file.tensors()) {
         if (info.offset % least_alignment != 0) {
             throw Error(file.path() + ": tensor " + info.name + " does not begin at a multiple of " +
-                        std::to_string(least_alignment) + " bytes: the file is damaged, download it again");
+                        std::to_string(least_alignment) +
+                        " bytes, as llama.cpp needs it: the file is damaged, or has to be converted again");
         }
         if (is_weight_type(info.type) || is_table(info) || info.name == base_header_tensor) continue;
         if (info.name.starts_with("medusa.")) continue;  // heads check their own
@@ -174,10 +175,15 @@ std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_specia
     std::vector<Token> tokens(text.size() + 2);
     int32_t count = 0;
     const auto tokenize = [&] {
-        count = llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                               static_cast<int32_t>(tokens.size()), add_special, parse_special);
+        try {
+            count = llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
+                                   static_cast<int32_t>(tokens.size()), add_special, parse_special);
+        } catch (const std::exception&) {  // std::regex of MSVC, for want of stack
+            throw Error("the tokenizer cannot split this text: break its longest line into several");
+        }
     };
-    const size_t stack = tokenizer_stack(text, file_.get_string("tokenizer.ggml.pre").value_or(""));
+    const size_t stack = tokenizer_stack(text, file_.get_string("tokenizer.ggml.model").value_or(""),
+                                         file_.get_string("tokenizer.ggml.pre").value_or(""));
     const auto run = [&] { stack > 0 ? on_large_stack(stack, tokenize) : tokenize(); };
     run();
     if (count < 0) {

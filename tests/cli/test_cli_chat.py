@@ -55,9 +55,7 @@ def test_an_error_ends_piped_input_with_1(model: str, session: type[FakeSession]
     session.answers = ["never"]
     code, out, err = chat(model, "-c", "64", stdin="x" * 100 + "\nmore\n")
     assert (code, out) == (1, "")
-    assert err.startswith(
-        "error: the message and the system prompt have 118 tokens, more than half of the context of 64"
-    )
+    assert err.startswith("error: the message has 118 tokens, the context holds 64")
 
 
 def test_a_model_without_a_template_is_refused_before_the_first_line(

@@ -1,4 +1,4 @@
-"""Options of the release before: one line says where they went."""
+"""Options that commands no longer have: one line says where they went."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from command_line import invoke
 @pytest.mark.parametrize("arguments", [("chat", "demo"), ("generate", "demo", "-p", "x"), ("serve", "demo")])
 @pytest.mark.parametrize("option", [("--lookahead", "4,3,4"), ("--lookahead=4,3,4",)])
 def test_lookahead_is_a_method_of_bench(arguments: tuple[str, ...], option: tuple[str, ...]) -> None:
-    said = "error: --lookahead is gone: `medusa bench MODEL --methods lookahead` still compares it\n"
+    said = "error: --lookahead is gone: use `medusa bench MODEL --methods lookahead`\n"
     assert invoke(*arguments, *option) == (2, "", said)
 
 

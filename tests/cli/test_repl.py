@@ -329,7 +329,7 @@ def test_a_full_context_goes_on_without_the_oldest_messages() -> None:
         assert asked[1] == user(first * 200)
         assert asked[-1]["role"] == "user"
     assert [len(asked) for asked in engine.asked] == [2, 4, 6, 8, 4, 6]
-    assert lines[-1].startswith("show 670 of 1000 tokens (67%): 12 messages, without the oldest 6")
+    assert lines[-1].startswith("show 670 of 1000 tokens (67%): 12 messages, the oldest 6 left out")
     assert [turn["content"][0] for turn in repl.conversation.turns[::2]] == list("abcdef")
 
 
@@ -345,21 +345,29 @@ def test_what_was_left_out_is_saved_and_comes_back_where_it_fits(tmp_path: Path)
     assert len(engine.asked[0]) == 11
 
 
-def test_a_message_of_more_than_half_the_context_is_refused_where_it_does_not_fit() -> None:
+def test_a_message_of_more_than_half_the_context_is_refused_where_others_would_leave() -> None:
     code, lines, engine, repl = chat(["x" * 1000, "x" * 600, "y" * 600, "Hi"], ["One"] * 3)
     assert code == 0
-    message = "error the message and the system prompt have {} tokens, more than half of the context of 1000: shorten"
-    assert lines[0].startswith(message.format(1000))
+    assert lines[0].startswith("error the message has 1000 tokens, the context holds 1000: shorten the message")
     assert engine.asked[0] == [user("x" * 600)]  # it fits
-    assert [line for line in lines if line.startswith("error")][1].startswith(message.format(600))
+    errors = [line for line in lines if line.startswith("error")]
+    assert errors[1].startswith("error the message has 600 tokens, more than half of the context of 1000, and older")
     assert engine.asked[1] == [user("x" * 600), assistant("One"), user("Hi")]
     assert len(repl.conversation.turns) == 4
 
 
-def test_few_tokens_need_little_room() -> None:
-    _, lines, engine, _ = chat(["/set max-tokens 5", "x" * 990, "/set max-tokens 20", "/regen"], ["One", "Two"])
+def test_a_first_message_may_leave_little_room() -> None:
+    _, _, engine, _ = chat(["x" * 990], ["One"])
     assert engine.asked == [[user("x" * 990)]]
-    assert lines[-1].startswith("error the message and the system prompt have 990 tokens")
+
+
+def test_a_message_that_is_taken_back_leaves_what_the_model_sees() -> None:
+    _, lines, engine, repl = chat(
+        [*("a" * 200, "b" * 200, "c" * 200, "d" * 300), "/context"], ["x"] * 3 + [KeyboardInterrupt("")]
+    )
+    assert len(engine.asked[3]) < 7
+    assert repl.conversation.left_out == 0
+    assert lines[-1].startswith("show 603 of 1000")
 
 
 def test_an_answer_that_fills_the_context_is_kept_and_said() -> None:
@@ -397,9 +405,37 @@ def test_a_continued_answer_that_fails_or_ends_stays() -> None:
     engine = Unfinished(["Lo", MedusaError("")])
     _, lines, _, repl = chat(["Hi", "/continue"], engine=engine)
     assert repl.conversation.turns == [user("Hi"), assistant("Lo")]
+    engine.answers = [KeyboardInterrupt(""), "ng"]
+    repl.submit("/continue")
+    repl.submit("/continue")  # it can still go on
+    assert repl.conversation.turns == [user("Hi"), assistant("Long")]
     _, lines, _, repl = chat(["Hi", "/continue"], ["Whole."])
     assert lines[-1].startswith("error the answer is complete")
     assert repl.conversation.turns == [user("Hi"), assistant("Whole.")]
+
+
+def test_a_loaded_conversation_does_not_go_on_with_another_ones_answer(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat(["Ho", f"/save {file}"], ["Whole."])
+    _, lines, _, repl = chat(["Hi", f"/load {file}", "/continue"], engine=Unfinished(["Lo"]))
+    assert lines[-1].startswith("error the answer is complete")
+    assert repl.conversation.turns == [user("Ho"), assistant("Whole.")]
+
+
+def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
+    class Cut(Unfinished):
+        """The last token is half of a character, which the end of the answer shows as it is."""
+
+        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any) -> Any:
+            found = super().generate(prompt, settings, seed, on_step)
+            on_step([FakePiece(9, "", False), FakePiece(-1, "\ufffd", False)])
+            found.tokens.append(9)
+            return found
+
+    engine = Cut(["Lo", "ng"])
+    _, _, _, repl = chat(["Hi", "/continue"], engine=engine)
+    assert engine.prompts[1] == [0, 0, 1, 2]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long\ufffd")]
 
 
 def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import tracemalloc
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -33,6 +34,10 @@ LARGE = {
     "nested by a function": f"{NEST % 'dict(a=n.x, b=n.x)'}{{{{ n.x | length }}}}",
     "nested and compared": f"{NEST % '[n.x, n.x]'}{{% set a = n.x %}}{NEST % '[n.x, n.x]'}{{{{ a == n.x }}}}",
     "nested by a filter": f"{NEST % '([n.x] * 2) | list'}{{{{ '%s' % n.x }}}}",
+    "nested views": NEST % "{'p': n.x, 'q': n.x}.values()" + "{{ n.x }}",
+    "nested items": NEST % "{'p': n.x, 'q': n.x}.items()" + "{{ n.x }}",
+    "nested keys": NEST % "[{(n.x, n.x): 1}]" + "{{ n.x }}",
+    "long text in lists": "{% set x = 'x' * 30000000 %}{{ [x] * 100 }}",
     "times": "{{ 'x' * 10**12 }}",
     "times, turned": "{{ 10**12 * 'x' }}",
     "list times": "{{ ([1] * 10**12) | length }}",
@@ -109,3 +114,19 @@ def test_one_rendering_does_not_bound_another(monkeypatch: pytest.MonkeyPatch) -
         assert template.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
     time.sleep(0.1)
     assert template.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
+
+
+def test_namespaces_do_not_print_what_is_in_them() -> None:
+    nested = "".join("{% set a = namespace(x=a, y=a) %}" for _ in range(60))
+    assert template.render("{% set a = 1 %}" + nested + "{{ a }}", [USER]) == "<Namespace>"
+
+
+def test_lists_that_grow_in_a_loop_do_not_stay_in_memory() -> None:
+    grow = "{% for a in range(5000) %}{% set n.l = n.l + [[a]] %}{% endfor %}"
+    source = "{% set n = namespace(l=[]) %}" + grow + "{{ n.l | length }}"
+    tracemalloc.start()
+    try:
+        assert template.render(source, [USER]) == "5000"
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()

@@ -25,5 +25,5 @@ def test_a_file_that_is_cut_off_is_one_line(tmp_path: Path) -> None:
     path = tiny_base(tmp_path / "model.gguf")
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGBUS
-    assert done.stderr.startswith("medusa: a model file was cut off while it was in use")
+    assert done.stderr.startswith("medusa: a mapped file, such as the model, was cut off while it was in use")
     assert done.stderr.count("\n") == 1

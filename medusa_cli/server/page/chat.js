@@ -37,6 +37,7 @@ function ask(text) {
   turns.push(turn);
   by("log").append(article);
   following = true;
+  top = 0;
   respond();
 }
 
