@@ -164,7 +164,7 @@ def test_an_option_that_became_a_key_says_so(option: str) -> None:
     code, out, said = invoke("train", "model.gguf", option, "1")
     assert (code, out, said.count("\n")) == (2, "", 1)
     assert f"{option} " in said
-    assert f"key {key} " in said
+    assert f"key `{key}` " in said
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
