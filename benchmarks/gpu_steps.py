@@ -30,6 +30,7 @@ from medusa_cli import native
 from medusa_cli.decoding import lossless, prompts, tree_search
 from medusa_cli.models import references
 from medusa_cli.prompts import bench_set
+from medusa_cli.support.children import child
 
 ROOT = Path(__file__).parent.parent
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -307,7 +308,7 @@ def methods(order: Order, done: Sequence[Row]) -> Iterator[Row]:
     names = METHODS + (",draft-model" if order.draft_model else "")
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "bench.json"
-        command = [sys.executable, "-m", "medusa_cli", "bench", order.text_model, "--methods", names]
+        command = [*child("medusa_cli.cli", "bench", order.text_model), "--methods", names]
         command += ["--repeat", "1", "-n", "96", "--json", str(written), "-t", str(order.threads)]
         command += ["--draft-model", order.draft_model] if order.draft_model else []
         command += ["--heads", order.heads] if order.heads else []

@@ -27,6 +27,7 @@ import psutil
 
 from medusa_cli import native
 from medusa_cli.api.model import Model
+from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError
 
 ANSWER = 500
@@ -220,11 +221,13 @@ class Server:
 
     def run(self) -> None:
         cache = str(self.cache_memory)
-        command = [sys.executable, "-m", "medusa_cli", "serve", self.model, "--port", "0", "--cache-memory", cache]
+        command = child("medusa_cli.cli", "serve", self.model, "--port", "0", "--cache-memory", cache)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             found = re.search(r"at (http://\S+?): ", process.stderr.readline())
-            assert found is not None
+            if found is None:
+                raise MedusaError("the server did not start")
+            threading.Thread(target=process.stderr.read, daemon=True).start()  # what it logs would fill the pipe
             tally, until = Tally(), time.monotonic() + 60 * self.minutes
             threads = [
                 threading.Thread(target=client, args=(found[1], number, until, tally)) for number in range(self.clients)

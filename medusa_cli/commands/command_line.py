@@ -18,7 +18,7 @@ import typer
 from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.models.completion import complete_models
-from medusa_cli.support.errors import WrongOption, flag, worded
+from medusa_cli.support.errors import MedusaError, WrongOption, flag, worded
 
 DRAFT_PANEL = "Drafting"
 PANELS: dict[type[Any], str] = {
@@ -123,7 +123,12 @@ def _taken(field: Field | None, value: Any) -> Any:
         return value
     if field.is_number and not field.holds(value):
         raise typer.BadParameter(f"{value} is not {field.wanted}", param_hint=field.long)
-    return parse_logit_bias(value) if field.name == "logit_bias" else value
+    if field.name != "logit_bias":
+        return value
+    try:
+        return field.checked(parse_logit_bias(value))
+    except MedusaError as error:
+        raise typer.BadParameter(str(error), param_hint=field.long) from error
 
 
 _LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", re.IGNORECASE)

@@ -73,3 +73,9 @@ def test_help_names_the_engines_context_and_cache_types() -> None:
 
 def test_the_largest_tree_is_the_engines() -> None:
     assert f"max_nodes: int = {tree_shapes.MAX_NODES})" in (native.Tree.clipped.__doc__ or "")
+
+
+def test_messages_call_options_as_the_command_line_does() -> None:
+    for group in (EngineOptions, DraftOptions, SamplingOptions):
+        for field in fields(group).values():
+            assert flag(field.name) in (field.option.short, field.long)
