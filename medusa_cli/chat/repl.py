@@ -200,7 +200,7 @@ class Repl:
         generation = self.generation
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
-            goes_on = generation is not None and generation.stop_reason in UNFINISHED
+            goes_on = cut or (generation is not None and generation.stop_reason in UNFINISHED)
             self.conversation.add_answer(text, begun if goes_on else None)
         if generation is not None and generation.stop_reason == "loop":
             self.screen.error(
@@ -208,9 +208,11 @@ class Repl:
                 "try /regen or a higher /set repeat-penalty; --no-stop-loops lets such answers continue"
             )
         if generation is not None and generation.stop_reason == "context_full":
+            is_alone = self.conversation.left_out >= len(self.conversation.turns) - 2
+            remedy = "/continue goes on without the oldest messages, /clear starts over"
             self.screen.error(
                 f"the context of {self.engine.n_ctx} tokens is full, so the answer stops here: "
-                "/continue goes on without the oldest messages, /clear starts over"
+                + ("start with a larger -c for longer ones" if is_alone else remedy)
             )
 
 

@@ -371,9 +371,14 @@ def test_a_message_that_is_taken_back_leaves_what_the_model_sees() -> None:
 
 
 def test_an_answer_that_fills_the_context_is_kept_and_said() -> None:
-    _, lines, _, repl = chat(["Hi"], engine=Engine(["Lon"], stop_reason="context_full"))
-    assert lines[-1].startswith("error the context of 1000 tokens is full, so the answer stops here: /continue goes on")
-    assert repl.conversation.turns == [user("Hi"), assistant("Lon")]
+    _, lines, _, repl = chat(["Hi", "Ho"], engine=Engine(["Lon", "Sho"], stop_reason="context_full"))
+    first, second = (line for line in lines if line.startswith("error"))
+    assert (
+        first
+        == "error the context of 1000 tokens is full, so the answer stops here: start with a larger -c for longer ones"
+    )
+    assert second.startswith("error the context of 1000 tokens is full, so the answer stops here: /continue goes on")
+    assert repl.conversation.turns == [user("Hi"), assistant("Lon"), user("Ho"), assistant("Sho")]
 
 
 class Unfinished(Engine):
@@ -391,24 +396,23 @@ class Unfinished(Engine):
 
 
 def test_an_answer_goes_on_from_its_tokens() -> None:
-    code, lines, _, repl = chat(
-        ["/continue", "Hi", "/continue", "/continue", "Ho"], engine=(asked := Unfinished(["Lo", "ng", " one", "x"]))
-    )
+    asked = Unfinished(["Long", " and", " one", "some"])
+    code, lines, _, repl = chat(["/continue", "Hi", "/continue", "/continue", "Ho"], engine=asked)
     assert code == 0
     assert lines[0].startswith("error there is no answer to continue")
     # "Hi" is two tokens, and each piece of an answer is tokens 1 and 2.
     assert asked.prompts[:3] == [[0, 0], [0, 0, 1, 2], [0, 0, 1, 2, 1, 2]]
-    assert repl.conversation.turns == [user("Hi"), assistant("Long one"), user("Ho"), assistant("x")]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long and one"), user("Ho"), assistant("some")]
 
 
 def test_a_continued_answer_that_fails_or_ends_stays() -> None:
-    engine = Unfinished(["Lo", MedusaError("")])
+    engine = Unfinished(["Long", MedusaError("")])
     _, lines, _, repl = chat(["Hi", "/continue"], engine=engine)
-    assert repl.conversation.turns == [user("Hi"), assistant("Lo")]
-    engine.answers = [KeyboardInterrupt(""), "ng"]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long")]
+    engine.answers = [KeyboardInterrupt(""), " one"]
     repl.submit("/continue")
     repl.submit("/continue")  # it can still go on
-    assert repl.conversation.turns == [user("Hi"), assistant("Long")]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long one")]
     _, lines, _, repl = chat(["Hi", "/continue"], ["Whole."])
     assert lines[-1].startswith("error the answer is complete")
     assert repl.conversation.turns == [user("Hi"), assistant("Whole.")]
@@ -432,10 +436,10 @@ def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
             found.tokens.append(9)
             return found
 
-    engine = Cut(["Lo", "ng"])
+    engine = Cut(["Long", " one"])
     _, _, _, repl = chat(["Hi", "/continue"], engine=engine)
     assert engine.prompts[1] == [0, 0, 1, 2]
-    assert repl.conversation.turns == [user("Hi"), assistant("Long\ufffd")]
+    assert repl.conversation.turns == [user("Hi"), assistant("Long one\ufffd")]
 
 
 def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() -> None:
