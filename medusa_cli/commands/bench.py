@@ -310,7 +310,9 @@ def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, 
 
     built = document.build(plan, found, data)
     if md:
-        print(markdown.render(built), end="")
+        from medusa_cli.support.errors import visible
+
+        print(visible(markdown.render(built)), end="")
     else:
         report.show(built, console.data())
     if json_file is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,15 @@ def test_the_stack_does_not_change_the_tokens(tmp_path: Path, pre: str) -> None:
     words = "It is 12 o'clock, says\n\n  the cat. "
     before, pair = (model.tokenize(text, add_special=False) for text in (words, "aa"))
     assert model.tokenize(words + "a" * 3000, add_special=False) == before + pair * 1500
+
+
+def test_other_threads_go_on_while_a_text_is_tokenized(tmp_path: Path) -> None:
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="gpt-4o")), n_gpu_layers=0)
+    worker = threading.Thread(target=model.tokenize, args=("So it goes, 12 times. " * 100_000,))
+    begun, turns = time.monotonic(), 0
+    worker.start()
+    while worker.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert time.monotonic() - begun > 0.1  # it takes long enough to tell
+    assert turns > 20

@@ -166,3 +166,22 @@ def test_few_texts_are_tokenized_at_a_time() -> None:
         found = threads.map(lambda _: running.http.post(running.url + TEXT, json={"prompt": "x"}).status_code, range(8))
         assert list(found) == [200] * 8
     assert most <= 2
+
+
+class Slow(FakeModel):
+    """Tokenizes for a while, as the real one does without the GIL."""
+
+    def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+        time.sleep(1.5)
+        return super().tokens(prompt, tools=tools, raw=raw)
+
+
+def test_the_server_answers_while_a_text_is_tokenized() -> None:
+    with serving(Slow(lambda prompt, options: "yes")) as slow, ThreadPoolExecutor() as pool:
+        asked = pool.submit(post, slow, TEXT, b'{"prompt": "a", "max_tokens": 1}')
+        time.sleep(0.3)
+        begun = time.monotonic()
+        assert slow.http.get(f"{slow.url}/health").status_code == 200
+        assert time.monotonic() - begun < 1.0
+        assert not asked.done()
+        assert asked.result().status_code == 200
