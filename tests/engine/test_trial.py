@@ -54,14 +54,28 @@ def test_a_file_that_crashes_is_one_line(tmp_path: Path) -> None:
         assert str(caught.value).isprintable()
 
 
+def ends_with(monkeypatch: pytest.MonkeyPatch, signal_name: str, said: str) -> None:
+    """Trials whose process says this and is then ended by this signal."""
+    run = subprocess.run
+    code = f"import os, signal; print({said!r}, flush=True); os.kill(os.getpid(), signal.{signal_name})"
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: run([sys.executable, "-c", code], **options))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_base(tmp_path / "bad.gguf")
-    crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: run(crash, **options))
+    ends_with(monkeypatch, "SIGSEGV", trial.BEGUN)
     with pytest.raises(MedusaError, match=r"bad\.gguf: llama\.cpp crashes on this file \(Segmentation fault\)"):
         trial.run(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("signal_name", "said"), [("SIGSEGV", ""), ("SIGKILL", trial.BEGUN)])
+def test_what_the_file_did_not_cause_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signal_name: str, said: str
+) -> None:
+    ends_with(monkeypatch, signal_name, said)
+    trial.run(tiny_base(tmp_path / "good.gguf"))
 
 
 def test_a_good_file_is_tried_once_and_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
