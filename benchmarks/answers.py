@@ -72,6 +72,8 @@ class Loops:
 
     @staticmethod
     def _cells(found: list[native.Generation]) -> list[str]:
+        from _native_testing import loop_end
+
         texts = [list(one.tokens) for one in found]
         whole = [one for one, text in zip(found, texts, strict=True) if loop_start(text) == len(text)]
         steps = sum(one.stats["steps"] - one.stats["plain_steps"] for one in whole)
@@ -79,7 +81,7 @@ class Loops:
         accept = sum(one.stats["timings_ms"]["accept"] for one in whole) / sum(one.stats["steps"] for one in whole)
         ended = sum(one.stop_reason == "eos" for one in found)
         # By the definition of `--stop-loops`, which ends an answer as soon as one of its beginnings repeats itself.
-        loops = sum(native.testing.loop_end(text) is not None for text in texts)
+        loops = sum(loop_end(text) is not None for text in texts)
         return [f"{ended} of {len(found)}", str(loops), str(len(found) - len(whole)), f"{committed / steps:.2f}",
                 f"{accept:.3f}"]  # fmt: skip
 

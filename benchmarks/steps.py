@@ -198,11 +198,13 @@ class Lookup:
     repeat: int = 5
 
     def run(self) -> None:
+        from _native_testing import LookupIndex
+
         text = conversation(self.length)
         parts = [end for end in PARTS if end <= self.length]
         best = dict.fromkeys(parts, float("inf"))
         for _ in range(self.repeat):
-            index, begin = native.testing.LookupIndex(2, 8), 0
+            index, begin = LookupIndex(2, 8), 0
             for end in parts:
                 start = time.process_time()
                 for token in text[begin:end]:

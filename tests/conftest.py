@@ -11,12 +11,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from medusa_cli import native
 from medusa_cli.models import demo
+
+try:
+    import _native_testing as testing
+except ModuleNotFoundError:
+    pytest.exit("the tests need a module of their own: install with CMAKE_ARGS=-DMEDUSA_TESTING=ON", returncode=4)
 
 # With a GPU that is none (native/testing/pretended_device.h), before the first model is loaded.
 if os.environ.get("MEDUSA_PRETEND_DEVICE") == "1":
-    native.testing.pretend_device()
+    testing.pretend_device()
 
 # Hundreds of small models that tests have written themselves need no trial (medusa_cli/decoding/trial.py).
 os.environ.setdefault("MEDUSA_TRIAL", "off")

@@ -24,24 +24,15 @@ void bind_files(nb::module_& m);
 void bind_tree(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_heads(nb::module_& m);
-void bind_prefix_layer(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_collect(nb::module_& m);
 void bind_quantize(nb::module_& m);
 void bind_teacher_forcing(nb::module_& m);
-void bind_kernels(nb::module_& m);
 void bind_timing(nb::module_& m);
 void bind_placement(nb::module_& m);
 void bind_scoring(nb::module_& m);
 void bind_states(nb::module_& m);
 void bind_streams(nb::module_& m);
-void bind_testing(nb::module_& m);
-void bind_testing_dynamic_tree(nb::module_& m);
-void bind_testing_rejection(nb::module_& m);
-void bind_testing_device(nb::module_& m);
-void bind_testing_threads(nb::module_& m);
-void bind_testing_in_graph(nb::module_& m);
-void bind_testing_streams(nb::module_& m);
 
 // Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.
 inline nb::object text(std::string_view bytes) {

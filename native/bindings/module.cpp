@@ -52,14 +52,4 @@ NB_MODULE(_native, m) {
     medusa::bind_scoring(m);
     medusa::bind_states(m);
     medusa::bind_streams(m);
-    auto testing = m.def_submodule("testing", "A deterministic model without weights, for tests.");
-    medusa::bind_testing(testing);
-    medusa::bind_testing_dynamic_tree(testing);
-    medusa::bind_testing_rejection(testing);
-    medusa::bind_testing_device(testing);
-    medusa::bind_testing_threads(testing);
-    medusa::bind_testing_in_graph(testing);
-    medusa::bind_testing_streams(testing);
-    medusa::bind_kernels(testing);
-    medusa::bind_prefix_layer(testing);
 }

@@ -207,11 +207,6 @@ void bind_answers(nb::module_& m) {
 
 }  // namespace
 
-Session& SessionBinding::idle_session() const {
-    if (busy_) throw Error("this session is generating: wait for it");
-    return *session_;
-}
-
 RecyclingLevels& SessionBinding::recycling() const {
     if (!recycling_) throw Error("this session does not recycle tokens");
     idle_session();

@@ -30,7 +30,10 @@ class SessionBinding {
     // What does not change while it generates.
     const Session& session() const { return *session_; }
     // All of it. Throws Error while it generates on another thread, or on this one (from on_step).
-    Session& idle_session() const;
+    Session& idle_session() const {
+        if (busy_) throw Error("this session is generating: wait for it");
+        return *session_;
+    }
     const DynamicTreeDrafter* dynamic() const { return dynamic_; }
     // What recycling knows, which must not change meanwhile: throws Error where it drafts nothing, or during a run.
     RecyclingLevels& recycling() const;

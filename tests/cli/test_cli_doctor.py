@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import _native_testing as testing
 import pytest
 from cli_fakes import base_gguf
 from fixtures import tiny_base, tiny_recurrent
@@ -22,7 +23,6 @@ from medusa_cli.decoding import runtime
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.diagnosis import report
 from medusa_cli.models import demo
-from medusa_cli.native import testing
 from medusa_cli.support.errors import MedusaError
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import device_acceptance
 import numpy as np
 import pytest
@@ -82,11 +83,11 @@ def test_the_largest_numbers_are_found_in_order(rows: int, length: int, data: st
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
     numbers = rng.standard_normal((rows, length)).astype(np.float32)
     expected = np.argsort(-numbers, axis=1, kind="stable")[:, :count]
-    assert (native.testing.largest_in_graph(numbers, count) == expected).all()
+    assert (testing.largest_in_graph(numbers, count) == expected).all()
     # Among equals, and without any number, whichever: but each place once.
     numbers = np.round(numbers)
     numbers[0] = np.nan
-    for places in native.testing.largest_in_graph(numbers, count):
+    for places in testing.largest_in_graph(numbers, count):
         assert len(set(places)) == count
         assert set(places) <= set(range(length))
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import numpy as np
 import pytest
 import random_heads
@@ -16,8 +17,6 @@ from fixtures import tiny_base
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_in_graph import DEMO_MEDUSA, EVERYWHERE, UNEVEN, WIDE
-
-from medusa_cli import native
 
 NEEDS_DEVICE = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
 MOST_BYTES = 16384  # at 16 nodes
@@ -45,7 +44,7 @@ def test_the_likeliest_tokens_are_the_host_s(rows: int, length: int, seed: int, 
         logits = (np.round(logits / grain) * grain).astype(np.float32)
     if seed % 3 == 0:
         logits[0, rng.integers(length)] = np.nan
-    for row, found in zip(logits, native.testing.ranked_in_graph(logits), strict=True):
+    for row, found in zip(logits, testing.ranked_in_graph(logits), strict=True):
         order = np.argsort(-row, kind="stable")[: RANKED + 1]
         tie = length > RANKED and row[order[RANKED - 1]] == row[order[RANKED]]
         if np.isnan(row).any() or tie:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import pytest
 from fixtures import tiny_recurrent, write_heads
 from hypothesis import given, settings
@@ -13,7 +14,6 @@ from test_engine_fake import PROMPT
 from test_rejection import p_value_of_three_grams
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 CHAIN = [[0] * (n + 1) for n in range(4)]
 STEPS_BACK = 7

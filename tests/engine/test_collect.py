@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from fixtures import tiny_base
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.conversion.quantize import quantize
-from medusa_cli.native import testing
 from medusa_cli.prompts.seeds.passages import PASSAGES
 
 Texts = dict[int, tuple[list[int], NDArray[np.uint16]]]

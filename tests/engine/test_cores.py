@@ -42,7 +42,7 @@ WORKED = """
 import os, sys
 core = int(sys.argv[1])
 os.sched_setaffinity(0, {core})
-from medusa_cli import native
+import _native_testing as testing
 
 def of_core():
     with open("/proc/stat") as file:
@@ -50,7 +50,7 @@ def of_core():
     user, nice, system = map(int, fields[1:4])
     return (user + system + (nice if os.nice(0) > 0 else 0)) * 1000 / os.sysconf("SC_CLK_TCK")
 
-before, told, after = of_core(), native.testing.allowed_cores_cpu_ms(), of_core()
+before, told, after = of_core(), testing.allowed_cores_cpu_ms(), of_core()
 assert before <= told <= after, (before, told, after)
 """
 

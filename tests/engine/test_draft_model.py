@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import _native_testing as testing
 import pytest
 from fixtures import tiny_base, tiny_recurrent
 from hypothesis import given, settings
@@ -14,7 +15,6 @@ from test_engine_fake import PROMPT, tree_choices
 from medusa_cli import native
 from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
-from medusa_cli.native import testing
 
 
 def chain(gamma: int) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import _native_testing as testing
 import pytest
 from random_bases import random_base
 from random_heads import random_streams
@@ -12,7 +13,6 @@ from test_streams import TEXT, Case
 
 from medusa_cli import native
 from medusa_cli.decoding import figures
-from medusa_cli.native import testing
 
 PROMPT = [3, 1, 2, 5]
 SMALL = native.Tree([[0], [1], [0, 0], [0, 0, 0]])

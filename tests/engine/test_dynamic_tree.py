@@ -7,13 +7,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
+import _native_testing as testing
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_engine_fake import PROMPT
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 ROOT = 9
 Path = tuple[int, ...]

@@ -10,12 +10,12 @@ import threading
 from collections import Counter
 from itertools import product
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 PROMPT = [3, 1, 4, 1, 5]
 

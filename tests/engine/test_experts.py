@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from fixtures import tiny_base
@@ -13,7 +14,6 @@ from test_score import costs
 
 from medusa_cli import native
 from medusa_cli.conversion.quantize import quantize
-from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="llama.cpp exports neither kernels' way in nor tensors on Windows"

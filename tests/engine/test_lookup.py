@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 MIN, MAX = 2, 5
 

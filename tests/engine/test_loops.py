@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,6 @@ from test_engine_fake import PROMPT
 
 from medusa_cli import native
 from medusa_cli.decoding.figures import tokens_before_repeats
-from medusa_cli.native import testing
 
 LONGEST, ROUNDS, TOKENS = 64, 20, 256
 

@@ -95,7 +95,9 @@ def test_teacher_forcing_refuses_nonsense(tiny: native.Model, prompt_length: int
         )
 
 
-@pytest.mark.parametrize(("nodes", "prompts", "tokens"), [(16, 24, 128), (64, 2, 48)])
+@pytest.mark.parametrize(
+    ("nodes", "prompts", "tokens"), [pytest.param(16, 24, 128, marks=pytest.mark.slow), (16, 3, 64), (64, 2, 48)]
+)
 def test_the_demo_model_says_the_same_with_and_without_drafts(
     demo_model_path: Path, nodes: int, prompts: int, tokens: int
 ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 TOKENS = 24
 

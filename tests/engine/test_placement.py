@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import fixtures
 import pytest
 
 from medusa_cli import native
 from medusa_cli.conversion.quantize import quantize
-from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="llama.cpp exports neither kernels' way in nor tensors on Windows"

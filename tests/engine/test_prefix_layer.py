@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import gguf
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 9, 64, 65, 200, 300])
 def test_the_newest_output_equals_numpy(heads: native.Heads, source: SourceHeads, length: int) -> None:
-    layer, rows = native.testing.PrefixLayer(heads), states(length)
+    layer, rows = testing.PrefixLayer(heads), states(length)
     for position, state in enumerate(rows):
         layer.append(position, state)
     expected = NumpyHeads(source).prefix(rows.astype(np.float64), source.metadata)
@@ -55,7 +56,7 @@ def test_the_newest_output_equals_numpy(heads: native.Heads, source: SourceHeads
 
 
 def test_graphs_do_not_pile_up_with_the_text(heads: native.Heads) -> None:
-    layer, rows = native.testing.PrefixLayer(heads), states(4 * 256)
+    layer, rows = testing.PrefixLayer(heads), states(4 * 256)
     counts = []
     for position, state in enumerate(rows):
         layer.append(position, state)
@@ -71,7 +72,7 @@ def test_graphs_do_not_pile_up_with_the_text(heads: native.Heads) -> None:
 def test_the_cache_after_rollback_equals_a_fresh_computation(
     heads: native.Heads, source: SourceHeads, data: st.DataObject
 ) -> None:
-    layer, numpy = native.testing.PrefixLayer(heads), NumpyHeads(source)
+    layer, numpy = testing.PrefixLayer(heads), NumpyHeads(source)
     pool = states(64, data.draw(st.integers(0, 99)))
     start = data.draw(st.integers(0, 20))
     kept: list[np.ndarray] = []
@@ -91,7 +92,7 @@ def test_the_cache_after_rollback_equals_a_fresh_computation(
 
 
 def test_a_gap_starts_the_layer_anew(heads: native.Heads, source: SourceHeads) -> None:
-    layer, rows = native.testing.PrefixLayer(heads), states(12)
+    layer, rows = testing.PrefixLayer(heads), states(12)
     for position in range(5):
         layer.append(position, rows[position])
     layer.newest()
@@ -102,7 +103,7 @@ def test_a_gap_starts_the_layer_anew(heads: native.Heads, source: SourceHeads) -
 
 
 def test_an_earlier_token_again_replaces_what_followed(heads: native.Heads, source: SourceHeads) -> None:
-    layer, rows = native.testing.PrefixLayer(heads), states(6)
+    layer, rows = testing.PrefixLayer(heads), states(6)
     for position in (0, 1, 2, 3):
         layer.append(position, rows[position])
     layer.newest()

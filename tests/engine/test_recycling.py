@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from medusa_cli import native
 from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
-from medusa_cli.native import testing
 
 CHAIN = [[0] * (n + 1) for n in range(4)]
 

@@ -8,13 +8,13 @@ import os
 from collections import Counter, defaultdict
 from typing import Any
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_fake import run, tree_choices
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 VOCAB = 5
 Distribution = list[tuple[int, float]]

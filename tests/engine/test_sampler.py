@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 TOKENS = 300
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from fixtures import BASE_VOCAB, tiny_base
@@ -120,7 +121,7 @@ def test_after_trees_and_roll_backs_of_any_shape(
 ) -> None:
     """What streams say depends on the committed text alone, whatever was verified and taken back on the way."""
     rng = np.random.default_rng(seed)
-    probe = native.testing.StreamProbe(case.model, case.heads, 512)
+    probe = testing.StreamProbe(case.model, case.heads, 512)
     text: list[int] = TEXT[:prompt]
     probe.prefill(text)
     row = 0
@@ -153,7 +154,7 @@ TREE = native.Tree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 
 def decoded(case: Case, heads: native.Heads, drafting: bool) -> list[NDArray[np.float32]]:
     """All logits of a few steps that accept this and that."""
     rng = np.random.default_rng(1)
-    probe = native.testing.StreamProbe(case.model, heads, 256)
+    probe = testing.StreamProbe(case.model, heads, 256)
     text, row, out = TEXT[:30], 0, []
     probe.prefill(text)
     for step in range(12):

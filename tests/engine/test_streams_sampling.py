@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from medusa_cli.converters.heads.draft_heads import write_heads
@@ -19,7 +20,6 @@ from test_streams import TEXT, TREE, Case
 
 from medusa_cli import native
 from medusa_cli.models.base_file import output_rows, read_base
-from medusa_cli.native import testing
 
 PROMPT, TOKENS = TEXT[:20], 60
 WAYS: dict[str, dict[str, Any]] = {

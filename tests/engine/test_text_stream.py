@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import _native_testing as testing
 from hypothesis import given
 from hypothesis import strategies as st
-
-from medusa_cli.native import testing
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:

@@ -10,11 +10,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import _native_testing as testing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from medusa_cli.native import testing
 
 SPAN_MS = 200.0
 """How often the controller hears of other programs."""

@@ -63,6 +63,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(
 
 
 @pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernel_info()["selected"] is None, reason="with llama.cpp's own kernels bits depend on it")
 def test_bits_of_the_demo_do_not_depend_on_the_number_of_threads(demo_model_path: Path, texts: list[int]) -> None:
     model = native.Model(str(demo_model_path))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import _native_testing as testing
 import pytest
 from fixtures import tiny_base, write_heads
 from hypothesis import given, settings
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 SWITCH = 0.05
 DEPTH = 3

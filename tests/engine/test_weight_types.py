@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import _native_testing as testing
 import fixtures
 import gguf
 import numpy as np
@@ -15,7 +16,6 @@ from test_score import costs
 
 from medusa_cli import native
 from medusa_cli.conversion.quantize import quantize
-from medusa_cli.native import testing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
 

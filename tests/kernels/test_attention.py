@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.native import testing
 
 NAMES = testing.attention_names()
 Halves = NDArray[np.float16]

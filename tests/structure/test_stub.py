@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import medusa_cli
-from medusa_cli import native
 
 STUB = Path(medusa_cli.__file__).with_name("_native.pyi")
 ATTRIBUTE = "attribute"
@@ -74,7 +73,7 @@ def compiled(scope: Any) -> dict[str, Any]:
             found[name] = signature(value)
         elif name.startswith("_"):
             continue
-        elif isinstance(value, (type, type(native.testing))):
+        elif isinstance(value, type):
             found[name] = compiled(value)
         elif isinstance(value, staticmethod):
             found[name] = signature(value.__func__)

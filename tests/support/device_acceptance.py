@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import sys
 
+import _native_testing as testing
 import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli import native
 
-testing = native.testing
 Rows = NDArray[np.float32]
 
 

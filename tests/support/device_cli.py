@@ -2,7 +2,7 @@
 
     python device_cli.py '{"memory": 1000000}' generate base.gguf -p x
 
-The first argument is what native.testing.set_device() takes, from the start.
+The first argument is what _native_testing.set_device() takes, from the start.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ def run(behaviour: dict[str, Any], *arguments: str, stdin: str = "") -> tuple[in
 
 
 if __name__ == "__main__":
-    from medusa_cli import native
+    import _native_testing as testing
+
     from medusa_cli.cli import main
 
-    native.testing.pretend_device()
-    native.testing.set_device(**json.loads(sys.argv[1]))
+    testing.pretend_device()
+    testing.set_device(**json.loads(sys.argv[1]))
     sys.argv = ["medusa", *sys.argv[2:]]
     main()

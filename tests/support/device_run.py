@@ -24,7 +24,7 @@ PROMPT = "<|im_start|>user\nWrite a short story about a cat.<|im_end|>\n<|im_sta
 def run(**order: Any) -> dict[str, Any]:
     """What main() finds out, in a process with one thread and llama.cpp's own kernels.
 
-    model: path. heads: path or None. device: whether there is a GPU. behaviour: of native.testing.set_device, from the
+    model: path. heads: path or None. device: whether there is a GPU. behaviour: of _native_testing.set_device, from the
     start; later: the same, once a model and its heads are loaded. gpu_layers: -1 for all. tree: choices, "dynamic" or
     None. tokens: to generate. start: of a dynamic tree, what it knows.
     temperature: 0 by default. top_k, accept: of the sampler, the rule by name. prompt: text. devices:
@@ -134,9 +134,10 @@ def explained(model: native.Model, drafted: native.Generation, order: dict[str, 
 
 
 def main(order: dict[str, Any]) -> dict[str, Any]:
+    import _native_testing as testing
+
     from medusa_cli import native
 
-    testing = native.testing
     if order.get("device", True):
         testing.pretend_device()
         testing.set_device(**order.get("behaviour", {}))

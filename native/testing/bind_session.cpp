@@ -1,4 +1,3 @@
-#include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/compose.h"
 #include "decoding/loop.h"
@@ -8,15 +7,10 @@
 #include "drafting/watchdog.h"
 #include "llama/sampler_chain.h"
 #include "testing/fake_draft_model.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
-
-using testing::FakeDraftModel;
-using testing::FakeGuesses;
-using testing::FakeLevels;
-using testing::FakeTarget;
-using testing::FakeVocabulary;
 
 class ScriptedPolicy final : public StepPolicy {
   public:
@@ -117,7 +111,7 @@ std::optional<std::pair<size_t, size_t>> loop_end(const std::vector<Token>& text
 
 }  // namespace
 
-void bind_testing(nb::module_& m) {
+void bind_session(nb::module_& m) {
     nb::class_<FakeSession, SessionBinding>(m, "FakeSession")
         .def(
             "__init__",
@@ -178,4 +172,4 @@ void bind_testing(nb::module_& m) {
     m.def("argmax", [](const std::vector<float>& logits) { return argmax(logits); }, "logits"_a);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

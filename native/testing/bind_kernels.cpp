@@ -2,14 +2,14 @@
 
 #include "base/common.h"
 #include "base/quantize.h"
-#include "bindings/bindings.h"
 #include "bindings/ndarray.h"
 #include "kernels/attention.h"
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
 #include "kernels/product.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 using kernels::Kernels;
@@ -158,4 +158,4 @@ void bind_kernels(nb::module_& m) {
           "sinks"_a, "scale"_a, "cap"_a, "threads"_a, "shares_cells"_a, "batch"_a);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

@@ -1,9 +1,9 @@
 #include "base/platform.h"
-#include "bindings/bindings.h"
 #include "decoding/thread_control.h"
 #include "drafting/economy.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 // What drafting knows of costs, told of steps as a session tells it.
@@ -22,7 +22,7 @@ class Prices {
 
 }  // namespace
 
-void bind_testing_threads(nb::module_& m) {
+void bind_threads(nb::module_& m) {
     m.def("allowed_cores_cpu_ms", &allowed_cores_cpu_ms);
     nb::class_<ThreadControl>(m, "ThreadControl")
         .def(nb::init<int, int>(), "most"_a, "start"_a)
@@ -44,4 +44,4 @@ void bind_testing_threads(nb::module_& m) {
         .def_prop_ro("rate", &Prices::rate);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

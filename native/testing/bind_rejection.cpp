@@ -1,7 +1,7 @@
-#include "bindings/bindings.h"
 #include "decoding/rejection.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 using Distribution = std::vector<std::pair<Token, float>>;
@@ -60,10 +60,10 @@ std::vector<Token> draws(const Distribution& proposal, int count, uint64_t seed,
 
 }  // namespace
 
-void bind_testing_rejection(nb::module_& m) {
+void bind_rejection(nb::module_& m) {
     m.def("rejection_chances", &chances, "tokens"_a, "drawn"_a, "proposal"_a, "p"_a);
     m.def("proposal", &proposal, "tokens"_a, "q"_a, "sampling"_a);
     m.def("draws", &draws, "proposal"_a, "count"_a, "seed"_a, "emitted"_a);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

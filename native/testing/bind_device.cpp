@@ -1,26 +1,24 @@
-#include "bindings/bindings.h"
+#include "testing/module.h"
 #include "testing/pretended_device.h"
 
-namespace medusa {
+namespace medusa::testing {
 
-using testing::DeviceBehaviour;
-
-void bind_testing_device(nb::module_& m) {
-    m.def("pretend_device", &testing::pretend_device);
+void bind_device(nb::module_& m) {
+    m.def("pretend_device", &pretend_device);
     m.def(
         "set_device",
         [](int64_t delay_us, bool delays_heads, std::vector<std::pair<int64_t, int64_t>> passes_us, int64_t memory,
            int64_t failing_allocation, int64_t failing_graph, bool lost, std::vector<std::string> missing_operators) {
-            testing::set_behaviour({delay_us, delays_heads, std::move(passes_us), memory, failing_allocation,
-                                    failing_graph, lost, std::move(missing_operators)});
+            set_behaviour({delay_us, delays_heads, std::move(passes_us), memory, failing_allocation, failing_graph,
+                           lost, std::move(missing_operators)});
         },
         nb::kw_only(), "delay_us"_a = 0, "delays_heads"_a = true,
         "passes_us"_a = std::vector<std::pair<int64_t, int64_t>>{}, "memory"_a = DeviceBehaviour().memory,
         "failing_allocation"_a = 0, "failing_graph"_a = 0, "lost"_a = false,
         "missing_operators"_a = std::vector<std::string>{});
-    m.def("take_device_operators", &testing::take_operators);
+    m.def("take_device_operators", &take_operators);
     m.def("take_device_counters", [] {
-        const testing::DeviceCounters counters = testing::take_counters();
+        const DeviceCounters counters = take_counters();
         nb::dict out;
         out["graphs"] = counters.graphs;
         out["to_device"] = counters.to_device;
@@ -33,4 +31,4 @@ void bind_testing_device(nb::module_& m) {
     });
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

@@ -1,9 +1,9 @@
 #include <map>
 
-#include "bindings/bindings.h"
 #include "drafting/dynamic_tree.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 using Guesses = std::vector<std::pair<Token, float>>;
@@ -69,7 +69,7 @@ class TableTree {
 
 }  // namespace
 
-void bind_testing_dynamic_tree(nb::module_& m) {
+void bind_dynamic_tree(nb::module_& m) {
     nb::class_<HeadCalibration>(m, "HeadCalibration")
         .def(nb::init<int, const HeadCalibration::Table&>(), "depth"_a, "known"_a = HeadCalibration::Table{})
         .def("record", &HeadCalibration::record, "depth"_a, "q"_a, "came"_a)
@@ -98,4 +98,4 @@ void bind_testing_dynamic_tree(nb::module_& m) {
     m.attr("DYNAMIC_SIZES") = nb::tuple(sizes);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

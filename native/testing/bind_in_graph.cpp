@@ -1,4 +1,3 @@
-#include "bindings/bindings.h"
 #include "bindings/ndarray.h"
 #include "bindings/session_binding.h"
 #include "heads/graph.h"
@@ -6,8 +5,9 @@
 #include "in_graph/ranked_rows.h"
 #include "in_graph/rows.h"
 #include "llama/target.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -81,7 +81,7 @@ std::vector<std::vector<std::pair<Token, float>>> ranked_in_graph(const Rows& ro
 
 }  // namespace
 
-void bind_testing_in_graph(nb::module_& m) {
+void bind_in_graph(nb::module_& m) {
     m.def(
         "reused_graphs",
         [](SessionBinding& session) {
@@ -93,4 +93,4 @@ void bind_testing_in_graph(nb::module_& m) {
     m.def("largest_in_graph", &largest_in_graph, "rows"_a, "count"_a, "device"_a = nb::none());
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

@@ -1,20 +1,19 @@
-#include "bindings/bindings.h"
 #include "bindings/ndarray.h"
 #include "heads/levels.h"
 #include "llama/target.h"
+#include "testing/module.h"
 
-namespace medusa {
+namespace medusa::testing {
 namespace {
 
 // A target and its streams without a session, so that a test chooses what is verified, accepted and taken back.
 class StreamProbe {
   public:
-    StreamProbe(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int context_size, int n_threads)
+    StreamProbe(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int context_size)
         : heads_(std::move(heads)) {
         const DrafterNeeds needs = needs_of(*heads_);
         ContextParams params;
         params.context_size = context_size;
-        params.threads = resolve_threads(n_threads);
         params.tap_layer = needs.layer;
         params.tap_attention = needs.attention;
         constexpr TreeBounds bounds{24, 64};
@@ -60,10 +59,9 @@ class StreamProbe {
 
 }  // namespace
 
-void bind_testing_streams(nb::module_& m) {
+void bind_streams(nb::module_& m) {
     nb::class_<StreamProbe>(m, "StreamProbe")
-        .def(nb::init<std::shared_ptr<LlamaModel>, std::shared_ptr<Heads>, int, int>(), "model"_a, "heads"_a, "n_ctx"_a,
-             "n_threads"_a = 1)
+        .def(nb::init<std::shared_ptr<LlamaModel>, std::shared_ptr<Heads>, int>(), "model"_a, "heads"_a, "n_ctx"_a)
         .def("prefill", &StreamProbe::prefill, "tokens"_a)
         .def("verify", &StreamProbe::verify, "tree"_a, "tokens"_a)
         .def("commit", &StreamProbe::commit, "tree"_a, "path"_a)
@@ -73,4 +71,4 @@ void bind_testing_streams(nb::module_& m) {
         .def("probabilities", &StreamProbe::probabilities, "context"_a, "row"_a);
 }
 
-}  // namespace medusa
+}  // namespace medusa::testing

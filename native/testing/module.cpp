@@ -1,0 +1,15 @@
+#include "testing/module.h"
+
+// What tests and scripts need of the engine and users do not. Built with MEDUSA_TESTING; no wheel for users has it.
+NB_MODULE(_native_testing, m) {
+    nb::module_::import_("medusa_cli.native");  // whose types and errors these functions take and raise
+    medusa::testing::bind_session(m);
+    medusa::testing::bind_dynamic_tree(m);
+    medusa::testing::bind_rejection(m);
+    medusa::testing::bind_device(m);
+    medusa::testing::bind_threads(m);
+    medusa::testing::bind_in_graph(m);
+    medusa::testing::bind_streams(m);
+    medusa::testing::bind_kernels(m);
+    medusa::testing::bind_prefix_layer(m);
+}
