@@ -43,6 +43,9 @@ def load_backend(path: str) -> None:
 def physical_cores() -> int:
     """Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most."""
 
+def buffers_are_lazy() -> bool:
+    """Whether a cache takes memory only where it is written; elsewhere all of it at once. GPUs always take it all."""
+
 def thread_advice() -> tuple[int, float | None]:
     """With how many threads an answer would begin, and how many cores other programs use (None: not known)."""
 

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "ggml-backend.h"
+#include "kernels/cleared_buffers.h"
 #include "llama/backend.h"
 #include "llama/model.h"
 
@@ -133,6 +134,7 @@ void bind_files(nb::module_& m) {
     m.def("system_info", &system_info);
     m.def("load_backend", &load_backend, "path"_a);
     m.def("physical_cores", &physical_cores);
+    m.def("buffers_are_lazy", &kernels::buffers_are_lazy);
     m.def("thread_advice", [] {
         const ThreadAdvice advice = advise_threads(physical_cores());
         return std::pair(advice.threads, advice.others);
