@@ -11,7 +11,7 @@ from medusa_cli import __version__
 from medusa_cli.bench import spec_bench, summary
 from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.bench.spec_bench import Question
 from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.support import machine

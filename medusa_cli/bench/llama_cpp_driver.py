@@ -15,7 +15,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.protocol import Order, Spec
 from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
@@ -136,12 +136,16 @@ class LlamaCppDriver:
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)
         self._tokenizer = LlamaTokenizer(self._llama, self._vocabulary)
         self._n_draft = count
-        self.ready = Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
-    def generate(self, order: Order) -> dict[str, Any]:
-        """See Outcome. An incomplete last step counts for neither steps nor acceptance."""
+    def loaded(self) -> dict[str, Any]:
+        """The fields of a Ready."""
+        return {"description": self._llama.metadata.get("general.name", ""), "n_ctx": self._llama.n_ctx()}
+
+    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """asked: the fields of an Order. An incomplete last step counts for neither steps nor acceptance."""
         import llama_cpp
 
+        order = Order(**asked)
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
         if len(prompt) >= self._llama.n_ctx():
             raise MedusaError(f"the prompt has {len(prompt)} tokens, the context holds {self._llama.n_ctx()}")

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from medusa_cli.bench import lookahead
-from medusa_cli.bench.client import Worker
 from medusa_cli.bench.methods import LOOKAHEAD, PLAIN, STOCK, Method
-from medusa_cli.bench.outcome import Outcome
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.protocol import Order, Outcome, Ready, Spec
+from medusa_cli.bench.worker import Worker
 from medusa_cli.decoding.drafting import may_use_heads
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -87,7 +86,7 @@ class Loop:
 
 @dataclass
 class Measurements:
-    """What has been measured so far. predicted: by method, see medusa_cli.bench.predict."""
+    """What has been measured so far. predicted: by method, see Worker.predict()."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)

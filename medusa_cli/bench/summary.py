@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from medusa_cli.bench.methods import BASELINES, METHODS, PLAIN
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding.figures import PHASES
 from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.decoding.settings import SYNTHETIC

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from medusa_cli.bench import compare, document, markdown, methods, plot, report, summary
 from medusa_cli.bench.measure import Measurements, Plan, measure
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding import lossless
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.prompts import bench_set
