@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from medusa_cli.bench import report
-from medusa_cli.bench.methods import PLAIN, STOCK
 from medusa_cli.decoding.figures import PHASES
-from medusa_cli.support import tables
-from medusa_cli.support.units import size
-
-_HEADERS = (
-    "method", "tokens/s", "x stock", "x stock, total", "x plain", "x plain, total", "tokens per step",
-    "accepted by depth", "overhead", "TTFT", "prompt tokens/s", "peak memory", "same as plain",
-)  # fmt: skip
 
 
 def render(document: dict[str, Any]) -> str:
@@ -26,15 +18,17 @@ def render(document: dict[str, Any]) -> str:
     for temperature, methods in report.at_temperatures(document):
         made_up = report.synthetic(document)
         parts.append(f"## {report.title(temperature).capitalize()}{': ' * bool(made_up)}{made_up or ''}")
-        parts.append(_table(_HEADERS, [_row(name, method["total"]) for name, method in methods.items()]))
+        totals = [report.cells(name, method["total"]) for name, method in methods.items()]
+        headers = list(totals[0])
+        parts.append(_table(headers, [list(line.values()) for line in totals]))
         categories = list(next(iter(methods.values()))["categories"])
         rows = [
-            (category, *_row(name, method["categories"][category]))
+            [category, *report.cells(name, method["categories"][category]).values()]
             for category in categories
             for name, method in methods.items()
             if category in method["categories"]
         ]
-        parts.append(_table(("category", *_HEADERS), rows))
+        parts.append(_table(["category", *headers], rows))
         split = [(name, *_times(method["total"])) for name, method in methods.items() if method["total"]["steps"]]
         parts.append(_table(("ms per step", *PHASES), split))
         lines = [line for name, method in methods.items() for line in report.step_lines(name, method["total"])]
@@ -46,25 +40,6 @@ def render(document: dict[str, Any]) -> str:
         "all tokens over all time. Overhead: time of a step, in plain steps. TTFT: time to the first token."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _row(name: str, figures: report.Figures) -> Sequence[str]:
-    memory = figures["peak_rss_bytes"]
-    return (
-        name,
-        report.speed(figures["tokens_per_second"]),
-        report.speedup(name, figures, STOCK),
-        tables.number(figures[f"speedup_vs_{STOCK}_total"]),
-        report.speedup(name, figures, PLAIN),
-        tables.number(figures[f"speedup_vs_{PLAIN}_total"]),
-        tables.number(figures["tokens_per_step"]),
-        report.percent(figures["acceptance_per_depth"]),
-        tables.number(figures["overhead"]),
-        report.milliseconds(figures["ttft_ms"]),
-        report.speed(figures["prompt_tokens_per_second"]),
-        tables.MISSING if memory is None else size(memory),
-        report.same_text(figures),
-    )
 
 
 def _times(figures: report.Figures) -> Sequence[str]:

@@ -37,12 +37,6 @@ def speedup(name: str, figures: Figures, base: str) -> str:
     return f"{value:.2f}" if interval is None else f"{value:.2f} ±{(interval[1] - interval[0]) / 2:.2f}"
 
 
-def same_text(figures: Figures) -> str:
-    """How many texts equal plain's: "7/10"."""
-    match = figures["output_match"]
-    return MISSING if match is None else f"{match['identical']}/{match['compared']}"
-
-
 def milliseconds(value: float | None) -> str:
     """A time, with a decimal where it is short."""
     return MISSING if value is None else f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
@@ -106,26 +100,35 @@ def title(temperature: str) -> str:
     return "greedy (temperature 0)" if temperature == "0" else f"temperature {temperature}"
 
 
+def cells(name: str, figures: Figures) -> dict[str, str]:
+    """What a line of a table says of a method's figures, by header. "same as plain": how many texts are: "7/10"."""
+    match, memory = figures["output_match"], figures["peak_rss_bytes"]
+    return {
+        "method": name,
+        "tokens/s": speed(figures["tokens_per_second"]),
+        "x stock": speedup(name, figures, STOCK),
+        "x stock, total": number(figures[f"speedup_vs_{STOCK}_total"]),
+        "x plain": speedup(name, figures, PLAIN),
+        "x plain, total": number(figures[f"speedup_vs_{PLAIN}_total"]),
+        "tokens per step": number(figures["tokens_per_step"]),
+        "accepted by depth": percent(figures["acceptance_per_depth"]),
+        "overhead": number(figures["overhead"]),
+        "TTFT": milliseconds(figures["ttft_ms"]),
+        "prompt tokens/s": speed(figures["prompt_tokens_per_second"]),
+        "peak memory": MISSING if memory is None else size(memory),
+        "same as plain": MISSING if match is None else f"{match['identical']}/{match['compared']}",
+    }
+
+
+SHORT = {"tokens per step": "per step", "peak memory": "memory", "same as plain": "same"}
+IN_TERMINALS = ("method", "tokens/s", "x stock", "x plain", "tokens per step", "TTFT", "peak memory", "same as plain")
+
+
 def method_table(temperature: str, methods: dict[str, Figures]) -> Table:
     """One line for each method."""
-    rows = []
-    for name, method in methods.items():
-        total = method["total"]
-        memory = MISSING if total["peak_rss_bytes"] is None else size(total["peak_rss_bytes"])
-        rows.append(
-            (
-                name,
-                speed(total["tokens_per_second"]),
-                speedup(name, total, STOCK),
-                speedup(name, total, PLAIN),
-                number(total["tokens_per_step"]),
-                milliseconds(total["ttft_ms"]),
-                memory,
-                same_text(total),
-            )
-        )
-    headers = ("method", "tokens/s", "x stock", "x plain", "per step", "TTFT", "memory", "same")
-    return Table(title(temperature), headers, rows)
+    lines = [cells(name, method["total"]) for name, method in methods.items()]
+    rows = [[line[header] for header in IN_TERMINALS] for line in lines]
+    return Table(title(temperature), [SHORT.get(header, header) for header in IN_TERMINALS], rows)
 
 
 def category_table(methods: dict[str, Figures]) -> Table | None:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medusa_cli.commands.command_line import ModelArgument, grouped, only
+from medusa_cli.commands.command_line import OUTPUT_PANEL, ModelArgument, PlotOption, comma_separated, grouped, only
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-OUTPUT_PANEL = "Output"
 
 
 @grouped
@@ -60,16 +58,14 @@ def tune(
     as_json: Annotated[
         bool, typer.Option("--json", rich_help_panel=OUTPUT_PANEL, help="Print the result as one JSON object.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
-    ] = None,
+    plot: PlotOption = None,
 ) -> None:
     """Find the fastest way to draft on this machine, if any. chat and generate then use it."""
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
-    positions = _positions(ctx)
+    wanted = "context lengths such as 512,4096"
+    positions = sorted(set(comma_separated(ctx, int, lambda value: value >= 1, wanted, "--ctx")))
     if plot is not None:
         plots.check(plot)
         check_writable(plot)
@@ -94,17 +90,6 @@ def tune(
         run.write(opened, found)
         messages.print(f"written: {opened.heads_path}", style="dim", markup=False, soft_wrap=True)
     _report(found, as_json, plot, console.data())
-
-
-def _positions(text: str) -> list[int]:
-    """ "512,4096" -> [512, 4096]. typer.BadParameter for anything else."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise typer.BadParameter(f"{text!r} is not a list of context lengths such as 512,4096", param_hint="--ctx")
-    return sorted(set(found))
 
 
 def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
