@@ -93,10 +93,7 @@ def _spec_bench(outcomes: list[Outcome]) -> dict[str, Any]:
     for outcome in outcomes:
         base = plain.get(outcome.round)
         if base is not None and outcome.method != PLAIN:
-            drafted = outcome.steps - outcome.plain_steps
-            committed = outcome.tokens_per_step * drafted + outcome.plain_steps
-            question = Question(outcome.category, outcome.whole_speed, base.whole_speed, outcome.steps, committed)
-            found.setdefault(outcome.method, []).append(question)
+            found.setdefault(outcome.method, []).append((outcome, base.whole_speed))
     return {name: spec_bench.figures(questions) for name, questions in found.items()}
 
 

@@ -6,9 +6,12 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, EngineOptions
+
+if TYPE_CHECKING:
+    from medusa_cli import native
 
 END = -1
 """Stands for any end-of-generation token when texts are compared."""
@@ -62,6 +65,16 @@ class Ready:
     tree: str = ""
     tree_nodes: int = 1
     notes: Sequence[str] = ()
+
+
+def answered(done: native.Generation) -> dict[str, Any]:
+    """What our engine says of a generation: the fields of an Outcome but its first five, and more."""
+    return {
+        "tokens": list(done.tokens),
+        "prompt_tokens": done.prompt_tokens,
+        "stop_reason": done.stop_reason,
+        **done.stats,
+    }
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,16 @@ class Outcome:
     def step_ms(self) -> float:
         """Mean time of a step; 0 without steps."""
         return self.decode_ms / self.steps if self.steps else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Tokens of the steps per second."""
+        return 1e3 * self.decoded / self.decode_ms
+
+    @property
+    def committed(self) -> float:
+        """Tokens that the steps brought, before the text was clipped."""
+        return self.tokens_per_step * (self.steps - self.plain_steps) + self.plain_steps
 
     @property
     def whole_speed(self) -> float:

@@ -12,7 +12,7 @@ from rich.console import Console
 from medusa_cli.bench import lookahead
 from medusa_cli.bench.methods import LLAMA_CPP, Method
 from medusa_cli.bench.process import Remote
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.protocol import Order, Ready, Spec, answered
 from medusa_cli.decoding import pass_cost, trees
 from medusa_cli.decoding.drafting import FixedTree
 
@@ -92,13 +92,7 @@ class EngineDriver:
         )
         tokens = self._engine.chat_tokens([{"role": "user", "content": order.prompt}])
         self._engine.session.reset()
-        done = self._engine.generate(tokens, settings, order.seed, on_step=None)
-        return {
-            "tokens": list(done.tokens),
-            "prompt_tokens": done.prompt_tokens,
-            "stop_reason": done.stop_reason,
-            **done.stats,
-        }
+        return answered(self._engine.generate(tokens, settings, order.seed, on_step=None))
 
     def predict(self, position: int) -> dict[str, float] | None:
         """What a step with `position` tokens in the cache promises before any text is decoded.

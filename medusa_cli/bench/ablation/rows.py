@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from medusa_cli.bench.methods import ENGINE, PLAIN, Method
 from medusa_cli.decoding import tree_search, tree_shapes, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, Tuned
@@ -216,11 +218,8 @@ def best_by_cost(file: HeadsFile, costs: Mapping[int, float]) -> Choices:
 
 def interpolated(costs: Mapping[int, float], nodes: int) -> float:
     """The cost at `nodes`, on the line between the sizes around it; that of the largest beyond it."""
-    below = max((size for size in costs if size <= nodes), default=min(costs))
-    above = min((size for size in costs if size >= nodes), default=max(costs))
-    if above <= below:
-        return costs[below]
-    return costs[below] + (costs[above] - costs[below]) * (nodes - below) / (above - below)
+    sizes = sorted(costs)
+    return float(np.interp(nodes, sizes, [costs[size] for size in sizes]))
 
 
 def compared_methods(methods: Iterable[Method]) -> list[Method]:
