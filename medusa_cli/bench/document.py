@@ -38,11 +38,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         "medusa": __version__,
         "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": plan.model, "description": description},
-        "machine": {
-            "cpu": machine.cpu_name(),
-            "cores_physical": native.physical_cores(),
-            "memory_total": machine.memory()[0],
-        },
+        "machine": this_machine(),
         "settings": {
             "data": data,
             "prompts": len(plan.prompts),
@@ -58,11 +54,19 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },
-        "loops": [dataclasses.asdict(loop) for loop in found.loops],
+        "loops": found.loops,
         "methods": methods,
         "spec_bench": _spec_bench(found.outcomes),
         "runs": _runs(found.outcomes),
     }
+
+
+def this_machine() -> dict[str, Any]:
+    """Where a document's figures are from."""
+    from medusa_cli import native
+
+    memory, _ = machine.memory()
+    return {"cpu": machine.cpu_name(), "cores_physical": native.physical_cores(), "memory_total": memory}
 
 
 def _method(plan: Plan, found: Measurements, name: str) -> dict[str, Any]:

@@ -115,19 +115,9 @@ def measure(
 
 def table(rows: Sequence[Row], model: str) -> tables.Table:
     headers = (
-        "type",
-        "size",
-        "columns",
-        "ms",
-        "op/byte",
-        "GB/s",
-        "GMAC/s",
-        "of roof",
-        "bound",
-        "x 1 col.",
-        "llama.cpp ms",
+        "type", "size", "columns", "ms", "op/byte", "GB/s", "GMAC/s", "of roof", "bound", "x 1 col.", "llama.cpp ms",
         "speedup",
-    )
+    )  # fmt: skip
     lines = []
     for row in rows:
         what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")

@@ -29,9 +29,3 @@ def open_session(model: native.Model, text: str, options: EngineOptions) -> nati
     from medusa_cli import native
 
     return runtime.open_session(model, None, None, options, lookahead=native.Lookahead(*parse(text)))
-
-
-def replace_session(engine: runtime.Engine, text: str) -> None:
-    """The engine drafts by lookahead decoding alone; its own session's memory is given back first."""
-    del engine.session
-    engine.session = open_session(engine.model, text, engine.options)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.bench import lookahead
 from medusa_cli.bench.methods import LOOKAHEAD, PLAIN, STOCK, Method
@@ -74,22 +74,15 @@ class Plan:
                     yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, seed, self.synth_accept)
 
 
-@dataclass(frozen=True)
-class Loop:
-    """An answer that repeats itself, and is measured up to there. tokens: before its loop."""
-
-    prompt_id: str
-    temperature: float
-    seed: int
-    tokens: int
-
-
 @dataclass
 class Measurements:
-    """What has been measured so far. predicted: by method, see Worker.predict()."""
+    """What has been measured so far. predicted: by method, see Worker.predict().
+
+    loops: answers that repeat themselves, and are measured up to there: which, and the tokens before the loop.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[dict[str, Any]] = field(default_factory=list)
     ready: dict[str, Ready] = field(default_factory=dict)
     predicted: dict[str, dict[str, float]] = field(default_factory=dict)
     complete: bool = False
@@ -151,7 +144,8 @@ class Scout:
             start = loop_start(tokens)
             self._known[key] = order.max_tokens if start == len(tokens) else max(start, FEWEST_TOKENS)
             if start < len(tokens):
-                self._loops.append(Loop(*key, self._known[key]))
+                names = ("prompt_id", "temperature", "seed", "tokens")
+                self._loops.append(dict(zip(names, (*key, self._known[key]), strict=True)))
         return dataclasses.replace(order, max_tokens=self._known[key])
 
 

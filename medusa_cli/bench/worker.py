@@ -61,7 +61,8 @@ class EngineDriver:
         remarks = io.StringIO()
         self._engine = open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
         if spec.lookahead is not None:
-            lookahead.replace_session(self._engine, spec.lookahead)
+            del self._engine.session  # its memory, before the next one takes its own
+            self._engine.session = lookahead.open_session(self._engine.model, spec.lookahead, self._engine.options)
         self._draft, self._threads = spec.draft, spec.engine.threads
         self._notes = [line.strip() for line in remarks.getvalue().splitlines() if line.strip()]
 

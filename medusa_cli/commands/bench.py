@@ -248,7 +248,7 @@ def ablate(
         check_writable(json_file)
     if figures is not None:
         plot.prepare(figures)
-    state = ablation.start(ablation.Plan(model, heads or [], minutes, prompts, str(data or "built in"), engine))
+    state = ablation.Run(ablation.Plan(model, heads or [], minutes, prompts, str(data or "built in"), engine))
     try:
         ablation.run(state, console.messages())
     finally:  # as above

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_cli.bench.methods import ENGINE, PLAIN, Method
 from medusa_cli.decoding import tree_search, tree_shapes, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, Tuned
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, AcceptKind
@@ -220,9 +219,3 @@ def interpolated(costs: Mapping[int, float], nodes: int) -> float:
     """The cost at `nodes`, on the line between the sizes around it; that of the largest beyond it."""
     sizes = sorted(costs)
     return float(np.interp(nodes, sizes, [costs[size] for size in sizes]))
-
-
-def compared_methods(methods: Iterable[Method]) -> list[Method]:
-    """Those that draft in our engine with one model: of the others' times no row could stand beside ours."""
-    ours = [method for method in methods if method.driver == ENGINE and not method.stock_kernels]
-    return [method for method in ours if method.name != PLAIN and not method.needs_draft_model]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from medusa_cli.bench import spec_bench
 from medusa_cli.bench.ablation import cost_model, setup
 from medusa_cli.bench.ablation.measure import Bench, Found, measure, pass_costs
 from medusa_cli.bench.ablation.rows import SIZE_STEPS, SIZES, SPARSE, TREES, HeadsFile, Row, plan_rows
-from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms, questions
+from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms
+from medusa_cli.bench.document import this_machine
 from medusa_cli.decoding.options import AcceptKind, EngineOptions
 from medusa_cli.prompts.bench_set import Prompt
-from medusa_cli.support import machine, progress
+from medusa_cli.support import progress
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from medusa_cli import native
 
 FORMAT = 1
 PASSES_SHARE = 0.08
@@ -46,10 +50,10 @@ class Plan:
 
 @dataclass
 class Run:
-    """What is known so far, so that a run that is cut short can be reported."""
+    """What is known so far, so that a run that is cut short can be reported. The minutes begin with it."""
 
     plan: Plan
-    began: float
+    began: float = dataclasses.field(default_factory=time.monotonic)
     loaded: setup.Loaded | None = None
     rows: Sequence[Row] = ()
     found: Found = dataclasses.field(default_factory=Found)
@@ -58,11 +62,6 @@ class Run:
     @property
     def has_figures(self) -> bool:
         return bool(self.found.samples)
-
-
-def start(plan: Plan) -> Run:
-    """The minutes begin."""
-    return Run(plan, time.monotonic())
 
 
 def run(state: Run, console: Console) -> None:
@@ -85,25 +84,19 @@ def run(state: Run, console: Console) -> None:
         def on_answer(name: str) -> None:
             bar.update(min(seconds, time.monotonic() - state.began), seconds, name)
 
-        sessions = Sessions(loaded)
-        measure(Bench(state.rows, loaded.session(None), sessions.of, deadline, on_answer), prompts, state.found)
+        known: list[tuple[Row, native.Session]] = []
+
+        def session_of(row: Row) -> native.Session:
+            """One for each plan of each heads file: rows that differ in the rule alone share it."""
+            for other, session in known:
+                if other.drafts_like(row):
+                    return session
+            known.append((row, loaded.session(row)))
+            return known[-1][1]
+
+        measure(Bench(state.rows, loaded.session(None), session_of, deadline, on_answer), prompts, state.found)
         bar.update(seconds, seconds)
     state.found.complete = True
-
-
-class Sessions:
-    """One for each plan of each heads file: rows that differ in the rule alone share it."""
-
-    def __init__(self, loaded: setup.Loaded) -> None:
-        self._loaded = loaded
-        self._known: list[tuple[Row, Any]] = []
-
-    def of(self, row: Row) -> Any:
-        for known, session in self._known:
-            if known.drafts_like(row):
-                return session
-        self._known.append((row, self._loaded.session(row)))
-        return self._known[-1][1]
 
 
 def document(state: Run) -> dict[str, Any]:
@@ -124,11 +117,7 @@ def document(state: Run) -> dict[str, Any]:
         "medusa": __version__,
         "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": loaded.name, "description": loaded.model.description},
-        "machine": {
-            "cpu": machine.cpu_name(),
-            "cores_physical": native.physical_cores(),
-            "memory_total": machine.memory()[0],
-        },
+        "machine": this_machine(),
         "heads": [_heads(file) for file in loaded.files],
         "settings": {
             "data": plan.data,
@@ -152,7 +141,12 @@ def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict
     """Figures by kind of the rows, by name; empty where the prompts are not Spec-Bench's."""
     if not spec_bench.is_its_file(prompt.category for prompt in prompts):
         return {}
-    return {name: spec_bench.figures(questions(of)) for name, of in samples.items()}
+    return {
+        name: spec_bench.figures(
+            [(one.answer, statistics.mean(answer.whole_speed for answer in one.plain)) for one in of]
+        )
+        for name, of in samples.items()
+    }
 
 
 def _heads(file: HeadsFile) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from medusa_cli.bench.ablation.rows import Row
 from medusa_cli.bench.protocol import Outcome
-from medusa_cli.bench.spec_bench import Question
 
 TAIL = 0.025
 """Chance that a median lies beyond one end of its interval."""
@@ -75,11 +74,6 @@ def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
         "overhead": statistics.median(sample.overhead for sample in samples) if samples else None,
         "same_text": sum(sample.answer.tokens == sample.plain[0].tokens for sample in samples) if samples else None,
     }
-
-
-def questions(samples: Sequence[Sample]) -> list[Question]:
-    """As Spec-Bench counts them."""
-    return [(one.answer, statistics.mean(answer.whole_speed for answer in one.plain)) for one in samples]
 
 
 def outside_ms(samples: Sequence[Sample]) -> tuple[float, float] | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.bench import lookahead
-from medusa_cli.bench.ablation.rows import HeadsFile, Row, compared_methods
-from medusa_cli.bench.methods import LOOKAHEAD, METHODS
+from medusa_cli.bench.ablation.rows import HeadsFile, Row
+from medusa_cli.bench.methods import ENGINE, LOOKAHEAD, METHODS, PLAIN
 from medusa_cli.decoding import drafting, pass_cost, profile, prompts, runtime
 from medusa_cli.decoding.drafting import DraftPlan, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -54,17 +54,19 @@ class Loaded:
         return pass_cost.make_timer(self.model, widest, position, options.threads, options.ctx_size)
 
     def method_plans(self) -> dict[str, DraftPlan]:
-        """What the methods of `medusa bench` make of the first heads."""
-        main, facts = self.files[0], self._facts(self.files[0])
+        """What the methods of `medusa bench` make of the first heads.
+
+        Those that draft in our engine with one model: of the others' times no row could stand beside ours.
+        """
+        main = self.files[0]
+        facts = HeadsFacts(main.head_count, main.output_rows, [])
         found = {}
-        for method in compared_methods(METHODS.values()):
+        for method in METHODS.values():
+            if method.driver != ENGINE or method.stock_kernels or method.name == PLAIN or method.needs_draft_model:
+                continue
             draft = method.draft(DraftOptions(heads=str(main.path)))
             found[method.name] = drafting.plan(draft, self.facts, facts, main.tuned)
         return found
-
-    @staticmethod
-    def _facts(file: HeadsFile) -> HeadsFacts:
-        return HeadsFacts(file.head_count, file.output_rows, [])
 
     def tokens(self, asked: Sequence[Prompt]) -> list[tuple[Prompt, list[int]]]:
         """The prompts that leave ROOM in the context, as token ids. MedusaError when there are none."""
