@@ -151,16 +151,6 @@ class Attention:
             for cells in (FEW_CELLS, FEW_CELLS + CELLS)
         ]
 
-    @staticmethod
-    def is_of_one_kind(model: native.Model, path: str, widest: int) -> bool:
-        from medusa_cli import native
-
-        metadata, name = native.read_gguf(path).metadata, f"{model.architecture}.attention"
-        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
-        windowed = f"{name}.sliding_window" in metadata
-        fits = model.n_ctx_train >= room_for(widest)
-        return plain and f"{name}.head_count" in metadata and fits and not windowed and not model.is_recurrent
-
     def ms(self, width: int) -> float:
         """Milliseconds of all layers; noise can make it negative."""
         few, many = (timer.time(width, passes=REPEATS + 1)[1:] for timer in self._timers)
@@ -195,7 +185,13 @@ class Products:
 
     def attend(self, widest: int) -> bool:
         """Prepares for attention of up to so many tokens; whether it is of one kind."""
-        if Attention.is_of_one_kind(self._model, self._path, widest):
+        from medusa_cli import native
+
+        metadata, name = native.read_gguf(self._path).metadata, f"{self._model.architecture}.attention"
+        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
+        windowed = f"{name}.sliding_window" in metadata
+        fits = self._model.n_ctx_train >= room_for(widest)
+        if plain and f"{name}.head_count" in metadata and fits and not windowed and not self._model.is_recurrent:
             self._attention = Attention(self._model, self._path, widest, self._threads)
         return self._attention is not None
 

@@ -6,6 +6,7 @@ AMX kernels, which crash in some builds.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -52,13 +53,8 @@ class ModelDrafter:
 
     def __call__(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
         count = min(self._count, self._llama.n_ctx() - len(input_ids) - 1)
-        drafted: list[int] = []
-        if count > 0:
-            for token in self._llama.generate(input_ids.tolist(), temp=0.0):
-                drafted.append(token)
-                if len(drafted) == count:
-                    break
-        return np.array(drafted, dtype=np.intc)
+        drafted = itertools.islice(self._llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
+        return np.array(list(drafted), dtype=np.intc)
 
 
 def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None) -> Any:
@@ -72,9 +68,6 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")
     most = engine_default("n_ctx")
     trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", most)
-    types = [
-        getattr(llama_cpp, f"GGML_TYPE_{kind.value.upper()}") for kind in (options.cache_type_k, options.cache_type_v)
-    ]
     try:
         return llama_cpp.Llama(
             path,
@@ -83,8 +76,8 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
             n_threads=options.threads or native.physical_cores(),
             n_threads_batch=options.threads or native.physical_cores(),
             flash_attn=options.cache_type_v.value not in ("f32", "f16", "bf16"),
-            type_k=types[0],
-            type_v=types[1],
+            type_k=getattr(llama_cpp, f"GGML_TYPE_{options.cache_type_k.value.upper()}"),
+            type_v=getattr(llama_cpp, f"GGML_TYPE_{options.cache_type_v.value.upper()}"),
             logits_all=drafter is not None,
             draft_model=drafter,
             verbose=False,

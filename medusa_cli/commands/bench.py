@@ -248,11 +248,11 @@ def ablate(
         check_writable(json_file)
     if figures is not None:
         plot.prepare(figures)
-    state = ablation.Run(ablation.Plan(model, heads or [], minutes, prompts, str(data or "built in"), engine))
+    state = ablation.Run(model, heads or [], minutes, prompts, str(data or "built in"), engine)
     try:
         ablation.run(state, console.messages())
     finally:  # as above
-        if state.has_figures:
+        if state.found.samples:
             document = ablation.document(state)
             report.show(document, console.data())
             _write(document, json_file)

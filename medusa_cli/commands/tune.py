@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from medusa_cli.commands.command_line import OUTPUT_PANEL, ModelArgument, PlotOption, comma_separated, grouped, only
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.tuning.methods import TreeMethod
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @grouped
@@ -71,7 +68,8 @@ def tune(
         check_writable(plot)
     messages = console.messages()
     from medusa_cli.decoding import profile
-    from medusa_cli.tuning import run, texts
+    from medusa_cli.tuning import plot as picture
+    from medusa_cli.tuning import report, run, texts
 
     if not show:
         profile.check_writable()
@@ -89,7 +87,12 @@ def tune(
     if write:
         run.write(opened, found)
         messages.print(f"written: {opened.heads_path}", style="dim", markup=False, soft_wrap=True)
-    _report(found, as_json, plot, console.data())
+    if as_json:
+        console.print_json(found)
+    else:
+        report.show(found, console.data())
+    if plot is not None:
+        picture.write(found, plot)
 
 
 def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
@@ -103,16 +106,3 @@ def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
             "run `medusa tune` without --show"
         )
     return found
-
-
-def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Console) -> None:
-    from medusa_cli.support import console
-    from medusa_cli.tuning import plot as picture
-    from medusa_cli.tuning import report
-
-    if as_json:
-        console.print_json(found)
-    else:
-        report.show(found, out)
-    if plot is not None:
-        picture.write(found, plot)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli import native
-    from medusa_cli.decoding.runtime import Engine
 
 DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
@@ -61,26 +60,23 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     try:
         from medusa_cli import native
 
-        info = native.system_info()
+        info, kernels = native.system_info(), native.kernel_info()
+        if kernels["selected"] is None and kernels["requested"] not in ("", KERNELS_OFF):  # asked for, and not there
+            problems.append(f"{STOCK}'s kernels run, not ours: {kernels['reason']}")
         return {
             "libllama": native.libllama_version(),
             "cores_physical": native.physical_cores(),
             "threads": _threads(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
-            "kernels": _kernels(native.kernel_info(), problems),
+            "kernels": {key: kernels[key] for key in ("selected", "reason", "supported", "attention", "types")},
         }
     except Exception as error:  # whatever is broken, the rest of the report is wanted
-        reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = describe(error) if is_reportable(error) else f"the engine does not load: {said}"
         problems.append(reason)
-        return {
-            "libllama": None,
-            "cores_physical": None,
-            "threads": None,
-            "devices": [],
-            "cpu_features": [],
-            "kernels": None,
-        }
+        nothing = dict.fromkeys(("libllama", "cores_physical", "threads"))
+        return {**nothing, "devices": [], "cpu_features": [], "kernels": None}
 
 
 def _threads() -> dict[str, Any]:
@@ -92,13 +88,6 @@ def _threads() -> dict[str, Any]:
         time.sleep(MEASURING_SECONDS)
         now, others = native.thread_advice()
     return {"now": now, "cores_of_others": others}
-
-
-def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Kernels that were asked for by name and are not there go to `problems`."""
-    if info["selected"] is None and info["requested"] not in ("", KERNELS_OFF):
-        problems.append(f"{STOCK}'s kernels run, not ours: {info['reason']}")
-    return {key: info[key] for key in ("selected", "reason", "supported", "attention", "types")}
 
 
 def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
@@ -116,8 +105,9 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native
+    from medusa_cli.decoding import runtime
 
-    engine = _opened(reference, console)
+    engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
     name, model, heads = engine.name, engine.model, engine.heads
     seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
     del engine  # its session's memory is needed below
@@ -156,13 +146,6 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         ],
         "to_host": _to_host(model, heads) if model.gpu else None,
     }
-
-
-def _opened(reference: str, console: Console) -> Engine:
-    """What a chat would run on."""
-    from medusa_cli.decoding import runtime
-
-    return runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
 
 
 def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
@@ -232,10 +215,6 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
         return f"{STOCK}'s loops depend on the tokens of a pass: drafts may change the text"
     reason = "shapes that the kernels do not support" if group.type in info["types"] else "no kernel for this type"
     return f"{reason}: one column at a time"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _demo(problems: list[str]) -> dict[str, Any]:

@@ -36,41 +36,33 @@ POSITION = 128
 """Tokens in the cache behind which bare passes are timed: the middle of a short answer."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is asked for. data: where the prompts are from."""
+@dataclass
+class Run:
+    """What is asked for, and what is known so far, so that a run that is cut short can be reported.
+
+    data: where the prompts are from. The minutes begin with it.
+    """
 
     model: str
     heads: Sequence[Path]
     minutes: float
     prompts: Sequence[Prompt]
     data: str
-    engine: EngineOptions = dataclasses.field(default_factory=EngineOptions)
-
-
-@dataclass
-class Run:
-    """What is known so far, so that a run that is cut short can be reported. The minutes begin with it."""
-
-    plan: Plan
+    engine: EngineOptions
     began: float = dataclasses.field(default_factory=time.monotonic)
     loaded: setup.Loaded | None = None
     rows: Sequence[Row] = ()
     found: Found = dataclasses.field(default_factory=Found)
     left_out: int = 0
 
-    @property
-    def has_figures(self) -> bool:
-        return bool(self.found.samples)
-
 
 def run(state: Run, console: Console) -> None:
     """Measures until the minutes are over. MedusaError for what cannot be measured."""
-    plan, seconds = state.plan, 60 * state.plan.minutes
+    seconds = 60 * state.minutes
     deadline = state.began + seconds - max(MIN_RESERVE, RESERVE * seconds)
-    loaded = state.loaded = setup.load(plan.model, plan.heads, plan.engine, console)
-    prompts = loaded.tokens(plan.prompts)
-    state.left_out = len(plan.prompts) - len(prompts)
+    loaded = state.loaded = setup.load(state.model, state.heads, state.engine, console)
+    prompts = loaded.tokens(state.prompts)
+    state.left_out = len(state.prompts) - len(prompts)
     with progress.phase(console, "Measuring", "seconds") as bar:
         widths = (1, *SIZE_STEPS)
         bar.update(0, seconds, "bare passes")
@@ -103,7 +95,7 @@ def document(state: Run) -> dict[str, Any]:
     """The JSON, also of a run that was cut short ("complete": false)."""
     from medusa_cli import native
 
-    loaded, found, plan = state.loaded, state.found, state.plan
+    loaded, found = state.loaded, state.found
     assert loaded is not None
     samples = [found.samples.get(at, []) for at in range(len(state.rows))]
     rows = [figures(row, of) for row, of in zip(state.rows, samples, strict=True)]
@@ -120,20 +112,20 @@ def document(state: Run) -> dict[str, Any]:
         "machine": this_machine(),
         "heads": [_heads(file) for file in loaded.files],
         "settings": {
-            "data": plan.data,
-            "minutes": plan.minutes,
+            "data": state.data,
+            "minutes": state.minutes,
             "seconds": round(time.monotonic() - state.began, 1),
             "prompts": found.prompts,
             "prompts_left_out": state.left_out,
             "max_tokens": found.max_tokens,
             "context": loaded.options.ctx_size,
-            "threads": plan.engine.threads,
+            "threads": state.engine.threads,
         },
         "rows": rows,
         "cost_model": cost_model.model(
             [rows[at] for at in sparse], main.accuracy, found.passes_ms, [outside_ms(samples[at]) for at in sparse]
         ),
-        "spec_bench": by_kind(plan.prompts, shown),
+        "spec_bench": by_kind(state.prompts, shown),
     }
 
 
