@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.bench import lookahead
-from medusa_cli.bench.methods import LOOKAHEAD, PLAIN, STOCK, Method
+from medusa_cli.bench.methods import LOOKAHEAD, LOOKAHEAD_NUMBERS, PLAIN, STOCK, Method
 from medusa_cli.bench.protocol import Order, Outcome, Ready, Spec
 from medusa_cli.bench.worker import Worker
 from medusa_cli.decoding.drafting import may_use_heads
@@ -62,7 +61,7 @@ class Plan:
             model = str(self.ref.path)
             if self.ref.heads is not None and may_use_heads(draft):
                 draft = dataclasses.replace(draft, heads=str(self.ref.heads.path))
-        numbers = self.lookahead or lookahead.DEFAULT
+        numbers = self.lookahead or LOOKAHEAD_NUMBERS
         return Spec(method.driver, model, self.engine, draft, numbers if method.name == LOOKAHEAD else None)
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:

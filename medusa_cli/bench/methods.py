@@ -17,6 +17,8 @@ BASELINES = (STOCK, PLAIN)
 """What speedups are relative to, where they are among the methods of a run."""
 
 ENGINE, LLAMA_CPP = "engine", "llama_cpp"
+LOOKAHEAD_NUMBERS = "4,3,4"
+"""Window, n-gram and guesses where nothing is said."""
 
 
 NO_DRAFTS = {"no_spec": True, "heads": None, "tree": None, "accept": None}
@@ -28,9 +30,9 @@ class Method:
     """One way to decode.
 
     changes: to the draft options of the command line; who drafts then, drafting.plan() says, except that LOOKAHEAD
-    drafts in a session of its own. driver: what runs in its worker process, our engine or llama-cpp-python's Llama
-    class. stock_kernels: with those of llama.cpp. same_sampler: with the same seed it draws the same random numbers as
-    plain decoding, so that sampled texts can be compared.
+    (Fu et al. 2024) drafts in a session of its own. driver: what runs in its worker process, our engine or
+    llama-cpp-python's Llama class. stock_kernels: with those of llama.cpp. same_sampler: with the same seed it draws
+    the same random numbers as plain decoding, so that sampled texts can be compared.
     """
 
     name: str
@@ -117,6 +119,15 @@ def parse(text: str) -> list[Method]:
     if not names:
         raise MedusaError(f"--methods names none: there are {', '.join(METHODS)}")
     return [METHODS[name] for name in dict.fromkeys(names)]
+
+
+def parse_lookahead(text: str) -> tuple[int, int, int]:
+    """ "4,3,4": width of the window, tokens of an n-gram, n-grams verified in a step. MedusaError for another."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise MedusaError(f"--lookahead {text}: give three numbers such as {LOOKAHEAD_NUMBERS}")
+    window, ngram, guesses = map(int, parts)
+    return window, ngram, guesses
 
 
 def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool, synthetic: bool = False) -> None:

@@ -48,7 +48,7 @@ def percent(shares: Sequence[float]) -> str:
 
 
 def settings_lines(document: dict[str, Any]) -> list[str]:
-    """What was measured, where, how."""
+    """What was measured, where, how; which answers only up to where they repeat themselves."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
     described = f" ({model['description']})" if model["description"] else ""
     threads = f"{chosen['threads']} threads" if chosen["threads"] else f"{machine['cores_physical'] or '?'} cores"
@@ -57,23 +57,15 @@ def settings_lines(document: dict[str, Any]) -> list[str]:
         f"{model['name']}{described} on {machine['cpu'] or 'an unknown processor'}, {threads}",
         f"{chosen['prompts']} prompts ({chosen['data']}), {repeats}, up to {chosen['max_tokens']} tokens",
     ]
-    if loops := loops_line(document):
-        lines.append(loops)
+    if loops := document.get("loops"):
+        where = ", ".join(f"{loop['prompt_id']} after {loop['tokens']} tokens" for loop in loops)
+        answers = "answer is" if len(loops) == 1 else "answers are"
+        lines.append(f"{len(loops)} {answers} measured up to where the text begins to repeat itself: {where}")
     if made_up := synthetic(document):
         lines.append(made_up)
     if not document["complete"]:
         lines.append(f"cut short: {len(document['runs'])} answers so far")
     return lines
-
-
-def loops_line(document: dict[str, Any]) -> str | None:
-    """Which answers were measured only up to where they repeat themselves; None where none was."""
-    loops = document.get("loops") or []
-    if not loops:
-        return None
-    where = ", ".join(f"{loop['prompt_id']} after {loop['tokens']} tokens" for loop in loops)
-    answers = "answer is" if len(loops) == 1 else "answers are"
-    return f"{len(loops)} {answers} measured up to where the text begins to repeat itself: {where}"
 
 
 def synthetic(document: dict[str, Any]) -> str | None:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from medusa_cli.bench import lookahead
-from medusa_cli.bench.methods import LLAMA_CPP, Method
+from medusa_cli.bench.methods import LLAMA_CPP, Method, parse_lookahead
 from medusa_cli.bench.process import Remote
 from medusa_cli.bench.protocol import Order, Ready, Spec, answered
-from medusa_cli.decoding import pass_cost, trees
+from medusa_cli.decoding import pass_cost, runtime, trees
 from medusa_cli.decoding.drafting import FixedTree
 
 if TYPE_CHECKING:
+    from medusa_cli import native
     from medusa_cli.bench.llama_cpp_driver import LlamaCppDriver
+    from medusa_cli.decoding.options import EngineOptions
 
 ROUNDS = 5
 """Of passes, for a prediction."""
@@ -56,13 +57,11 @@ class EngineDriver:
     """Our engine: the whole token loop is native."""
 
     def __init__(self, spec: Spec) -> None:
-        from medusa_cli.decoding.runtime import open_engine
-
         remarks = io.StringIO()
-        self._engine = open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
+        self._engine = runtime.open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
         if spec.lookahead is not None:
             del self._engine.session  # its memory, before the next one takes its own
-            self._engine.session = lookahead.open_session(self._engine.model, spec.lookahead, self._engine.options)
+            self._engine.session = lookahead_session(self._engine.model, spec.lookahead, self._engine.options)
         self._draft, self._threads = spec.draft, spec.engine.threads
         self._notes = [line.strip() for line in remarks.getvalue().splitlines() if line.strip()]
 
@@ -114,6 +113,13 @@ class EngineDriver:
         rounds = [(pass_cost.pass_ms(timer, 1), pass_cost.pass_ms(timer, size)) for _ in range(ROUNDS)]
         plain_ms, verify_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
         return {"tokens_per_step": expected, "plain_ms": plain_ms, "verify_ms": verify_ms}
+
+
+def lookahead_session(model: native.Model, numbers: str, options: EngineOptions) -> native.Session:
+    """A session without heads. MedusaError or NativeError for numbers, or a model, that it does not work with."""
+    from medusa_cli import native
+
+    return runtime.open_session(model, None, None, options, lookahead=native.Lookahead(*parse_lookahead(numbers)))
 
 
 def open_driver(asked: dict[str, Any]) -> EngineDriver | LlamaCppDriver:

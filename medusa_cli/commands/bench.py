@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from medusa_cli.bench.methods import METHODS
+from medusa_cli.bench.methods import METHODS, parse_lookahead
 from medusa_cli.commands.command_line import (
     DRAFT_PANEL,
     OUTPUT_PANEL,
@@ -129,7 +129,6 @@ def run(
     plot: PlotOption = None,
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
-    from medusa_cli.bench import lookahead as looking_ahead
     from medusa_cli.bench.measure import Measurements, Plan, measure
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
@@ -138,7 +137,7 @@ def run(
     if (rule := draft.accept) and needs_temperature(rule.value) and is_greedy(min(temperatures)):
         raise typer.BadParameter(f"{rule.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
     if lookahead is not None:
-        looking_ahead.parse(lookahead)
+        parse_lookahead(lookahead)
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -39,11 +40,14 @@ REPACKED = "CPU_REPACK"
 def diagnose() -> dict[str, Any]:
     """The report behind `medusa doctor`, JSON-ready. "problems" holds one line each; empty when all is well."""
     problems: list[str] = []
+    installed = None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed = metadata.version(ENGINE_LIBRARY)
     found: dict[str, Any] = {
         "medusa": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "llama_cpp_python": installed_version(ENGINE_LIBRARY),
+        "llama_cpp_python": installed,
         "llama_cpp_python_wanted": wanted_version(),
         **_engine(problems),
         "cpu": cpu_name(),
@@ -231,14 +235,6 @@ def _demo(problems: list[str]) -> dict[str, Any]:
     if not given and not cached and not os.access(existing, os.W_OK):
         problems.append(f"{existing} cannot be written: set XDG_CACHE_HOME to a folder you can write to")
     return {"path": str(path), "cached": cached, "disk_free": shutil.disk_usage(existing).free}
-
-
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed distribution, None when there is none."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def wanted_version() -> str | None:

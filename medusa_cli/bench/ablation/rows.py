@@ -172,13 +172,12 @@ def _sizes(file: HeadsFile) -> list[Row]:
 
 def _rules(file: HeadsFile, rules: Iterable[str]) -> list[Row]:
     """One tree, all rules: greedy at temperature 0, the others as in a chat."""
+    sparse = _sparse(file)
     rows = []
     for rule in rules:
-        row = _sparse(file)
-        row.rule, row.temperature = rule, 0.0 if rule == AcceptKind.greedy.value else CHAT_TEMPERATURE
-        row.name = f"{row.name}, {rule}"
-        row.labels = {RULES: f"{rule}, temp. {row.temperature:g}"}
-        rows.append(row)
+        heat = 0.0 if rule == AcceptKind.greedy.value else CHAT_TEMPERATURE
+        labels = {RULES: f"{rule}, temp. {heat:g}"}
+        rows.append(replace(sparse, name=f"{sparse.name}, {rule}", labels=labels, rule=rule, temperature=heat))
     return rows
 
 
@@ -188,17 +187,16 @@ def _head_counts(file: HeadsFile) -> list[Row]:
     for count in range(1, file.head_count + 1):
         heads = f"{count} head{'s' * (count > 1)}"
         row = _fixed(file, f"{SPARSE} {NODES}, {heads}", file.sparse(NODES, count))
-        row.labels = {HEADS: heads}
-        rows.append(row)
+        rows.append(replace(row, labels={HEADS: heads}))
     return rows
 
 
 def _kinds(file: HeadsFile) -> list[Row]:
     """What is compared of each heads file (Hydra fig. 2)."""
-    rows = [_chain(file), _sparse(file), _grown(file)]
-    for row in rows:
-        row.labels = {KINDS: f"{file.label[: LABEL_WIDTH - len(row.name) - 2]}: {row.name}"}
-        row.name = f"{file.label}: {row.name}"
+    rows = []
+    for row in (_chain(file), _sparse(file), _grown(file)):
+        label = f"{file.label[: LABEL_WIDTH - len(row.name) - 2]}: {row.name}"
+        rows.append(replace(row, name=f"{file.label}: {row.name}", labels={KINDS: label}))
     return rows
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.bench import lookahead
 from medusa_cli.bench.ablation.rows import HeadsFile, Row
-from medusa_cli.bench.methods import ENGINE, LOOKAHEAD, METHODS, PLAIN
+from medusa_cli.bench.methods import ENGINE, LOOKAHEAD, LOOKAHEAD_NUMBERS, METHODS, PLAIN
+from medusa_cli.bench.worker import lookahead_session
 from medusa_cli.decoding import drafting, pass_cost, profile, prompts, runtime
 from medusa_cli.decoding.drafting import DraftPlan, HeadsFacts, ModelFacts
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -45,7 +45,7 @@ class Loaded:
         if row is None:
             return runtime.plan_session(self.model, None, DraftPlan(), self.options)
         if row.name == LOOKAHEAD:
-            return lookahead.open_session(self.model, lookahead.DEFAULT, self.options)
+            return lookahead_session(self.model, LOOKAHEAD_NUMBERS, self.options)
         return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
 
     def timer(self, widest: int, position: int) -> pass_cost.Timer:
@@ -71,11 +71,9 @@ class Loaded:
     def tokens(self, asked: Sequence[Prompt]) -> list[tuple[Prompt, list[int]]]:
         """The prompts that leave ROOM in the context, as token ids. MedusaError when there are none."""
         room = self.options.ctx_size - ROOM
-        found = []
-        for prompt in asked:
-            messages = [{"role": "user", "content": prompt.text}]
-            found.append((prompt, prompts.chat_tokens(self.model, messages, bare_if_no_template=True)))
-        fitting = [(prompt, tokens) for prompt, tokens in found if len(tokens) <= room]
+        messages = ([{"role": "user", "content": prompt.text}] for prompt in asked)
+        found = [prompts.chat_tokens(self.model, one, bare_if_no_template=True) for one in messages]
+        fitting = [(prompt, tokens) for prompt, tokens in zip(asked, found, strict=True) if len(tokens) <= room]
         if not fitting:
             raise MedusaError(f"no prompt has at most {room} tokens: give shorter ones, or a larger -c")
         return fitting
