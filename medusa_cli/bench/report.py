@@ -131,23 +131,18 @@ def category_table(methods: dict[str, Figures]) -> Table | None:
     if len(categories) < 2:
         return None
 
-    def cells(pick: Any) -> list[str]:
-        texts = [speed(pick(first)["tokens_per_second"])]
-        for name in others:
-            figures = pick(name)
-            if figures is None:
-                texts.append(MISSING)
-            elif base is None:
-                texts.append(speed(figures["tokens_per_second"]))
-            else:
-                texts.append(number(figures[f"speedup_vs_{base}"]))
+    def line(label: str, figures: dict[str, Any]) -> list[str]:
+        own = figures[first]
+        texts = [label, str(own["prompts"]), speed(own["tokens_per_second"])]
+        for of in (figures[name] for name in others):
+            value = None if of is None else of[f"speedup_vs_{base}" if base else "tokens_per_second"]
+            texts.append(number(value, 2 if base else 1))
         return texts
 
     rows = []
     for category in categories:
-        count = str(methods[first]["categories"][category]["prompts"])
-        rows.append((category, count, *cells(lambda name, kind=category: methods[name]["categories"].get(kind))))
-    rows.append(("all", str(methods[first]["total"]["prompts"]), *cells(lambda name: methods[name]["total"])))
+        rows.append(line(category, {name: method["categories"].get(category) for name, method in methods.items()}))
+    rows.append(line("all", {name: method["total"] for name, method in methods.items()}))
     relative = f" (times {base})" if base and others else ""
     headers = ("category", "prompts", f"{first} t/s", *(name if base else f"{name} t/s" for name in others))
     return Table(f"by category: tokens per second{relative}", headers, rows)
@@ -247,3 +242,45 @@ def show(document: dict[str, Any], out: Console) -> None:
     if busy := busy_line(document):
         out.print(busy, style="yellow", markup=False)
     out.print("x: mean over prompts, ± its 95% interval; same: texts equal to plain's", style="dim", markup=False)
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole report as Markdown, with every figure."""
+    parts = [
+        f"# medusa bench: {document['model']['name']}",
+        "\n".join(f"- {x}" for x in settings_lines(document)),
+    ]
+    for temperature, methods in at_temperatures(document):
+        made_up = synthetic(document)
+        parts.append(f"## {title(temperature).capitalize()}{': ' * bool(made_up)}{made_up or ''}")
+        totals = [cells(name, method["total"]) for name, method in methods.items()]
+        headers = list(totals[0])
+        parts.append(_lines(headers, [list(line.values()) for line in totals]))
+        categories = list(next(iter(methods.values()))["categories"])
+        rows = [
+            [category, *cells(name, method["categories"][category]).values()]
+            for category in categories
+            for name, method in methods.items()
+            if category in method["categories"]
+        ]
+        parts.append(_lines(["category", *headers], rows))
+        split = [(name, *_times(method["total"])) for name, method in methods.items() if method["total"]["steps"]]
+        parts.append(_lines(("ms per step", *PHASES), split))
+        lines = [line for name, method in methods.items() for line in step_lines(name, method["total"])]
+        parts.append("\n".join(f"- {line}" for line in lines))
+    parts.append("\n".join(f"- {line}" for line in prediction_lines(document)))
+    parts.append(busy_line(document) or "")
+    parts.append(
+        "x stock, x plain: mean over prompts of the ratio of decoding speeds, ± the 95% interval of that mean; total: "
+        "all tokens over all time. Overhead: time of a step, in plain steps. TTFT: time to the first token."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _times(figures: Figures) -> Sequence[str]:
+    return [f"{figures['timings_ms'][phase] / figures['steps']:.2f}" for phase in PHASES]
+
+
+def _lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] + ["---:"] * (len(headers) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -316,7 +316,7 @@ def _check_memory(model: Path, copies: int, messages: Console) -> None:
 
 
 def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, md: bool, plot: Path | None) -> None:
-    from medusa_cli.bench import document, markdown, report
+    from medusa_cli.bench import document, report
     from medusa_cli.bench import plot as picture
     from medusa_cli.support import console
 
@@ -324,7 +324,7 @@ def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, 
     if md:
         from medusa_cli.support.errors import visible
 
-        print(visible(markdown.render(built)), end="")
+        print(visible(report.markdown(built)), end="")
     else:
         report.show(built, console.data())
     _write(built, json_file)
