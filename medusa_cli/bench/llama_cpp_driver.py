@@ -140,7 +140,8 @@ class LlamaCppDriver:
 
         order = Order(**asked)
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
-        if len(prompt) >= self._llama.n_ctx():
+        room = self._llama.n_ctx() - len(prompt)
+        if room <= 0:
             raise MedusaError(f"the prompt has {len(prompt)} tokens, the context holds {self._llama.n_ctx()}")
         clock = StepClock(self._llama, self._drafter)
         self._llama.reset()
@@ -148,7 +149,7 @@ class LlamaCppDriver:
             self._small.reset()
         self._llama.set_seed(order.seed)
         tokens: list[int] = []
-        reason = "length"
+        reason = "length" if order.max_tokens <= room else "context_full"
         defaults = Settings(temperature=order.temperature)
         with clock:
             for token in self._llama.generate(
@@ -159,10 +160,7 @@ class LlamaCppDriver:
                     reason = "eos"
                     break
                 tokens.append(token)
-                if len(tokens) == order.max_tokens:
-                    break
-                if len(prompt) + len(tokens) >= self._llama.n_ctx():
-                    reason = "context_full"
+                if len(tokens) == min(order.max_tokens, room):
                     break
         return {
             "tokens": tokens,

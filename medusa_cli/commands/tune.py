@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -58,8 +58,12 @@ def tune(
     plot: PlotOption = None,
 ) -> None:
     """Find the fastest way to draft on this machine, if any. chat and generate then use it."""
+    from medusa_cli.decoding import profile
     from medusa_cli.support import console, plots
+    from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.files import check_writable
+    from medusa_cli.tuning import plot as picture
+    from medusa_cli.tuning import report, run, texts
 
     wanted = "context lengths such as 512,4096"
     positions = sorted(set(comma_separated(ctx, int, lambda value: value >= 1, wanted, "--ctx")))
@@ -67,10 +71,6 @@ def tune(
         plots.check(plot)
         check_writable(plot)
     messages = console.messages()
-    from medusa_cli.decoding import profile
-    from medusa_cli.tuning import plot as picture
-    from medusa_cli.tuning import report, run, texts
-
     if not show:
         profile.check_writable()
     if text is not None:
@@ -79,7 +79,12 @@ def tune(
     if write:
         run.check_can_write(opened)
     if show:
-        found = _stored(opened.key, opened.name)
+        found = profile.load(opened.key)
+        if found is None:
+            raise MedusaError(
+                f"{opened.name} was not tuned on this machine with these heads, threads and kernels: "
+                "run `medusa tune` without --show"
+            )
     else:
         found = run.tune(opened, minutes, positions, text, messages)
         path = profile.save(found)
@@ -93,16 +98,3 @@ def tune(
         report.show(found, console.data())
     if plot is not None:
         picture.write(found, plot)
-
-
-def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
-    from medusa_cli.decoding import profile
-    from medusa_cli.support.errors import MedusaError
-
-    found = profile.load(key)
-    if found is None:
-        raise MedusaError(
-            f"{name} was not tuned on this machine with these heads, threads and kernels: "
-            "run `medusa tune` without --show"
-        )
-    return found

@@ -65,11 +65,6 @@ class Loaded:
             return lookahead_session(self.model, LOOKAHEAD_NUMBERS, self.options)
         return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
 
-    def timer(self, widest: int, position: int) -> pass_cost.Timer:
-        """For bare passes over up to `widest` tokens."""
-        options = self.options
-        return pass_cost.make_timer(self.model, widest, position, options.threads, options.ctx_size)
-
     def method_plans(self) -> dict[str, DraftPlan]:
         """What the methods of `medusa bench` make of the first heads.
 
@@ -160,7 +155,8 @@ def run(state: Run, console: Console) -> None:
     with progress.phase(console, "Measuring", "seconds") as bar:
         widths = (1, *SIZE_STEPS)
         bar.update(0, seconds, "bare passes")
-        timer = loaded.timer(max(widths), POSITION)
+        options = loaded.options
+        timer = pass_cost.make_timer(loaded.model, max(widths), POSITION, options.threads, options.ctx_size)
         passes = pass_costs(timer, widths, state.began + PASSES_SHARE * seconds)
         del timer  # its cache, before the sessions make theirs
         state.found.passes_ms = passes
@@ -204,7 +200,16 @@ def document(state: Run) -> dict[str, Any]:
         "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": loaded.name, "description": loaded.model.description},
         "machine": this_machine(),
-        "heads": [_heads(file) for file in loaded.files],
+        "heads": [
+            {
+                "label": file.label,
+                "kind": file.kind,
+                "head_count": file.head_count,
+                "accuracy_known": bool(file.accuracy),
+                "tuned": file.tuned is not None,
+            }
+            for file in loaded.files
+        ],
         "settings": {
             "data": state.data,
             "minutes": state.minutes,
@@ -232,14 +237,4 @@ def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict
             [(one.answer, statistics.mean(answer.whole_speed for answer in one.plain)) for one in of]
         )
         for name, of in samples.items()
-    }
-
-
-def _heads(file: HeadsFile) -> dict[str, Any]:
-    return {
-        "label": file.label,
-        "kind": file.kind,
-        "head_count": file.head_count,
-        "accuracy_known": bool(file.accuracy),
-        "tuned": file.tuned is not None,
     }
