@@ -72,6 +72,7 @@ def _by_prompt(document: dict[str, Any], method: str, base: str | None) -> dict[
         if run["tokens_per_second"] > 0:
             key = (run["prompt_id"], run["temperature"], run["repeat"])
             speeds[run["method"]][key] = run["tokens_per_second"]
-    ours, its = speeds[method], speeds[base or ""]
-    relative = {key: ours[key] / its[key] for key in ours.keys() & its.keys()}
-    return summary.by_prompt(ours if base is None else relative)
+    if base is None:
+        return summary.by_prompt(speeds[method])
+    ours, its = speeds[method], speeds[base]
+    return summary.by_prompt({key: ours[key] / its[key] for key in ours.keys() & its.keys()})
