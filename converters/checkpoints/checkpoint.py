@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..files import explain_os_error
+from ..files import explain_os_error, opened
 from .safetensors_file import SafetensorsFile, StoredTensor
 from .strict_json import parse_json
 from .torch_file import TorchFile
@@ -261,11 +261,8 @@ def _open_file(path: Path) -> _WeightFile:
 
 
 def _read_text(path: Path, limit: int) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with opened(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise MedusaError(f"{path}: larger than {limit >> 20} MiB, which no file of this kind is")
     try:

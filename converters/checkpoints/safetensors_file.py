@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..files import explain_os_error
+from ..files import opened
 from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20
@@ -81,12 +81,9 @@ class SafetensorsFile:
         """The tensor's values in torch order, in fresh memory; BF16 and F8 become float32, all else stays as stored."""
         entry = self._entries[name]
         stored = STORED[entry.dtype]
-        try:
-            with self.path.open("rb") as file:
-                file.seek(entry.start)
-                values = np.fromfile(file, stored, entry.nbytes // stored.itemsize)
-        except OSError as error:
-            raise explain_os_error(error, self.path) from error
+        with opened(self.path) as file:
+            file.seek(entry.start)
+            values = np.fromfile(file, stored, entry.nbytes // stored.itemsize)
         if values.nbytes != entry.nbytes:
             raise MedusaError(f"{self.path}: became shorter while tensor {name!r} was read, download it again")
         return widened(values, entry.dtype).reshape(entry.shape)
@@ -98,45 +95,32 @@ def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
         bits = values.astype("<u4")
         bits <<= 16
         return bits.view("<f4")
-    if dtype == "F8_E4M3":
-        return _float8_table(exponent_bits=4)[values]
+    return _float8_table(dtype)[values] if dtype in ("F8_E4M3", "F8_E5M2") else values
+
+
+def _float8_table(dtype: str) -> NDArray[np.float32]:
+    """The 256 values of an 8-bit float: E5M2 is the upper half of an F16; E4M3 has NaN at all ones and no infinity."""
+    codes = np.arange(256, dtype=np.uint16)
     if dtype == "F8_E5M2":
-        return _float8_table(exponent_bits=5)[values]
-    return values
-
-
-def _float8_table(exponent_bits: int) -> NDArray[np.float32]:
-    """The 256 values of an 8-bit float: E4M3 has NaN at all ones and no infinity, E5M2 follows IEEE."""
-    mantissa_bits = 7 - exponent_bits
-    bias, top = 2 ** (exponent_bits - 1) - 1, 2**exponent_bits - 1
-    table = np.empty(256, np.float32)
-    for code in range(256):
-        exponent, mantissa = code >> mantissa_bits & top, code & 2**mantissa_bits - 1
-        fraction = mantissa / 2**mantissa_bits
-        value = math.ldexp(1 + fraction, exponent - bias) if exponent else math.ldexp(fraction, 1 - bias)
-        if exponent == top and exponent_bits == 5:
-            value = math.nan if mantissa else math.inf
-        elif code & 0x7F == 0x7F:
-            value = math.nan
-        table[code] = -value if code & 0x80 else value
+        return (codes << 8).view(np.float16).astype(np.float32)
+    # The exponent's bias is 7 where that of F16 is 15.
+    table = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8
+    table[[0x7F, 0xFF]] = np.nan
     return table
 
 
 def _read_entries(path: Path) -> dict[str, _Entry]:
     """The tensors of the file in the order of their data, everything checked."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            prefix = file.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-            if 8 + length > size:
-                raise MedusaError(f"{path}: safetensors header longer than the file, download it again")
-            if length > MAX_HEADER_BYTES:
-                raise MedusaError(f"{path}: safetensors header of {length} bytes, more than any model needs")
-            text = file.read(length)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with opened(path) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if 8 + length > size:
+            raise MedusaError(f"{path}: safetensors header longer than the file, download it again")
+        if length > MAX_HEADER_BYTES:
+            raise MedusaError(f"{path}: safetensors header of {length} bytes, more than any model needs")
+        text = file.read(length)
     header = parse_json(text, f"{path} (safetensors header)")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):

@@ -16,13 +16,12 @@ from typing import Any
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ..errors import MedusaError
-from ..files import check_regular, explain_os_error
+from ..files import opened
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
-MAX_NAME_BYTES = 63
 
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 5, 6, 7, 8, 9, 10
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -233,16 +232,12 @@ def _parse_tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorI
 
 def read_header(path: Path) -> tuple[Header, int]:
     """Header and size of the GGUF file at `path`; every tensor is checked to lie inside the file."""
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size == 0:
-                raise MedusaError(f"{path}: not a GGUF file (it is empty)")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                header = parse(view, str(path))
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with opened(path) as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            raise MedusaError(f"{path}: not a GGUF file (it is empty)")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            header = parse(view, str(path))
     if header.tensors and header.data_offset + header.data_size > size:
         missing = header.data_offset + header.data_size - size
         raise MedusaError(f"{path}: truncated GGUF, {missing} bytes are missing, fetch the file again")

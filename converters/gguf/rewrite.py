@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import atomic_file
-from .copy import chunks, opened
+from ..files import atomic_file, chunks, opened
 from .header import KeyValue, build, read_header
 
 

@@ -17,8 +17,7 @@ from typing import BinaryIO
 from gguf.constants import GGMLQuantizationType
 
 from ..errors import MedusaError
-from ..files import atomic_file
-from ..gguf.copy import chunks, opened
+from ..files import atomic_file, chunks, opened
 from ..gguf.fingerprint import fingerprint
 from ..gguf.header import (
     DEFAULT_ALIGNMENT,
