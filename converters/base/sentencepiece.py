@@ -14,8 +14,7 @@ from gguf import TokenType
 
 from ..errors import MedusaError
 from .byte_level import read_entries
-from .tokenizer_files import TOKENIZER, TokenizerFiles
-from .tokens import PADDING_SCORE, Tokens
+from .tokenizer_files import PADDING_SCORE, TOKENIZER, TokenizerFiles, Tokens
 
 MODEL_FILE = "tokenizer.model"
 BLANK = "▁"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from ..checkpoints.checkpoint import Checkpoint
 from ..errors import MedusaError
 from ..files import explain_os_error
 from .architecture import Architecture
-from .phi import Phi3
-from .registry import find_architecture
+from .registry import Phi3, find_architecture
 from .vocabulary import Vocabulary, read_vocabulary
 
 FILE_TYPES = {
@@ -27,7 +26,6 @@ FILE_TYPES = {
     "F16": (gguf.LlamaFileType.MOSTLY_F16, gguf.GGMLQuantizationType.F16),
     "BF16": (gguf.LlamaFileType.MOSTLY_BF16, gguf.GGMLQuantizationType.BF16),
 }
-BYTES = {gguf.GGMLQuantizationType.F32: 4, gguf.GGMLQuantizationType.F16: 2, gguf.GGMLQuantizationType.BF16: 2}
 FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 IGNORED = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
@@ -47,7 +45,7 @@ class _Planned:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * BYTES[self.kind]
+        return int(np.prod(self.shape, dtype=np.int64)) * gguf.GGML_QUANT_SIZES[self.kind][1]
 
 
 def write_base(
@@ -93,7 +91,8 @@ def _plan(
     required, optional = architecture.shapes(), architecture.optional_shapes()
     if not architecture.tied:
         required[HEAD] = optional.pop(HEAD)
-    planned = [_Planned(name, None, v.shape, _kind(name, v.shape, kind)) for name, v in _extras(architecture)]
+    extras = architecture.extra_tensors()
+    planned = [_Planned(name, None, v.shape, _kind(name, v.shape, kind)) for name, v in extras.items()]
     for name, source in stored.items():
         tensor = checkpoint.tensors[source]
         shape = required.pop(name, None) or optional.get(name)
@@ -127,10 +126,6 @@ def _mapped(checkpoint: Checkpoint, architecture: Architecture, rename: Rename) 
             raise MedusaError(f"{checkpoint.root}: tensors {stored[name]!r} and {source!r} are both {name}, remove one")
         stored[name] = source
     return stored
-
-
-def _extras(architecture: Architecture) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    yield from architecture.extra_tensors().items()
 
 
 def _kind(name: str, shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> gguf.GGMLQuantizationType:
@@ -201,7 +196,7 @@ def _write_tensors(
 ) -> None:
     """Appends the data, each tensor padded to GGUF's alignment."""
     alignment = gguf.GGUF_DEFAULT_ALIGNMENT
-    extras = dict(_extras(architecture))
+    extras = architecture.extra_tensors()
     done, total = 0, sum(tensor.nbytes for tensor in plan)
     file.write(b"\0" * (-file.tell() % alignment))
     for tensor in plan:

@@ -67,8 +67,7 @@ class Checkpoint:
             self.files.append(file.path)
             self._add(file, where or {})
         self._scales = _take_scales(self.name, self.tensors)
-        text = self.read_text(CONFIG)
-        self.config: dict[str, Any] = {} if text is None else parse_json(text, str(root / CONFIG))
+        self.config = self.read_json(CONFIG) or {}
 
     def load(self, name: str) -> NDArray[Any]:
         """The values of one tensor, torch order, in memory of its own that goes when the array goes.
@@ -94,6 +93,11 @@ class Checkpoint:
         """The UTF-8 text of a file beside the weights, None where there is none. MedusaError for anything else."""
         path = self.path(file_name)
         return None if path is None else _read_text(path, MAX_TEXT_BYTES)
+
+    def read_json(self, file_name: str) -> dict[str, Any] | None:
+        """The JSON object in a file beside the weights, None where there is none. MedusaError for anything else."""
+        text = self.read_text(file_name)
+        return None if text is None else parse_json(text, str(self.root / file_name))
 
     def _add(self, file: _WeightFile, where: Mapping[str, str]) -> None:
         for name, tensor in file.tensors.items():
