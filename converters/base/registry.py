@@ -72,22 +72,21 @@ class Qwen2(Architecture):
     biases = ("attn_q", "attn_k", "attn_v")
 
     def check(self) -> None:
-        """No sliding windows, and heads that fill the hidden size."""
-        self.refuse_sliding_window()
-        if self.head_size * self.heads != self.hidden:
+        """No sliding windows, and in Qwen2 heads that fill the hidden size."""
+        if self.config.flag("use_sliding_window"):
+            raise MedusaError(
+                f"{self.config.where}: sliding-window attention is not supported by libllama for this architecture: "
+                "set use_sliding_window to false there (contexts within the window are not affected)"
+            )
+        if self.kind is gguf.MODEL_ARCH.QWEN2 and self.head_size * self.heads != self.hidden:
             raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
 
 
-class Qwen3(Architecture):
+class Qwen3(Qwen2):
     """Norms on the queries and keys of each head, a head size of its own."""
 
     kind = gguf.MODEL_ARCH.QWEN3
     defaults = {"max_position_embeddings": 32768, "head_dim": 128}  # noqa: RUF012
-    biases = ("attn_q", "attn_k", "attn_v")
-
-    def check(self) -> None:
-        """No sliding windows."""
-        self.refuse_sliding_window()
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
         """With norms of queries and keys."""

@@ -15,6 +15,7 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.safetensors_file import FLOATS, FLOATS8
 from ..errors import MedusaError
 from ..files import explain_os_error
 from .architecture import Architecture
@@ -26,7 +27,6 @@ FILE_TYPES = {
     "F16": (gguf.LlamaFileType.MOSTLY_F16, gguf.GGMLQuantizationType.F16),
     "BF16": (gguf.LlamaFileType.MOSTLY_BF16, gguf.GGMLQuantizationType.BF16),
 }
-FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 IGNORED = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 CHUNK_VALUES = 4 << 20
@@ -101,7 +101,7 @@ def _plan(
             raise MedusaError(f"{label} has no place in this architecture, the model may be of another kind")
         if tensor.shape != shape:
             raise MedusaError(f"{label} has shape {_text(tensor.shape)}, config.json asks for {_text(shape)}")
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in (*FLOATS, *FLOATS8):
             raise MedusaError(f"{label} has dtype {tensor.dtype}, take the unquantized model")
         planned.append(_Planned(name, source, shape, _kind(name, shape, kind)))
     if required:

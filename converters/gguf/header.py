@@ -16,7 +16,7 @@ from typing import Any
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ..errors import MedusaError
-from ..files import opened
+from ..files import atomic_file, chunks, opened
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -279,3 +279,18 @@ def build(kv: Sequence[KeyValue], tensors: Sequence[TensorInfo], alignment: int,
         parts += [encode_string(tensor.name), shape, struct.pack("<IQ", tensor.type, tensor.offset)]
     data = b"".join(parts)
     return data.ljust(padded(len(data), alignment), b"\0")
+
+
+def replace_metadata(path: Path, entries: Sequence[KeyValue]) -> None:
+    """Rewrites the file with `entries` in place of those of the same keys: whole, or not at all.
+
+    Tensors keep their bytes and their places in the data region, also those of a base model inside. MedusaError where
+    the file is no GGUF or its folder cannot be written.
+    """
+    header, size = read_header(path)
+    changed = {entry.key: entry for entry in entries}
+    kept = [changed.pop(entry.key, entry) for entry in header.kv]
+    start = build([*kept, *changed.values()], header.tensors, header.alignment, header.version)
+    with opened(path) as source, atomic_file(path) as out:
+        out.write(start)
+        out.writelines(chunks(source, header.data_offset, size - header.data_offset))

@@ -38,6 +38,7 @@ def doctor(
 
 def _print(found: dict[str, Any], out: Console) -> None:
     from medusa_cli.decoding import figures
+    from medusa_cli.support.tables import print_rows
 
     rows = [
         ("medusa", found["medusa"]),
@@ -65,10 +66,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
     demo = found["demo"]
     rows.append(("demo model", f"{'cached' if demo['cached'] else 'not downloaded yet'} ({demo['path']})"))
     rows.append(("cache disk", f"{_gib(demo['disk_free'])} free"))
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(value, markup=False, soft_wrap=True)
+    print_rows(rows, out)
     if "model" in found:
         _print_model(found["model"], out)
     out.print()

@@ -71,10 +71,9 @@ def _print(found: dict[str, Any], out: Console) -> None:
 
 
 def _print_rows(rows: list[tuple[str, str]], out: Console) -> None:
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(" ".join(value.split()), markup=False, soft_wrap=True)
+    from medusa_cli.support.tables import print_rows
+
+    print_rows([(label, " ".join(value.split())) for label, value in rows], out)
 
 
 def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:

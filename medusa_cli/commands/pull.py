@@ -45,7 +45,7 @@ def pull(
         else:
             assert not isinstance(found, Path)
             fetched = remote.fetch_model(found, messages, update=True, to_run=False)
-            beside = str(fetched.heads[0]) if fetched.heads else None
+            beside = str(fetched.heads) if fetched.heads else None
             shown = {"name": str(fetched.name), "path": str(fetched.path), "heads": beside}
         if as_json:
             console.print_json(shown)

@@ -75,7 +75,4 @@ class _Console(Console):
 
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else 200
-    console = _Console(file=stream, highlight=False, width=width)
-    if not styled(stream):
-        console = _Console(file=stream, highlight=False, width=width, color_system=None)
-    return console
+    return _Console(file=stream, highlight=False, width=width, color_system="auto" if styled(stream) else None)

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...checkpoints.checkpoint import FLOATS, Checkpoint
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.safetensors_file import FLOATS, FLOATS8
 from ...errors import MedusaError
 from .. import schema
 
 MAX_BLOCKS = 64
-WEIGHT_DTYPES = (*FLOATS, "F8_E4M3", "F8_E5M2")
 Role = Literal["block", "bias", "output", "output_bias", "map", "prefix", "adapter", "embedding"]
 
 
@@ -122,7 +122,7 @@ class Layout(ABC):
         if stored.shape != tuple(shape):
             found, wanted = list(stored.shape), list(shape)
             raise self.refuse(f"tensor {source!r} has shape {found}, {wanted} would fit the other ones")
-        if stored.dtype not in WEIGHT_DTYPES:
+        if stored.dtype not in (*FLOATS, *FLOATS8):
             raise self.refuse(f"tensor {source!r} has dtype {stored.dtype}, not a floating-point one")
         return HeadTensor(name, stored.shape, role, partial(self.load_floats, source, factor), source)
 
@@ -215,25 +215,3 @@ def config_int(config: Mapping[str, Any], *keys: str) -> int | None:
     """The first of `keys` that holds a whole number."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int), None)
-
-
-def prefix_keys(
-    heads: SourceHeads, *, head_count: int, head_count_kv: int, rope_freq_base: float, norm_eps: float
-) -> dict[str, int | float | str]:
-    """The medusa.prefix.* keys of Hydra++ heads from their base, whose attention the prefix layer copies.
-
-    The checkpoint itself does not say them. MedusaError when they do not fit the prefix layer's shapes.
-    """
-    shapes = {item.name: item.shape for item in heads.tensors}
-    query, key = shapes[schema.prefix("attn_q")][0], shapes[schema.prefix("attn_k")][0]
-    if head_count < 1 or head_count_kv < 1 or query % head_count or key * head_count != query * head_count_kv:
-        raise MedusaError(
-            f"the heads' prefix layer has {query} x {key} query and key rows, which do not fit a base of {head_count} "
-            f"attention heads ({head_count_kv} for keys): choose the base they were trained for"
-        )
-    return {
-        schema.PREFIX_HEAD_COUNT_KEY: head_count,
-        schema.PREFIX_HEAD_COUNT_KV_KEY: head_count_kv,
-        schema.PREFIX_ROPE_FREQ_BASE_KEY: float(rope_freq_base),
-        schema.PREFIX_NORM_EPS_KEY: float(norm_eps),
-    }
