@@ -6,6 +6,7 @@ integers are little-endian. Readers trust nothing: each length is checked agains
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Sequence
@@ -136,16 +137,14 @@ class _Cursor:
         return kind, count
 
     def skip_value(self, kind: int) -> None:
-        if kind == STRING:
-            self.advance(self.unpack("<Q"))
-        elif kind == ARRAY:
+        if kind == ARRAY:
             kind, count = self.array_head()
             if kind == STRING:
                 self.skip_strings(count)
             else:
                 self.advance(count * struct.calcsize(SCALARS[kind]))
-        elif kind in SCALARS:
-            self.advance(struct.calcsize(SCALARS[kind]))
+        elif kind == STRING or kind in SCALARS:
+            self.value(kind)
         else:
             raise MedusaError(f"{self.name}: GGUF value of unknown type {kind}, the file is damaged")
 
@@ -170,12 +169,9 @@ def tensor_bytes(name: str, shape: Sequence[int], kind: int) -> int:
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
         raise MedusaError(f"{name}: unknown tensor type {kind}, a newer gguf package may know it") from None
-    count = 1
-    for dimension in shape:
-        count *= dimension
     if shape[0] % block:
         raise MedusaError(f"{name}: rows of {shape[0]} values are not whole blocks of {block}, the file is damaged")
-    return count // block * size
+    return math.prod(shape) // block * size
 
 
 def parse(buffer: bytes | mmap.mmap | memoryview, name: str, start: int = 0, end: int | None = None) -> Header:

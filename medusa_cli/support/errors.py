@@ -140,8 +140,8 @@ def print_error(message: str) -> None:
     One line, which breaks between words on a terminal.
     """
     text = wrapping.fill(f"error: {visible(message, keep='')}", wrapping.columns(sys.stderr))
-    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print(text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if red else text, file=sys.stderr, flush=True)
+    text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if wrapping.styled(sys.stderr) else text
+    print(text, file=sys.stderr, flush=True)
 
 
 def _silence_stdout() -> None:

@@ -31,7 +31,7 @@ class Medusa(Layout):
     def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
         """As of Layout."""
         self._sort(names)
-        numbers = [key[0] for key in (*self.blocks, *self.outputs)]
+        numbers = [*(head for head, _, _ in self.blocks), *(head for head, _ in self.outputs)]
         heads = self.count_heads(numbers, config_int(self.config, "num_medusa_heads", "medusa_num_heads"))
         blocks = self._count_blocks()
         self.block_name, self.output_name = f"{self.prefix}{{}}.{{}}.linear.{{}}", f"{self.prefix}{{}}.{blocks}.{{}}"

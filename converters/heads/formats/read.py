@@ -75,7 +75,8 @@ def _settle_base(checkpoint: Checkpoint, layout: type[Layout], names: list[str],
         if len(set(base.values())) != len(base):
             raise MedusaError(f"{checkpoint.name}: base tensors are stored twice, with and without 'base_model.'")
         return
-    if layout is Vllm and base.pop(SHARED_OUTPUT, None):
+    if layout is Vllm and SHARED_OUTPUT in base:
+        del base[SHARED_OUTPUT]
         names.append(SHARED_OUTPUT)
     if base:
         first = next(iter(base))
