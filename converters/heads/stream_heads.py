@@ -65,18 +65,15 @@ class StreamHeads(Writable):
         if len(self.adapters) != (self.layers if self.mode == "lossless" else 0):
             raise MedusaError("streams: lossless mode needs adapters for each layer, shared mode has none")
         for number, layer in enumerate(self.adapters):
-            self._check_adapters(number, layer)
+            if set(layer) != set(schema.STREAM_MATRICES):
+                raise MedusaError("streams: a layer needs adapters of " + ", ".join(schema.STREAM_MATRICES))
+            for name, (a, b) in layer.items():
+                if a.ndim != 2 or b.ndim != 2 or len(a) != self.rank or b.shape[1] != self.rank:
+                    found = f"{a.shape} and {b.shape}, not of rank {self.rank}"
+                    raise MedusaError(f"streams: the adapter of {name}, layer {number}, has shapes {found}")
         if len({len(row) for row in self.accuracy}) > 1 or len(self.accuracy) not in (0, count):
             raise MedusaError("streams: accuracy must be a table of streams x ranks")
         return int(hidden)
-
-    def _check_adapters(self, number: int, layer: Mapping[str, Adapter]) -> None:
-        if set(layer) != set(schema.STREAM_MATRICES):
-            raise MedusaError("streams: a layer needs adapters of " + ", ".join(schema.STREAM_MATRICES))
-        for name, (a, b) in layer.items():
-            if a.ndim != 2 or b.ndim != 2 or len(a) != self.rank or b.shape[1] != self.rank:
-                found = f"{a.shape} and {b.shape}, not of rank {self.rank}"
-                raise MedusaError(f"streams: the adapter of {name}, layer {number}, has shapes {found}")
 
     def source(self) -> SourceHeads:
         """As of Writable; errors as of check()."""

@@ -28,7 +28,12 @@ def read_heads(checkpoint: Checkpoint) -> SourceHeads:
     layout, or with heads that read another hidden state than the last one.
     """
     layout, names, base = _sorted_names(checkpoint)
-    _check_input(checkpoint)
+    if checkpoint.config.get("hidden_state_offset", 0) != 0:
+        offset = config_int(checkpoint.config, "hidden_state_offset")
+        raise MedusaError(
+            f"{checkpoint.name}: hidden_state_offset is {'no number' if offset is None else offset}: heads that read "
+            "an earlier layer's hidden state are not supported"
+        )
     is_full_model = bool(base)
     heads = layout(checkpoint).read(names, is_full_model)
     reference = checkpoint.config.get("base_model_name_or_path")
@@ -81,13 +86,3 @@ def _settle_base(checkpoint: Checkpoint, layout: type[Layout], names: list[str],
     if base:
         first = next(iter(base))
         raise MedusaError(f"{checkpoint.name}: tensor {first!r} belongs to a base model that is not complete here")
-
-
-def _check_input(checkpoint: Checkpoint) -> None:
-    offset = checkpoint.config.get("hidden_state_offset", 0)
-    if offset != 0:
-        shown = config_int(checkpoint.config, "hidden_state_offset")
-        raise MedusaError(
-            f"{checkpoint.name}: hidden_state_offset is {'no number' if shown is None else shown}: heads that read an "
-            "earlier layer's hidden state are not supported"
-        )
