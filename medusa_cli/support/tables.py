@@ -48,8 +48,8 @@ def print_table(table: Table, out: Console) -> None:
 
 
 def print_rows(rows: Sequence[tuple[str, str]], out: Console) -> None:
-    """A line for each value, behind its label."""
+    """Each text after its label; the texts begin in the same column."""
     width = max(len(label) for label, _ in rows)
-    for label, value in rows:
+    for label, text in rows:
         out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(value, markup=False, soft_wrap=True)
+        out.print(text, markup=False, soft_wrap=True)

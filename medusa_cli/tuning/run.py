@@ -122,7 +122,7 @@ def write(opened: Opened, found: dict[str, Any]) -> None:
 
     The tree stays as it was where none was chosen. MedusaError when the file cannot be written.
     """
-    from medusa_cli.converters.gguf.rewrite import replace_metadata
+    from medusa_cli.converters.gguf.header import replace_metadata
     from medusa_cli.converters.heads.write import tuned_entries
 
     replace_metadata(opened.heads_path, tuned_entries(found["accuracy"], found["tree"]))
