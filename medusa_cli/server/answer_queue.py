@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from medusa_cli.server import engine
-from medusa_cli.server.engine import Answer, Options, Piece
+from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.job import Job as Work
+from medusa_cli.server.asks import Options
 from medusa_cli.server.errors import ApiError, log, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
@@ -33,7 +34,7 @@ class Job:
     prompt: list[int]
     options: Options
     events: asyncio.Queue[Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
-    work: engine.Job | None = None
+    work: Work | None = None
     dropped: bool = False
     done: bool = False
 
@@ -177,7 +178,7 @@ class AnswerQueue:
             job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
             if job.dropped:  # since it was looked at
                 job.work.cancel()
-            answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
+            answer = job.work.run(lambda pieces: self._tell(job, pieces))
         except BaseException as error:
             self._tell(job, error)
             return None

@@ -16,12 +16,13 @@ from fastapi.sse import format_sse_event
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from medusa_cli import __version__
+from medusa_cli.api.answer import Piece
+from medusa_cli.api.model import Model
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.bodies import MOST_VALUES
 from medusa_cli.server.clients import client_of
-from medusa_cli.server.engine import Engine, Options, Piece
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import Guards
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
@@ -68,7 +69,7 @@ class EventStream(StreamingResponse):
 class Server:
     """What the endpoints share. defaults: sampling where a request says nothing."""
 
-    def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
+    def __init__(self, engine: Model, defaults: asks.Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
         self._prompts = asks.Prompts(engine)
@@ -157,8 +158,8 @@ class Server:
 
 
 def create_app(
-    engine: Engine,
-    defaults: Options,
+    engine: Model,
+    defaults: asks.Options,
     *,
     host: str = "127.0.0.1",
     api_key: str | None = None,

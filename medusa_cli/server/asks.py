@@ -10,15 +10,17 @@ from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
+from medusa_cli.api.model import Model
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.server import tool_calls
-from medusa_cli.server.engine import Engine, Options
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import OPTIONS, ChatRequest, Message, Sampled, TextRequest
 from medusa_cli.support.errors import MedusaError
 
+Options = dict[str, Any]
+"""Keyword arguments of an answer: decoding.options.AnswerArguments."""
 NOTHING_AT_0 = ("frequency_penalty", "presence_penalty")
 """What many clients send at 0, and means nothing then."""
 MOST_AT_A_TIME = 2
@@ -27,7 +29,7 @@ COMPLETION_TOKENS = 16
 """Of /v1/completions where nothing is said, as OpenAI has it."""
 
 
-def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
+def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
     """`defaults` with what the request says. ApiError 400 for token ids that the vocabulary lacks."""
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
@@ -58,7 +60,7 @@ def _most_tokens(request: Sampled, defaults: Options) -> int | None:
 class Prompts:
     """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the memory of a text."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Model) -> None:
         self._engine = engine
         self._few = asyncio.Semaphore(MOST_AT_A_TIME)
 
@@ -112,7 +114,7 @@ def _texts(message: Message) -> Iterator[str]:
         yield from (part.text for part in message.content or [])
 
 
-def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
+def chat_prompt(request: ChatRequest, engine: Model) -> list[int]:
     """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
     tools = offered(request)
     if tools and not tool_calls.knows_tools(engine.chat_template):
@@ -127,7 +129,7 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in request.tools or []]
 
 
-def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
+def text_prompt(request: TextRequest, engine: Model) -> list[int]:
     """Token ids of the prompt of a plain completion. ApiError 400 for ids that are none, MedusaError for no text."""
     if texts := _prompts(request):
         return engine.tokens(texts[0], raw=True)
@@ -137,7 +139,7 @@ def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
     return tokens
 
 
-def check_length(prompt: Sequence[int], engine: Engine, param: str) -> None:
+def check_length(prompt: Sequence[int], engine: Model, param: str) -> None:
     """ApiError 400 for a prompt that leaves no room for an answer."""
     try:
         check_fits(prompt, engine.n_ctx)

@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 
-from medusa_cli.server.engine import Answer
+from medusa_cli.api.answer import Answer
 
 disable_created_metrics()  # a time of birth for each of them says nothing here
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from medusa_cli.api.model import Model
 from medusa_cli.server.app import Limits, Server, create_app
+from medusa_cli.server.asks import Options
 from medusa_cli.server.connections import ImpatientProtocol
-from medusa_cli.server.engine import Engine, Options
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
@@ -66,7 +67,7 @@ def url_of(bound: socket.socket, host: str) -> str:
 
 
 def build(
-    engine: Engine,
+    engine: Model,
     defaults: Options,
     *,
     host: str = "127.0.0.1",
