@@ -152,7 +152,7 @@ def check_installed() -> None:
 
 def check_key(options: ServerOptions, messages: Console) -> None:
     """Warns where everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
-    from medusa_cli.server.clients import is_loopback
+    from medusa_cli.server.guards import is_loopback
 
     key = options.api_key
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable()):

@@ -21,10 +21,8 @@ from medusa_cli.api.model import Model
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.bodies import MOST_VALUES
-from medusa_cli.server.clients import client_of
 from medusa_cli.server.errors import ApiError, shutting_down
-from medusa_cli.server.guards import Guards
+from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
