@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
 from medusa_cli.chat.conversation import Conversation
-from medusa_cli.chat.parts import ChatEngine
 from medusa_cli.support.errors import MedusaError
+
+if TYPE_CHECKING:
+    from medusa_cli.decoding.runtime import Engine
 
 ANSWER_SHARE = 8
 """One part in so many of the context is kept free for an answer."""
@@ -14,7 +17,7 @@ KEPT_SHARE = 2
 """A cut leaves one part in so many of the context, so that the next one is far away."""
 
 
-def fitted(engine: ChatEngine, conversation: Conversation, begun: int = 0, most: int = -1) -> list[int]:
+def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1) -> list[int]:
     """Token ids of the conversation's prompt, which leaves room for an answer of which `begun` tokens are there.
 
     most: tokens that the answer may get; -1: any number.
@@ -42,7 +45,7 @@ def fitted(engine: ChatEngine, conversation: Conversation, begun: int = 0, most:
     return engine.chat_tokens(conversation.prompt())
 
 
-def _check_newest(engine: ChatEngine, conversation: Conversation, tokens: list[int], begun: int, room: int) -> None:
+def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], begun: int, room: int) -> None:
     """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out

@@ -15,8 +15,6 @@ from medusa_cli.support.errors import print_error, visible
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-    from medusa_cli.chat.parts import Reader
-
 PROMPT = "> "
 CONTINUED = ". "
 PLACEHOLDER = "Send a message (/help for help)"
@@ -31,7 +29,10 @@ class PlainReader:
         self.interactive = interactive
 
     def read(self, continued: bool = False) -> str:
-        """See parts.Reader. Bytes that are not UTF-8 are replaced."""
+        """The next line without its end; bytes that are not UTF-8 are replaced.
+
+        EOFError at the end of input, KeyboardInterrupt on Ctrl-C.
+        """
         if self.interactive:
             print(CONTINUED if continued else PROMPT, end="", file=sys.stderr, flush=True)
         try:
@@ -71,12 +72,16 @@ class PromptReader:
         )
 
     def read(self, continued: bool = False) -> str:
-        """See parts.Reader. Ctrl-C with text on the line only clears it."""
+        """As PlainReader's. Ctrl-C with text on the line only clears it."""
         from prompt_toolkit.formatted_text import FormattedText
 
         placeholder = FormattedText([("fg:ansibrightblack", "" if continued else PLACEHOLDER)])
         line: str = self._session.prompt(CONTINUED if continued else PROMPT, placeholder=placeholder)
         return line
+
+
+Reader = PlainReader | PromptReader
+"""Where lines come from."""
 
 
 def _bindings() -> Any:
@@ -127,6 +132,7 @@ class TerminalScreen:
         self._wrap = wrapping.on_terminal(sys.stdout)
 
     def piece(self, text: str, drafted: bool) -> None:
+        """A part of the answer."""
         if self._tty:
             text = console.printable(text)
         if not text:
@@ -136,6 +142,7 @@ class TerminalScreen:
         sys.stdout.flush()
 
     def end_answer(self, stats: str | None) -> None:
+        """Closes the answer's line; stats is the muted last line, if one is to be shown."""
         sys.stdout.write(self._wrap.end())
         if self._last != "\n":
             sys.stdout.write("\n")
@@ -146,19 +153,23 @@ class TerminalScreen:
             self._messages.print()
 
     def note(self, text: str) -> None:
+        """A message for a person at a terminal; nothing is shown to a program."""
         if self._person:
             self._messages.print(text, style="dim", markup=False)
 
     def show(self, text: str) -> None:
+        """What a command was asked for (stderr)."""
         if self._person:
             self._messages.print(text, markup=False)
         else:
             print(visible(text), file=sys.stderr, flush=True)
 
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        """The same in two columns, the right one wrapped within itself."""
         left = max(len(name) for name, _ in rows) + 2
         width = self._messages.width if self._person else 0
         self.show("\n".join(name.ljust(left) + wrapping.fill(text, width, left) for name, text in rows))
 
     def error(self, text: str) -> None:
+        """What went wrong, one line (stderr)."""
         print_error(text)

@@ -29,8 +29,7 @@ def chat(
     from medusa_cli.support import console
 
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
-    from medusa_cli.chat.commands import COMMANDS
-    from medusa_cli.chat.repl import Repl
+    from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
     from medusa_cli.decoding.runtime import keeping, open_engine
     from medusa_cli.support.files import valid_text

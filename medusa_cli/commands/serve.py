@@ -121,20 +121,11 @@ def serve(
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
         limits = Limits(server.queue, server.cache_memory * MIB, shared_caches=server.share_caches)
         running = life.build(
-            opened,
-            defaults,
-            host=server.host,
-            api_key=server.api_key,
-            limits=limits,
-            grace=server.grace,
-            proxies=proxies,
+            opened, defaults, host=server.host, api_key=server.api_key, limits=limits, grace=server.grace, proxies=proxies
         )
         url = life.url_of(bound, server.host)
-        messages.print(
-            f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops.",
-            markup=False,
-            soft_wrap=True,
-        )
+        started = f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops."
+        messages.print(started, markup=False, soft_wrap=True)
         life.run(running, bound)
 
 

@@ -156,15 +156,9 @@ class Server:
 
 
 def create_app(
-    engine: Model,
-    defaults: asks.Options,
-    *,
-    host: str = "127.0.0.1",
-    api_key: str | None = None,
-    limits: Limits | None = None,
+    engine: Model, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, Server]:
     """The guarded application and what it runs on. host: what it is to be bound to."""
-    limits = limits or Limits()
     server = Server(engine, defaults, limits)
 
     @contextlib.asynccontextmanager

@@ -72,12 +72,12 @@ def build(
     *,
     host: str = "127.0.0.1",
     api_key: str | None = None,
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
     grace: int = GRACE_SECONDS,
     proxies: Sequence[str] = (),
 ) -> UvicornServer:
     """A server that is not running yet. host: what its socket is bound to. proxies: they name the client."""
-    app, server = create_app(engine, defaults, host=host, api_key=api_key, limits=limits)
+    app, server = create_app(engine, defaults, host, api_key, limits)
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,
