@@ -19,76 +19,47 @@ if TYPE_CHECKING:
 
     from medusa_cli.api.model import Model
 
-SERVER_PANEL = "Server"
-KEY_VARIABLE = "MEDUSA_API_KEY"
 MIB = 1 << 20
+
+
+def _option(name: str, **told: Any) -> Any:
+    return typer.Option(name, rich_help_panel="Server", **told)
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptions:
     """Where the server listens, and what it lets in."""
 
-    host: Annotated[
-        str,
-        typer.Option("--host", metavar="ADDRESS", rich_help_panel=SERVER_PANEL, help="Address to listen on."),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", metavar="N", min=0, max=65535, rich_help_panel=SERVER_PANEL, help="Port; 0: any free one."
-        ),
-    ] = 8080
+    host: Annotated[str, _option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, _option("--port", metavar="N", min=0, max=65535, help="Port; 0: any free one.")] = 8080
     api_key: Annotated[
         str | None,
-        typer.Option(
-            "--api-key",
-            metavar="KEY",
-            envvar=KEY_VARIABLE,
-            show_envvar=True,
-            rich_help_panel=SERVER_PANEL,
+        _option(
+            "--api-key", metavar="KEY", envvar="MEDUSA_API_KEY", show_envvar=True,
             help="Only answer clients that send this key.",
         ),
-    ] = None
+    ] = None  # fmt: skip
     proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proxy",
-            metavar="ADDRESS",
-            rich_help_panel=SERVER_PANEL,
-            help="A proxy whose X-Forwarded-For names the client; repeatable.",
-        ),
+        _option("--proxy", metavar="ADDRESS", help="A proxy whose X-Forwarded-For names the client; repeatable."),
     ] = None
-    queue: Annotated[
-        int,
-        typer.Option("--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="How many requests may wait."),
-    ] = 16
+    queue: Annotated[int, _option("--queue", metavar="N", min=0, help="How many requests may wait.")] = 16
     cache_memory: Annotated[
         int,
-        typer.Option(
-            "--cache-memory",
-            metavar="MIB",
-            min=0,
-            rich_help_panel=SERVER_PANEL,
+        _option(
+            "--cache-memory", metavar="MIB", min=0,
             help="Memory for the prompt caches of all conversations; one is always kept.",
         ),
-    ] = 1024
+    ] = 1024  # fmt: skip
     share_caches: Annotated[
         bool,
-        typer.Option(
+        _option(
             "--share-caches",
-            rich_help_panel=SERVER_PANEL,
             help="Use prompt caches of other clients, too. They can then tell what others have asked.",
         ),
     ] = False
     grace: Annotated[
-        int,
-        typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            rich_help_panel=SERVER_PANEL,
-            help="Time for a running answer to finish after Ctrl-C.",
-        ),
+        int, _option("--grace", metavar="SECONDS", min=0, help="Time for a running answer to finish after Ctrl-C.")
     ] = 10
 
 
@@ -106,6 +77,7 @@ def serve(
 
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
     check_installed()
+    from medusa_cli.api.arguments import ENGINE_NAMES
     from medusa_cli.api.model import Model
     from medusa_cli.server import serve as life
     from medusa_cli.server.app import Limits
@@ -114,14 +86,20 @@ def serve(
     check_key(server, messages)
     proxies = networks(server.proxy or [])
     bound = life.listen(server.host, server.port)
-    repeatable = settings.is_seed(sampling.seed)
-    with bound, _opened(Model, model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
+    loading = {**_values([engine, draft], ENGINE_NAMES), "repeatable": settings.is_seed(sampling.seed)}
+    with bound, _opened(Model, model, **loading) as opened:
         usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
         chosen = settings.from_options(sampling, draft, usual)
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
         limits = Limits(server.queue, server.cache_memory * MIB, shared_caches=server.share_caches)
         running = life.build(
-            opened, defaults, host=server.host, api_key=server.api_key, limits=limits, grace=server.grace, proxies=proxies
+            opened,
+            defaults,
+            host=server.host,
+            api_key=server.api_key,
+            limits=limits,
+            grace=server.grace,
+            proxies=proxies,
         )
         url = life.url_of(bound, server.host)
         started = f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops."
@@ -164,13 +142,6 @@ def networks(addresses: list[str]) -> list[str]:
         return [str(ipaddress.ip_network(address, strict=False)) for address in addresses]
     except ValueError as error:
         raise typer.BadParameter(f"{error}: give an address or a network", param_hint="--proxy") from error
-
-
-def engine_arguments(*groups: Any) -> dict[str, Any]:
-    """Those options of a command that Model() takes."""
-    from medusa_cli.api.arguments import ENGINE_NAMES
-
-    return _values(groups, ENGINE_NAMES)
 
 
 def answer_defaults(*groups: Any) -> dict[str, Any]:
