@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.prompts import Message
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_regular
 

@@ -15,8 +15,8 @@ from medusa_cli.decoding import devices, drafting, model_sampling, offload, prom
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.decoding.prompts import Message, Tools
 from medusa_cli.decoding.settings import Settings, engine_default
-from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import demo, heads, references
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError, OptionError

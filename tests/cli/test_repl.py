@@ -12,8 +12,8 @@ from cli_fakes import FakeGeneration, FakePiece
 
 from medusa_cli.chat.conversation import Conversation
 from medusa_cli.chat.repl import COMMANDS, Repl, find_command
+from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.settings import Settings
-from medusa_cli.decoding.template import Message
 from medusa_cli.support.errors import MedusaError
 
 STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
