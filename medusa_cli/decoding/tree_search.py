@@ -8,6 +8,7 @@ belongs to the hidden state the root tokens[i] was sampled from; consecutive row
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,14 +38,6 @@ def accuracy_table(texts: Sequence[NDArray[np.integer]], ranks: int = RANKS) -> 
         accuracy[k] = hits / max(1, len(column))
         alive &= table[:, k] < ranks
     return accuracy
-
-
-def path_probability(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choice: Sequence[int]) -> float:
-    """Product of the accuracies along a path of ranks."""
-    probability = 1.0
-    for head, rank in enumerate(choice):
-        probability *= float(accuracy[head][rank])
-    return probability
 
 
 def greedy_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], nodes: int) -> list[Choice]:
@@ -133,17 +126,8 @@ class _Walk:
 def predicted_tokens_per_step(
     accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choices: Sequence[Sequence[int]]
 ) -> float:
-    """1 (the root) + the probability of each node, as the accuracies tell."""
-    return 1.0 + sum(path_probability(accuracy, choice) for choice in choices)
-
-
-def accepted_depths(ranks: NDArray[np.integer], choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[positions]: how many drafted tokens the tree would have right at each position of one text."""
-    depths = np.zeros(len(ranks), dtype=np.int64)
-    for choice in choices:
-        right = (ranks[:, : len(choice)] == np.asarray(choice)).all(axis=1)
-        depths[right] = np.maximum(depths[right], len(choice))
-    return depths
+    """1 (the root) + the probability of each node: the product of the accuracies along its path."""
+    return 1.0 + sum(math.prod(float(accuracy[head][rank]) for head, rank in enumerate(choice)) for choice in choices)
 
 
 def simulate(texts: Sequence[NDArray[np.integer]], choices: Sequence[Sequence[int]]) -> tuple[float, list[float]]:
@@ -154,11 +138,14 @@ def simulate(texts: Sequence[NDArray[np.integer]], choices: Sequence[Sequence[in
     steps = 0
     reached = np.zeros(max((len(choice) for choice in choices), default=0), dtype=np.int64)
     for ranks in texts:
-        depths = accepted_depths(ranks, choices).tolist()
-        at = 0
-        while at < len(depths):
+        depths = np.zeros(len(ranks), dtype=np.int64)  # drafted tokens that would be right, at each position
+        for choice in choices:
+            right = (ranks[:, : len(choice)] == np.asarray(choice)).all(axis=1)
+            depths[right] = np.maximum(depths[right], len(choice))
+        at, accepted = 0, depths.tolist()
+        while at < len(accepted):
             steps += 1
-            reached[: depths[at]] += 1
-            at += 1 + depths[at]
+            reached[: accepted[at]] += 1
+            at += 1 + accepted[at]
     acceptance = [float(count) / max(1, steps) for count in reached]
     return 1.0 + sum(acceptance), acceptance
