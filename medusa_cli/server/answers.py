@@ -10,6 +10,7 @@ from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece
 from medusa_cli.api.model import Model
+from medusa_cli.server.schemas import Sampled
 from medusa_cli.server.tool_calls import Call, ToolReader
 
 COUNTERS = (
@@ -53,10 +54,10 @@ class Shape:
     chunk_kind = ""
     id_prefix = ""
 
-    def __init__(self, engine: Model, *, logprobs: int | None, drafted: bool) -> None:
+    def __init__(self, engine: Model, request: Sampled) -> None:
         self._engine = engine
-        self._logprobs = logprobs
-        self._drafted = drafted
+        self._logprobs = request.chances
+        self._drafted = bool(request.drafted)
         self._head = {"id": self.id_prefix + secrets.token_hex(12), "created": int(time.time()), "model": engine.name}
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -124,8 +125,8 @@ class ChatShape(Shape):
 
     kind, chunk_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, engine: Model, *, logprobs: int | None, drafted: bool, tools: ToolReader | None) -> None:
-        super().__init__(engine, logprobs=logprobs, drafted=drafted)
+    def __init__(self, engine: Model, request: Sampled, tools: ToolReader | None) -> None:
+        super().__init__(engine, request)
         self._tools = tools
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, chances: Any = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
-from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
+from medusa_cli.server.schemas import ChatRequest, ErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
@@ -73,30 +73,24 @@ class Server:
         self._prompts = asks.Prompts(engine)
         pool = SessionPool(engine, limits.cache_bytes, shared=limits.shared_caches)
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
-        self.metrics = Metrics(
-            lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions
-        )
+        self.metrics = Metrics(self.queue)
 
-    async def chat(self, body: ChatRequest, request: Request) -> Response:
+    async def answer(self, body: ChatRequest | TextRequest, request: Request) -> Response:
+        """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await self._prompts.tokens_of(body)
-        names = {tool["function"]["name"] for tool in asks.offered(body)}
-        form = tool_calls.format_of(self.engine.chat_template or "")
-        reader = tool_calls.ToolReader(form, names) if names else None
-        shape = ChatShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted), tools=reader)
-        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
-
-    async def text(self, body: TextRequest, request: Request) -> Response:
-        options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await self._prompts.tokens_of(body)
-        shape = TextShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted))
-        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
-
-    async def _answer(self, body: Sampled, request: Request, shape: Shape, job: Job) -> Response:
+        client = client_of(request.client.host if request.client else "")
+        job, shape = Job(client, await self._prompts.tokens_of(body), options), self._shape(body)
         self.queue.submit(job)
         if body.stream:
             return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
+
+    def _shape(self, body: ChatRequest | TextRequest) -> Shape:
+        if isinstance(body, TextRequest):
+            return TextShape(self.engine, body)
+        names = {tool["function"]["name"] for tool in asks.offered(body)}
+        form = tool_calls.format_of(self.engine.chat_template or "")
+        return ChatShape(self.engine, body, tool_calls.ToolReader(form, names) if names else None)
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves meanwhile ends it."""
@@ -190,11 +184,11 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await server.chat(body, request)
+        return await server.answer(body, request)
 
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
-        return await server.text(body, request)
+        return await server.answer(body, request)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -213,10 +207,6 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
-
-
-def _client(request: Request) -> str:
-    return client_of(request.client.host if request.client else "")
 
 
 async def _left(request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -34,6 +34,7 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop
     ours = {name: getattr(request, name) for name in OPTIONS}
     ours |= {name: ours[name] or None for name in NOTHING_AT_0}
     options = defaults | given(
@@ -41,7 +42,7 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
         max_tokens=_most_tokens(request, defaults),
         logit_bias=bias,
         seed=None if request.seed is None else request.seed if request.seed == -1 else request.seed % (MAX_SEED + 1),
-        stop=None if request.stop is None else request.stops,
+        stop=None if stops is None else tuple(stops),
         logprobs=request.chances,
     )
     rule, warm = options.get("accept"), not is_greedy(options["temperature"])
@@ -76,7 +77,12 @@ class Prompts:
         else:
             self._check_size("prompt", _prompts(request))
             tokens, param = text_prompt(request, self._engine), "prompt"
-        check_length(tokens, self._engine, param)
+        try:
+            check_fits(tokens, self._engine.n_ctx)
+        except PromptTooLong as error:
+            room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
+            text = f"{room}: shorten it, or start the server with a larger -c"
+            raise wrong(text, param, "context_length_exceeded") from error
         return tokens
 
     def _check_size(self, param: str, texts: Iterable[str]) -> None:
@@ -137,16 +143,6 @@ def text_prompt(request: TextRequest, engine: Model) -> list[int]:
     if (highest := max(tokens)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "prompt")
     return tokens
-
-
-def check_length(prompt: Sequence[int], engine: Model, param: str) -> None:
-    """ApiError 400 for a prompt that leaves no room for an answer."""
-    try:
-        check_fits(prompt, engine.n_ctx)
-    except PromptTooLong as error:
-        room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
-        text = f"{room}: shorten it, or start the server with a larger -c"
-        raise wrong(text, param, "context_length_exceeded") from error
 
 
 def _for_template(message: Message) -> dict[str, Any]:
