@@ -49,7 +49,7 @@ class Job:
         """Waits for its turn and answers. MedusaError when the engine fails; what was cancelled returns as it is."""
         with self._turns.taken(self._turn) as mine:
             if not mine:
-                return Answer.never_begun(self.seed, len(self._tokens))
+                return Answer("", [], "cancelled", self.seed, len(self._tokens), 0, {}, [])
             return self._answer(on_pieces)
 
     def _answer(self, on_pieces: OnPieces | None) -> Answer:

@@ -89,10 +89,7 @@ class Conversation:
             raise MedusaError(
                 f"{path} is a transcript of version {content.get('version')}, this medusa knows {VERSION}"
             )
-        return cls._from_messages(content.get("messages"), path)
-
-    @classmethod
-    def _from_messages(cls, messages: Any, path: Path) -> Conversation:
+        messages = content.get("messages")
         if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
             raise MedusaError(f'{path} is damaged: "messages" must be a list of objects with "role" and "content"')
         turns = [{"role": message["role"], "content": message["content"]} for message in messages]
