@@ -6,16 +6,17 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 
+@dataclass(eq=False)
 class Turn:
     """A place in a queue. owner: who asked. interrupt: ends the work of this turn, which may not have begun yet."""
 
-    def __init__(self, owner: object, interrupt: Callable[[], None]) -> None:
-        self.owner = owner
-        self.interrupt = interrupt
-        self.cancelled = False
-        self.waited_for = False
+    owner: object
+    interrupt: Callable[[], None]
+    cancelled: bool = False
+    waited_for: bool = False
 
 
 class Turns:

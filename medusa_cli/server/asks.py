@@ -148,20 +148,12 @@ def text_prompt(request: TextRequest, engine: Model) -> list[int]:
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: content is text, arguments are objects."""
     role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": "".join(_texts(message))}
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    for key in ("tool_call_id", "name"):
-        if (value := getattr(message, key)) is not None:
-            plain[key] = value
-    return plain
+    others = message.model_dump(exclude={"role", "content"}, exclude_none=True)
+    for call in others.get("tool_calls", []):
+        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+    if not message.tool_calls:  # templates ask whether there are any in many ways
+        others.pop("tool_calls", None)
+    return {"role": role, "content": "".join(_texts(message)), **others}
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -134,19 +134,35 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sender = _Sender(send, self._count)
+
+        async def respond(message: Any) -> None:
+            """Adds the security headers, and counts."""
+            if message["type"] == "http.response.start":
+                self._count(message["status"])
+                known = {name.lower() for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                extra = [pair for pair in extra if pair[0] not in known]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
         try:
             self._check(scope)
             body = await asyncio.wait_for(self._body(receive), BODY_SECONDS)
             check_body(body or b"", self._body_values)
         except asyncio.TimeoutError:
             late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
-            await late.response()(scope, receive, sender)
+            await late.response()(scope, receive, respond)
         except ApiError as error:
-            await error.response()(scope, receive, sender)
+            await error.response()(scope, receive, respond)
         else:
             if body is not None:
-                await self._app(scope, _Receiver(body, receive), sender)
+                left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+                async def read() -> Message:
+                    """What was read already, then what comes after it: that the client leaves."""
+                    return left.pop() if left else await receive()
+
+                await self._app(scope, read, respond)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body; None when the client has left. ApiError 413 for too large a one."""
@@ -205,33 +221,3 @@ class Guards:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Headers are decoded as Latin-1, which keeps every byte.
         return hmac.compare_digest(given.strip().encode("latin-1"), self._key) and scheme.lower() == "bearer"
-
-
-class _Receiver:
-    """Gives a body that was read already, then what comes after it: that the client leaves."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
-class _Sender:
-    """Adds the security headers, and counts."""
-
-    def __init__(self, send: Send, count: Callable[[int], None]) -> None:
-        self._send = send
-        self._count = count
-
-    async def __call__(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self._count(message["status"])
-            known = {name.lower() for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-            message = {**message, "headers": [*message["headers"], *(pair for pair in extra if pair[0] not in known)]}
-        await self._send(message)
