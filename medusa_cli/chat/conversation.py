@@ -28,12 +28,8 @@ class Conversation:
     left_out: int = 0
     begun: tuple[list[int], str] | None = None
 
-    def messages(self) -> list[Message]:
-        """System prompt (if any) and all turns, as a chat template takes them."""
-        return self.prompt(0)
-
     def prompt(self, start: int | None = None) -> list[Message]:
-        """The same without the turns before `start`, or without those that are left out."""
+        """System prompt (if any) and turns, from `start` on or without those left out: as chat templates take them."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.turns[self.left_out if start is None else start :]]
 
@@ -67,7 +63,7 @@ class Conversation:
 
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
-        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.messages()}
+        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
         with atomic_file(path, 0o600) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 

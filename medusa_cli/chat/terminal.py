@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from medusa_cli.support import console, paths, wrapping
 from medusa_cli.support.errors import print_error, visible
@@ -56,8 +56,18 @@ class PromptReader:
     def __init__(self, commands: Sequence[str]) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
         from prompt_toolkit.output import ColorDepth, create_output
         from prompt_toolkit.shortcuts import CompleteStyle
+
+        bindings = KeyBindings()
+
+        @bindings.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if event.current_buffer.text:
+                event.current_buffer.reset()
+            else:
+                event.app.exit(exception=KeyboardInterrupt)
 
         plain = not console.styled(sys.stderr)
         self._session: PromptSession[str] = PromptSession(
@@ -66,7 +76,7 @@ class PromptReader:
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
             enable_history_search=False,
-            key_bindings=_bindings(),
+            key_bindings=bindings,
             output=create_output(stdout=sys.stdout if sys.stdout.isatty() else sys.stderr),
             color_depth=ColorDepth.DEPTH_1_BIT if plain else None,
         )
@@ -82,21 +92,6 @@ class PromptReader:
 
 Reader = PlainReader | PromptReader
 """Where lines come from."""
-
-
-def _bindings() -> Any:
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
-    return bindings
 
 
 def _history() -> History:

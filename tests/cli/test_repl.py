@@ -205,7 +205,7 @@ def test_system_shows_sets_and_removes() -> None:
         "note Removed the system prompt.",
         "show there is no system prompt",
     ]
-    assert repl.conversation.messages() == []
+    assert repl.conversation.prompt(0) == []
 
 
 def test_set_changes_sampling_for_the_next_answer() -> None:
