@@ -12,7 +12,6 @@ from typing import Any
 
 from medusa_cli.decoding import settings
 from medusa_cli.decoding.fields import fields
-from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import (
     GENERATE_TEMPERATURE,
     AnswerArguments,
@@ -21,7 +20,7 @@ from medusa_cli.decoding.options import (
     EngineOptions,
     SamplingOptions,
 )
-from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.settings import ModelSampling, Settings
 from medusa_cli.support.errors import MedusaError, WrongOption, is_reportable, worded
 
 ANSWER_NAMES = frozenset(AnswerArguments.__annotations__)

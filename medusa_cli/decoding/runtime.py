@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medusa_cli.decoding import devices, drafting, model_sampling, offload, prompts, trees, trial
+from medusa_cli.decoding import devices, drafting, offload, prompts, trees, trial
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
-from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions
 from medusa_cli.decoding.prompts import Message, Tools
-from medusa_cli.decoding.settings import Settings, engine_default
+from medusa_cli.decoding.settings import ModelSampling, Settings, engine_default, model_sampling
 from medusa_cli.models import demo, heads, references
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError, OptionError
@@ -254,7 +253,7 @@ def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
     from medusa_cli import native
 
     lookup = demo.SAMPLING.get if ref.name == demo.DEMO else native.read_gguf(str(ref.path)).get
-    found = model_sampling.read(lookup)
+    found = model_sampling(lookup)
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     return found
