@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.api import arguments
+from medusa_cli.api.job import Turns
 from medusa_cli.api.session import Session
-from medusa_cli.api.turns import Turns
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.api import arguments
-from medusa_cli.api.job import Job
-from medusa_cli.api.prompt import Prompt, Tools, tokens_of
+from medusa_cli.api.arguments import Prompt, Tools
+from medusa_cli.api.job import Job, Turn, Turns
 from medusa_cli.api.stream import AsyncStream, Stream
-from medusa_cli.api.turns import Turn, Turns
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Session:
     def tokens(self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False) -> list[int]:
         """The token ids that the model would be asked with."""
         with arguments.in_python_names():
-            return tokens_of(self._open(), prompt, tools, raw)
+            return arguments.tokens_of(self._open(), prompt, tools, raw)
 
     @property
     def n_ctx(self) -> int:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.chat import room
-from medusa_cli.chat.conversation import Conversation
+from medusa_cli.chat.conversation import Conversation, fitted
 from medusa_cli.decoding import figures, settings
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.settings import Settings
@@ -158,7 +157,7 @@ class Repl:
         """Token ids of what the model gets: of the conversation, and of an answer that goes on. A remark where that is
         less of the conversation than it was."""
         before = self.conversation.left_out
-        tokens = room.fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
+        tokens = fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
         if self.conversation.left_out > before:
             speed = self.generation.stats.get("prompt_tokens_per_second") if self.generation is not None else None
             time = f", which takes about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
