@@ -63,21 +63,18 @@ class Turns:
     def cancel(self, turn: Turn) -> None:
         """Whoever waits for this turn gives up; work that is done in it is interrupted."""
         with self._changed:
-            self._cancel([turn])
-
-    def cancel_all(self, owner: object = None) -> None:
-        """All turns, or those of one owner."""
-        with self._changed:
-            self._cancel([turn for turn in self._queue if owner is None or turn.owner is owner])
-
-    def _cancel(self, turns: list[Turn]) -> None:
-        for turn in turns:
             turn.cancelled = True
             if self._queue and self._queue[0] is turn:
                 turn.interrupt()
             if not turn.waited_for and turn in self._queue:
                 self._queue.remove(turn)  # perhaps nobody ever comes for it
-        self._changed.notify_all()
+            self._changed.notify_all()
+
+    def cancel_all(self, owner: object = None) -> None:
+        """All turns, or those of one owner."""
+        with self._changed:
+            for turn in [turn for turn in self._queue if owner is None or turn.owner is owner]:
+                self.cancel(turn)
 
     def wait_empty(self) -> None:
         """Waits until nobody has a turn or waits for one."""
