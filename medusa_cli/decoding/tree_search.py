@@ -83,9 +83,9 @@ def grow_by_simulation(texts: Sequence[NDArray[np.integer]], nodes: int) -> list
     def add_children(parent: Choice, reached: NDArray[np.bool_]) -> None:
         if len(parent) < heads:
             for rank in range(RANKS):
-                mask = reached & (ranks[len(parent)] == rank)
+                child, mask = (*parent, rank), reached & (ranks[len(parent)] == rank)
                 if mask.any():
-                    right[(*parent, rank)] = mask
+                    right[child] = mask
 
     add_children((), positions)
     while right and len(chosen) < nodes - 1:
