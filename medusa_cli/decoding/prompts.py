@@ -37,21 +37,17 @@ class Tokenizer(Protocol):
     @property
     def chat_template(self) -> str | None:
         """The model's own, in Jinja."""
-        ...
 
     @property
     def bos_text(self) -> str:
         """The begin-of-text token, as text."""
-        ...
 
     @property
     def eos_text(self) -> str:
         """The end-of-text token, as text."""
-        ...
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of a text."""
-        ...
 
 
 def chat_tokens(
