@@ -75,16 +75,17 @@ class BatchOrder:
         return _texts(self.examples, texts)
 
 
-def text_batches(examples: Examples, rows: int) -> Iterator[Picked]:
-    """All rows in order, in batches of whole texts with up to `rows` rows (more where one text is longer)."""
-    begin, held = 0, 0
-    for text, length in enumerate(examples.lengths):
-        if held and held + length > rows:
-            yield _texts(examples, range(begin, text))
-            begin, held = text, 0
-        held += length
-    if held:
-        yield _texts(examples, range(begin, len(examples.lengths)))
+def text_batches(examples: Examples, rows: int, texts: Sequence[int] | None = None) -> Iterator[Picked]:
+    """All rows of `texts` (None: of all) in order, in batches of whole texts with up to `rows` rows (more where one
+    text is longer)."""
+    batch: list[int] = []
+    for text in range(len(examples.lengths)) if texts is None else texts:
+        if batch and sum(examples.lengths[held] for held in (*batch, text)) > rows:
+            yield _texts(examples, batch)
+            batch = []
+        batch.append(text)
+    if batch:
+        yield _texts(examples, batch)
 
 
 def _texts(examples: Examples, texts: Sequence[int]) -> Picked:

@@ -45,7 +45,7 @@ def run(options: TrainOptions) -> TrainResult:
     folder = work_folder(options, base)
     outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
-        remove_leftovers(folder, options.output)
+        remove_leftovers(folder, outputs)
         result, written = _run_interruptibly(options, base, folder, source)
     report(options.console, result, written)
     return result

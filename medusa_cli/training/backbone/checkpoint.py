@@ -20,6 +20,7 @@ from medusa_cli.converters.base.sentencepiece import BLANK
 from medusa_cli.converters.base.tokenizer_files import TOKENIZER, TOKENIZER_CONFIG
 from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
 from medusa_cli.converters.gguf.header import Header, TensorInfo
+from medusa_cli.models.base_file import EMBEDDING_NAME
 from medusa_cli.support.atomic import atomic_file, explain_os_error
 from medusa_cli.support.errors import MedusaError
 
@@ -81,11 +82,10 @@ def write(path: Path, heads: HeadTensors, count: int, blocks: int, folder: Path)
         TensorToWrite(f"medusa_head.{name}", size, "F16" if len(size) > 1 else "F32", load)
         for name, (size, load) in heads.items()
     ]
-    output = "output.weight" if tensors.has("output.weight") else "token_embd.weight"
-    rows = tensors.tensors[output].shape[::-1]
-    matrix = partial(tensors.load, output)
+    rows = tensors.tensors[tensors.output_name].shape[::-1]
+    matrix = partial(tensors.load, tensors.output_name)
     stored += [TensorToWrite(f"medusa_head.{head}.{blocks}.weight", rows, "F16", matrix) for head in range(count)]
-    config = _config(metadata, shape, rows[0], tied=output == "token_embd.weight")
+    config = _config(metadata, shape, rows[0], tied=tensors.output_name == EMBEDDING_NAME)
     config |= {"medusa_num_heads": count, "medusa_num_layers": blocks}
     files = {"config.json": config, **tokenizer_files(metadata)}
     try:

@@ -4,6 +4,7 @@ adapters (LoRA, Hu et al. 2021): small matrices whose product is added to a froz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -131,6 +132,11 @@ class TopLayers(nn.Module):
             self.embeddings = tensors.load("token_embd.weight") * np.float32(shape.embedding_scale)
         self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
 
+    @cached_property
+    def output(self) -> Tensor:
+        """[V, hidden] the model's whole output matrix."""
+        return torch.from_numpy(self.tensors.load(self.tensors.output_name)).to(self.output_norm.device)
+
     def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:
         """x [R, hidden]: what layer `first` reads, rows of whole texts of `lengths` -> [R, hidden] after the norm."""
         rotations = self.rotations(lengths, x.device)
@@ -155,7 +161,7 @@ class Adapters(nn.Module):
 
     def __init__(self, layers: TopLayers, rank: int, alpha: float, dropout: float) -> None:
         super().__init__()
-        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.rank, self.alpha, self.dropout, self.architecture = rank, alpha, dropout, layers.shape.architecture
         self.a, self.b = nn.ParameterDict(), nn.ParameterDict()
         for layer in layers.layers:
             for part in MATRICES:

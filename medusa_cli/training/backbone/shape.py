@@ -15,6 +15,7 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from medusa_cli.converters.gguf.header import Header, TensorInfo, read_header
+from medusa_cli.models.base_file import OUTPUT_NAMES
 from medusa_cli.support.errors import MedusaError
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -182,6 +183,11 @@ class BaseTensors:
 
     def has(self, name: str) -> bool:
         return name in self.tensors
+
+    @property
+    def output_name(self) -> str:
+        """Of the output matrix; the token embeddings' where the model ties them."""
+        return next(name for name in OUTPUT_NAMES if self.has(name))
 
     def load(self, name: str) -> NDArray[np.float32]:
         """In torch order: [rows, columns], or [size]. MedusaError where its type cannot be decoded."""

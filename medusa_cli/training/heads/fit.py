@@ -77,9 +77,8 @@ class Fit(Loop[DraftRows]):
 
     def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
         inputs = data.source.inputs(data.rows(picked), self.shape.count, picked.lengths)
-        scale = data.source.embeddings.scale if data.source.embeddings is not None else 1.0
         seed = self.plan.seed * 1_000_003 + self.step
-        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, scale)
+        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, data.source.embedding_scale)
         z = self.heads(inputs, data.output.dtype)
         return data.loss(z, picked, self.heads.output(data.output))
 

@@ -114,6 +114,11 @@ class TextRows:
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
     contexts: Contexts | None = None
 
+    @property
+    def embedding_scale(self) -> float:
+        """What the token embeddings were multiplied with."""
+        return 1.0 if self.embeddings is None else self.embeddings.scale
+
     def inputs(self, rows: Tensor, count: int, lengths: Sequence[int] | None = None) -> HeadInputs:
         """What `count` heads read at `rows` [B]."""
         embedded = self.embeddings.drafted(rows, count) if self.embeddings is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
 
 from .. import reporting
-from ..backbone import checkpoint, parity
+from ..backbone import checkpoint, merge, parity
 from ..heads import export
 from ..heads.fit import rank_texts
 from ..heads.layers import WEIGHT_TYPE, Heads, head_parts
@@ -89,7 +90,11 @@ def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]
     """What was measured, and the files written beside the output."""
     setup, new = drafts.setup, drafts.new
     result = measure(setup, drafts.material.data, drafts.rank)
-    write_heads(setup, drafts.content(result))
+    # The adapter appears with the output: of a stopped run nothing is left that the next one would overwrite.
+    with contextlib.ExitStack() as outputs:
+        if new is not None and setup.options.adapter is not None:
+            outputs.enter_context(merge.adapter_file(new.adapters, new.old.name, setup.options.adapter))
+        write_heads(setup, drafts.content(result))
     written = write_record(text, drafts, result)
     if new is not None:
         setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
@@ -102,7 +107,7 @@ def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]
 
 def ranking(material: Material, heads: Heads) -> Ranking:
     """That of heads."""
-    source, tokens, vocabulary = material.rows.source, material.data.tokens, material.vocabulary
+    source, tokens, vocabulary = material.source, material.data.tokens, material.vocabulary
 
     def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
         return rank_texts(heads, source, tokens, spans, vocabulary.t2d, vocabulary.output)
@@ -114,16 +119,11 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
     halves, done = [], 0
     total = sum(span.length for span in (*data.split.build, *data.split.score))
-    with phase(setup.options.console, "Measuring", "positions") as bar:
-
-        def on_rows(rows: int) -> None:
-            bar.update(done + rows, total)
-            setup.interrupt.check()
-
+    with setup.counting("Measuring", "positions", total) as on_rows:
         for spans in (data.split.build, data.split.score):
-            halves.append(rank(spans, on_rows))
+            halves.append(rank(spans, lambda rows, done=done: on_rows(done + rows)))
             done += sum(span.length for span in spans)
-            bar.update(done, total)
+            on_rows(done)
     build, score = halves
     accuracy = tree_search.accuracy_table(build)
     tree = tree_search.greedy_tree(accuracy, TREE_NODES)
@@ -150,7 +150,7 @@ def content(setup: Setup, material: Material, heads: Heads, result: TrainResult)
         blocks=parts.blocks,
         residuals=parts.residuals,
         prefix=parts.prefix,
-        embedding_scale=material.rows.embedding_scale,
+        embedding_scale=material.source.embedding_scale,
         weight_type=WEIGHT_TYPE,
         lm_head="own" if whole and own else "base" if whole else "draft_vocab",
         d2t=None if whole else material.vocabulary.d2t,

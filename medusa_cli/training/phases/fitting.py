@@ -11,6 +11,7 @@ from ..backbone.fit import JointFit, JointPlan
 from ..heads.fit import Fit, FitPlan, rank_texts, tokens_per_step
 from ..heads.layers import Heads, round_weights
 from ..heads.rows import DraftRows, TextRows
+from ..heads.torch_setup import fastest
 from ..loop import CurvePoint
 from ..progress import Curve, Point, TrainingView, live
 from ..recipes import EVALUATIONS
@@ -89,7 +90,7 @@ def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: f
     data, vocabulary = material.data, material.vocabulary
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
     plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
-    return fit_heads(setup, data, vocabulary, material.rows.source, examples, plan)
+    return fit_heads(setup, data, vocabulary, material.source, examples, plan)
 
 
 def fit_heads(
@@ -99,7 +100,7 @@ def fit_heads(
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not setup.options.heads_first:
         return FittedHeads(plan, 0, CurvePoint(0, math.nan, 1.0), [], fit.heads)
-    output = vocabulary.fast_output
+    output = fastest(vocabulary.output)
     watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)
 
     def held_out(heads: Heads) -> float:

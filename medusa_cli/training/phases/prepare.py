@@ -9,16 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli import native
 from medusa_cli.decoding import tree_search
 from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.progress import phase
 
 from ..backbone.states import PromptStates
 from ..heads import draft_vocab
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
-from ..heads.torch_setup import matmul_dtype
+from ..heads.torch_setup import fastest
 from ..recipes import STREAMS, WHOLE
 from ..text import dataset, sources
 from ..text.corpus import Corpus
@@ -47,28 +45,15 @@ class DraftVocabulary:
     t2d: NDArray[np.int32]
     output: Tensor
 
-    @property
-    def fast_output(self) -> Tensor:
-        """`output` in the dtype that is multiplied fastest here."""
-        return self.output.to(matmul_dtype(self.output.device))
-
-
-@dataclass(frozen=True)
-class PreparedRows:
-    """embedding_scale: what the token embeddings in `source` were multiplied with (1 where there are none)."""
-
-    source: TextRows
-    embedding_scale: float
-
 
 @dataclass(frozen=True)
 class Material:
-    """All that training reads."""
+    """All that training reads. source: the corpus's rows."""
 
     corpus: Corpus
     data: DataSet
     vocabulary: DraftVocabulary
-    rows: PreparedRows
+    source: TextRows
 
 
 def prepare(setup: Setup, corpus: Corpus) -> Material:
@@ -125,18 +110,16 @@ def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyCho
     return choice
 
 
-def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> PreparedRows:
+def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> TextRows:
     """Hidden states with, as the heads and the objective need them, token embeddings, the base's distributions and the
     states of prompts."""
     states = FileRows(corpus.open_states(), setup.device)
-    embeddings, scale = None, 1.0
-    if setup.options.kind == STREAMS:
-        embeddings, _ = _token_embeddings(setup, data, None)
-    elif setup.options.kind != "medusa":
-        embeddings, scale = _token_embeddings(setup, data, states)
-    has_context = setup.options.kind != STREAMS and setup.options.recipe.prefix == "context"
+    streams = setup.options.kind == STREAMS
+    reads_tokens = streams or setup.options.kind != "medusa"
+    embeddings = _token_embeddings(setup, data, None if streams else states) if reads_tokens else None
+    has_context = not streams and setup.options.recipe.prefix == "context"
     contexts = _contexts(setup, corpus, data) if has_context else None
-    return PreparedRows(TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts), scale)
+    return TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts)
 
 
 def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
@@ -147,26 +130,20 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
     if not all(len(prompts[span.start]) for span in spans):
         raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another work_dir")
     read = PromptStates(setup.folder / "prompts", spans, prompts, setup.base.n_embd)
-    if (total := read.states.missing_rows) > 0:
-        model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-        with phase(setup.options.console, "Reading prompts", "tokens") as bar:
-
-            def on_rows(rows: int) -> None:
-                bar.update(rows, total)
-                setup.interrupt.check()
-
-            read.write(model, setup.options.threads, on_rows)
+    if (total := read.missing_rows) > 0:
+        with setup.counting("Reading prompts", "tokens", total) as on_rows:
+            read.write(setup.open(), setup.options.threads, on_rows)
     return read
 
 
-def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> tuple[TokenEmbeddings, float]:
-    """Of the tokens in use, as large as `states` are; what they were multiplied with. Without states as stored."""
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:
+    """Of the tokens in use, as large as `states` are; without states as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
     first = torch.arange(min(SCALE_ROWS, len(place)))
     scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
-    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place, scale), scale
+    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place, scale)
 
 
 def _teacher(
@@ -177,12 +154,7 @@ def _teacher(
         return None
     top = setup.options.teacher_top
     if top == WHOLE:
-        return vocabulary.fast_output
+        return fastest(vocabulary.output)
     rows = max(span.start + span.length for span in data.split.train)
-    with phase(setup.options.console, "Teacher", "positions") as bar:
-
-        def on_rows(done: int) -> None:
-            bar.update(done, rows)
-            setup.interrupt.check()
-
-        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, vocabulary.fast_output, on_rows, top)
+    with setup.counting("Teacher", "positions", rows) as on_rows:
+        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, fastest(vocabulary.output), on_rows, top)
