@@ -11,8 +11,8 @@ from rich.console import Console
 
 from medusa_cli.support.errors import MedusaError
 
-from .heads.export import check_folder
-from .recipe_file import KEYS, OPTIONS, Name, RecipeFile, check_together
+from .backbone.export import check_folder
+from .recipe_file import KEYS, NAME, OPTIONS, RecipeFile, check_together
 from .recipes import (
     ALL,
     DEFAULT_KIND,
@@ -149,7 +149,11 @@ class TrainOptions:
     @property
     def joint_recipe(self) -> JointRecipe:
         return joint_recipe_of(
-            self.joint_strategy, self.joint_warmup, self.joint_rate, self.joint_heads_rate, self.joint_weight
+            self.joint_strategy,
+            warmup=self.joint_warmup,
+            rate=self.joint_rate,
+            heads_rate=self.joint_heads_rate,
+            heads_weight=self.joint_weight,
         )
 
     @property
@@ -187,8 +191,8 @@ class TrainOptions:
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for key, value in vars(self).items():
-            rule = KEYS.get(key, Name())
-            if value is not None and not isinstance(rule, Name) and (right := rule.wrong(value)) is not None:
+            rule = KEYS.get(key, NAME)
+            if value is not None and rule is not NAME and (right := rule.wrong(value)) is not None:
                 raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {right}")
         if self.minutes is not None and not self.minutes > 0:
             raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
@@ -205,8 +209,7 @@ class TrainOptions:
         for path, what in ((self.model, "model"), (self.data, "prompts")):
             if path is not None and not path.is_file():
                 raise MedusaError(f"{path}: no such {what} file")
-        if self.output.is_dir() or not self.output.absolute().parent.is_dir():
-            raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+        _check_place(self.output, "output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
@@ -233,7 +236,11 @@ class TrainOptions:
     def _check_adapter(self, path: Path) -> None:
         if not self.joint:
             raise MedusaError("adapter saves what --joint trains: give both")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
+        _check_place(path, "adapter")
         if path.absolute() in (self.output.absolute(), self.model.absolute()):
             raise MedusaError(f"{path}: would overwrite the model or the output, choose another adapter")
+
+
+def _check_place(path: Path, what: str) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise MedusaError(f"{path}: not a file name in an existing folder, choose another {what}")

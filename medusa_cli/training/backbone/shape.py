@@ -14,7 +14,7 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from medusa_cli.converters.gguf.header import Header, TensorInfo, read_header
+from medusa_cli.converters.gguf.header import Header, read_header
 from medusa_cli.models.base_file import OUTPUT_NAMES
 from medusa_cli.support.errors import MedusaError
 
@@ -189,18 +189,17 @@ class BaseTensors:
         """Of the output matrix; the token embeddings' where the model ties them."""
         return next(name for name in OUTPUT_NAMES if self.has(name))
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """[rows, bytes] as it is stored."""
+        tensor = self.tensors[name]
+        data = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
+        return np.array(data).reshape(int(np.prod(tensor.shape[1:], dtype=np.int64)), -1)
+
     def load(self, name: str) -> NDArray[np.float32]:
         """In torch order: [rows, columns], or [size]. MedusaError where its type cannot be decoded."""
         tensor = self.tensors[name]
-        raw = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
-        rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
-        return decode(self.path, tensor, np.array(raw).reshape(rows, -1)).reshape(tensor.shape[::-1])
-
-
-def decode(path: Path, tensor: TensorInfo, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """[rows, columns] of rows as they are stored."""
-    try:
-        values = dequantize(rows, GGMLQuantizationType(tensor.type))
-    except NotImplementedError as error:
-        raise MedusaError(f"{path}: {tensor.name} has a type that cannot be decoded ({error})") from error
-    return np.asarray(values, dtype=np.float32)
+        try:
+            values = dequantize(self.raw(name), GGMLQuantizationType(tensor.type))
+        except NotImplementedError as error:
+            raise MedusaError(f"{self.path}: {name} has a type that cannot be decoded ({error})") from error
+        return np.asarray(values, dtype=np.float32).reshape(tensor.shape[::-1])

@@ -13,7 +13,7 @@ from medusa_cli.support.progress import phase
 from ..options import TrainOptions
 from ..reporting import say
 from ..text.corpus import Corpus
-from ..text.dialogs import MAX_TURN, FileSource, PromptSource
+from ..text.dialogs import MAX_TURN, PromptSource
 from ..text.generate import TextWriter, longest_answer
 from . import Setup
 from .planning import Schedule
@@ -67,7 +67,7 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
 def _text_writer(setup: Setup, corpus: Corpus, source: PromptSource) -> TextWriter:
     options = setup.options
     return TextWriter(
-        native.Model(str(options.model), n_gpu_layers=options.n_gpu_layers),
+        setup.open(),
         corpus,
         source,
         seed=options.seed,
@@ -83,9 +83,8 @@ def _tell_too_long(setup: Setup, writer: TextWriter, source: PromptSource) -> No
     if writer.too_long:
         limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
         say(setup.options.console, f"Skipped {writer.too_long} prompts of over {limit}")
-    if isinstance(source, FileSource) and source.too_long:
-        what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
-        say(setup.options.console, f"Skipped {what}")
+    if source.too_long:
+        say(setup.options.console, f"Skipped {source.too_long} conversations that open with over {MAX_TURN} characters")
 
 
 def check_memory(options: TrainOptions) -> None:

@@ -18,8 +18,7 @@ from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
 
 from .. import reporting
-from ..backbone import checkpoint, merge, parity
-from ..heads import export
+from ..backbone import checkpoint, export, merge, parity
 from ..heads.fit import rank_texts
 from ..heads.layers import WEIGHT_TYPE, Heads, head_parts
 from ..options import TREE_NODES
@@ -225,7 +224,7 @@ def _export(setup: Setup, folder: Path) -> list[Path]:
     """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
     output = setup.options.output
     if setup.options.joint and setup.options.kind == "medusa":
-        return checkpoint.write(setup.base.path, *export.medusa_blocks(output), folder)
+        return checkpoint.write(setup.base.path, output, folder)
     return export.export_heads(output, setup.base, folder)
 
 
