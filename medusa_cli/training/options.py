@@ -167,16 +167,9 @@ class TrainOptions:
 
     def as_json(self) -> dict[str, Any]:
         """What a report says of the options; files by their names alone."""
-        return {
-            "kind": self.kind,
-            "objective": self.objective,
-            "heads": self.heads,
-            "minutes": self.minutes,
-            "tokens": self.tokens,
+        said = ("kind", "objective", "heads", "minutes", "tokens", "data", "seed", "threads", "parallel")
+        return {name: getattr(self, name) for name in said} | {
             "data": self.data.name if self.data else None,
-            "seed": self.seed,
-            "threads": self.threads,
-            "parallel": self.parallel,
             "draft_vocab": ALL if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,

@@ -120,14 +120,9 @@ def distances(by_text: Mapping[str, Distance]) -> Table:
 # --- on paper --------------------------------------------------------------------------------------
 
 
-def paths_for(output: Path) -> tuple[Path, Path]:
-    """(JSON file, picture) beside the output."""
-    return output.with_suffix(".train.json"), output.with_suffix(".train.png")
-
-
 def write_record(document: dict[str, Any], output: Path) -> list[Path]:
-    """Writes both files, each whole or not at all; only the JSON without matplotlib. Returns what was written."""
-    text, picture = paths_for(output)
+    """The JSON file and, with matplotlib, the picture beside the output, each whole or not at all: what was written."""
+    text, picture = output.with_suffix(".train.json"), output.with_suffix(".train.png")
     with atomic_file(text) as file:
         file.write((json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
     if importlib.util.find_spec("matplotlib") is None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from medusa_cli.decoding import trial
+from medusa_cli.models.assets import sha256
 from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
@@ -46,21 +47,14 @@ def run(options: TrainOptions) -> TrainResult:
     outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
         remove_leftovers(folder, outputs)
-        result, written = _run_interruptibly(options, base, folder, source)
+        with interrupt_flag() as interrupt, deterministic(options.threads):
+            try:
+                result, written = _run_phases(options, base, folder, source, interrupt)
+            except Stopped:
+                say(options.console, f"Saved in {folder}. The same command continues from here.")
+                raise KeyboardInterrupt from None
     report(options.console, result, written)
     return result
-
-
-def _run_interruptibly(
-    options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource
-) -> tuple[TrainResult, list[Path]]:
-    """_run_phases(); KeyboardInterrupt after Ctrl-C, with everything saved."""
-    with interrupt_flag() as interrupt, deterministic(options.threads):
-        try:
-            return _run_phases(options, base, folder, source, interrupt)
-        except Stopped:
-            say(options.console, f"Saved in {folder}. The same command continues from here.")
-            raise KeyboardInterrupt from None
 
 
 def _run_phases(
@@ -91,18 +85,9 @@ def _run_phases(
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
-    prompts = _file_hash(options.data) if options.data else "own"
-    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
-    parent = options.work_dir or paths.cache_dir() / "train"
-    return parent / f"{base.fingerprint}-{key}"
-
-
-def _file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        prompts = sha256(options.data) if options.data else "own"
     except OSError as error:
-        raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
+        raise MedusaError(f"{options.data}: cannot be read ({error.strerror or error})") from error
+    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
+    return (options.work_dir or paths.cache_dir() / "train") / f"{base.fingerprint}-{key}"

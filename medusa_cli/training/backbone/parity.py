@@ -8,13 +8,12 @@ for depends on the types in the file.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
-from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli import native
@@ -82,8 +81,9 @@ def check(
     same = 0
     for text in texts:
         states = reader.read(text)
-        entered = torch.from_numpy(entering(layers, text, states.after_layer)).float().to(output.device)
-        same += agreeing(layers(entered, [len(text)]), output, states.best, allowed.tie)
+        below = states.after_layer
+        entered = layers.embedded(text) if below is None else torch.from_numpy(as_stored(below)).float()
+        same += agreeing(layers(entered.to(output.device), [len(text)]), output, states.best, allowed.tie)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
         raise MedusaError(
@@ -91,14 +91,6 @@ def check(
             f"{LEAST_AGREEMENT:.0%} are needed, although no layer alone differs: it cannot be trained jointly"
         )
     return Parity(total, same / total)
-
-
-def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> NDArray[np.floating]:
-    """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, where there is one."""
-    if layers.embeddings is not None:
-        return layers.embeddings[np.asarray(text)]
-    assert after_layer is not None
-    return as_stored(after_layer)
 
 
 @torch.no_grad()
@@ -118,8 +110,7 @@ def layer_errors(
         assert states is not None
         return torch.from_numpy(states).to(device)
 
-    embedded = layers.embeddings[np.asarray(text)] if layers.embeddings is not None else None
-    entered = after(layers.first - 1) if embedded is None else torch.from_numpy(embedded).to(device)
+    entered = after(layers.first - 1) if layers.first else layers.embedded(text).to(device)
     for layer in layers.layers[:-1]:
         left = after(layer.number)
         made = layer(entered, [len(text)], rotations[layer.of.rope])
@@ -140,13 +131,8 @@ def _error(made: Tensor, expected: Tensor, scale: Tensor) -> float:
 
 def first_tokens(texts: Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
     """The first texts, `count` tokens of them."""
-    kept: list[Sequence[int]] = []
-    left = count
-    for text in texts:
-        if left > 0:
-            kept.append(text[:left])
-            left -= len(text)
-    return kept
+    before = itertools.accumulate(map(len, texts), initial=0)
+    return [text[: count - at] for text, at in zip(texts, before, strict=False) if at < count]
 
 
 def agreeing(states: Tensor, output: Tensor, best: Sequence[int], tie: float) -> int:

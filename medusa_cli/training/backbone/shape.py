@@ -81,14 +81,16 @@ def read_shape(header: Header) -> DecoderShape:
         known = ", ".join(ADJACENT_PAIRS)
         raise MedusaError(f"{header.name}: layers can be trained for {known}, not for {architecture}")
     keys = _Keys(header.name, architecture, metadata)
-    keys.refuse()
+    scaling = keys.get("rope.scaling.type")
+    refused = [key for key in REFUSED_KEYS if keys.get(key)]
+    if refused or scaling not in (None, "none", "linear"):
+        raise keys.unknown(refused[0] if refused else "rope.scaling.type")
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
     head_size = keys.integer("attention.key_length", hidden // heads)
     layers = keys.integer("block_count")
-    if keys.integer("attention.value_length", head_size) != head_size:
-        raise keys.unknown("attention.value_length")
-    if keys.integer("rope.dimension_count", head_size) != head_size:
-        raise keys.unknown("rope.dimension_count")
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if keys.integer(key, head_size) != head_size:
+            raise keys.unknown(key)
     gemma = architecture == "gemma3"
     scaled_by = hidden // heads if gemma and layers == GEMMA_27B_LAYERS else head_size
     shape = DecoderShape(
@@ -118,15 +120,13 @@ class _Keys:
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def integer(self, key: str, otherwise: int | None = None) -> int:
-        value = self.get(key)
-        value = otherwise if value is None else value
+        value = self.metadata.get(f"{self.architecture}.{key}", otherwise)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.unknown(key)
         return value
 
     def number(self, key: str, otherwise: float | None = None) -> float:
-        value = self.get(key)
-        value = otherwise if value is None else value
+        value = self.metadata.get(f"{self.architecture}.{key}", otherwise)
         if not isinstance(value, int | float):
             raise self.unknown(key)
         return float(value)
@@ -135,13 +135,6 @@ class _Keys:
         return MedusaError(
             f"{self.name}: {self.architecture}.{key} is {self.get(key)!r}: such layers cannot be trained"
         )
-
-    def refuse(self) -> None:
-        for key in REFUSED_KEYS:
-            if self.get(key):
-                raise self.unknown(key)
-        if self.get("rope.scaling.type") not in (None, "none", "linear"):
-            raise self.unknown("rope.scaling.type")
 
 
 def _layer(keys: _Keys, header: Header, number: int) -> LayerShape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from medusa_cli import native
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
@@ -129,48 +130,35 @@ def choose(
     """
     sizes = candidates(len(ranked))
     asked = {"sizes": sizes, "kind": kind, "heads": heads, "tokens": len(tokens)}
-    stored = _earlier_choice(memory, asked)
-    if stored is not None:
-        return stored
+    content = recall(memory)
+    if content.get("asked") == asked:
+        choice = content["choice"]
+        return VocabularyChoice(choice["size"], choice["verify_ms"], [SizeTradeOff(**row) for row in choice["rows"]])
     if len(sizes) == 1:
         return VocabularyChoice(sizes[0], None, [])
-    verify_ms, draft_ms = _measure(base, ranked, sizes, kind, heads, n_gpu_layers, threads, memory.parent)
+    model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
+    verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
+    draft_ms = _draft_times(base, model, ranked, sizes, kind, heads, memory.parent)
     rows = trade_offs(sizes, coverage(ranked, tokens, held_out, sizes), draft_ms, verify_ms, heads)
     chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
     remember(memory, {"asked": asked, "choice": chosen.as_json()})
     return chosen
 
 
-def _earlier_choice(memory: Path, asked: dict[str, Any]) -> VocabularyChoice | None:
-    content = recall(memory)
-    try:
-        if content["asked"] != asked:
-            return None
-        choice = content["choice"]
-        return VocabularyChoice(choice["size"], choice["verify_ms"], [SizeTradeOff(**row) for row in choice["rows"]])
-    except (KeyError, TypeError):
-        return None
-
-
-def _measure(
+def _draft_times(
     base: BaseModel,
+    model: native.Model,
     ranked: NDArray[np.int32],
     sizes: Sequence[int],
     kind: str,
     heads: int,
-    n_gpu_layers: int,
-    threads: int,
     folder: Path,
-) -> tuple[float, list[float]]:
-    """(verify ms, draft ms of each size), from random heads with the real rows.
+) -> list[float]:
+    """Draft ms of each size, from random heads with the real rows.
 
     All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
     read them once for each depth, which one head is timed for.
     """
-    from medusa_cli import native
-
-    model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
-    verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
     at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
@@ -186,7 +174,7 @@ def _measure(
                 draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))
-    return verify_ms, at_most_as_larger(best)
+    return at_most_as_larger(best)
 
 
 def at_most_as_larger(times: Sequence[float]) -> list[float]:
@@ -194,10 +182,5 @@ def at_most_as_larger(times: Sequence[float]) -> list[float]:
     return [min(times[at:]) for at in range(len(times))]
 
 
-def _fastest(loaded: Any, state: NDArray[np.float32]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        loaded.draft_tokens(state, 10)
-        times.append(1000.0 * (time.perf_counter() - begin))
-    return min(times)
+def _fastest(loaded: native.Heads, state: NDArray[np.float32]) -> float:
+    return 1000.0 * min(timeit.repeat(lambda: loaded.draft_tokens(state, 10), number=1, repeat=REPEATS))

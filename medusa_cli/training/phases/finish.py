@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from medusa_cli.support.progress import phase
 from .. import reporting
 from ..backbone import checkpoint, export, merge, parity
 from ..heads.fit import rank_texts
-from ..heads.layers import WEIGHT_TYPE, Heads, head_parts
+from ..heads.layers import WEIGHT_TYPE, Heads, file_of
 from ..options import TREE_NODES
 from ..reporting import EVALUATION_NODES, TrainResult, say
 from ..resuming import SCRATCH
@@ -38,10 +38,8 @@ SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
 
 
-class Ranking(Protocol):
-    """Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
-
-    def __call__(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]: ...
+Ranking = Callable[[Sequence[Span], Callable[[int], None]], list[NDArray[np.int64]]]
+"""Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,13 @@ def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]
         say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
         new.base.path.unlink()
     if drafts.alone is not None:
-        say_gain(setup, drafts.alone, result)
+        before, after = drafts.alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
+        advice = "" if after > before else ": joint training did not pay off, keep those"
+        say(
+            setup.options.console,
+            f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the "
+            f"heads alone on the unchanged model{advice}",
+        )
     return result, written
 
 
@@ -142,18 +146,13 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
 
 def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.DraftHeads:
     """What the file of heads will hold."""
-    parts = head_parts(heads)
-    whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
-    return draft_heads.DraftHeads(
-        kind=parts.kind,
-        blocks=parts.blocks,
-        residuals=parts.residuals,
-        prefix=parts.prefix,
+    whole, own = setup.options.whole_vocabulary, heads.outputs is not None
+    return file_of(
+        heads,
         embedding_scale=material.source.embedding_scale,
         weight_type=WEIGHT_TYPE,
         lm_head="own" if whole and own else "base" if whole else "draft_vocab",
         d2t=None if whole else material.vocabulary.d2t,
-        outputs=parts.outputs,
         accuracy=result.accuracy,
         tree=result.tree,
         base_name=setup.base.name,
@@ -194,30 +193,16 @@ def write_record(text: CollectedText, drafts: Drafts, result: TrainResult) -> li
         },
         "draft_vocabulary": drafts.material.vocabulary.choice.as_json(),
         "training": _training_record(fitted),
-        "joint": {**new.as_json(), "heads_alone": _by_nodes(drafts.alone)} if new is not None else None,
+        "joint": {**new.as_json(), "heads_alone": drafts.alone} if new is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
-        "tokens_per_step": _by_nodes(result.by_size),
+        "tokens_per_step": result.by_size,
     }
     written = reporting.write_record(document, options.output)
     if options.export_hf is not None:
         written += _export(setup, options.export_hf)
     return written
-
-
-def _by_nodes(values: dict[int, float] | None) -> dict[str, float] | None:
-    return None if values is None else {str(nodes): value for nodes, value in values.items()}
-
-
-def say_gain(setup: Setup, alone: dict[int, float], result: TrainResult) -> None:
-    """Whether joint training paid: the same heads before it, on the model as it was."""
-    before, after = alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
-    say(
-        setup.options.console,
-        f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the heads "
-        f"alone on the unchanged model{'' if after > before else ': joint training did not pay off, keep those'}",
-    )
 
 
 def _export(setup: Setup, folder: Path) -> list[Path]:

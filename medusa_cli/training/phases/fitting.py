@@ -109,4 +109,4 @@ def fit_heads(
 
     fitted = run_watched(setup, fit, setup.options.name, DraftRows(source, examples, output), held_out)
     round_weights(fit.heads)
-    return FittedHeads(fitted.plan, fitted.steps, fitted.best, fitted.points, fit.heads)
+    return FittedHeads(**vars(fitted), heads=fit.heads)

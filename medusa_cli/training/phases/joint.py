@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import torch
 
 from ..backbone import merge, parity
 from ..backbone.fit import JointFit, JointPlan, JointPoint
@@ -70,7 +69,12 @@ def train_jointly(
     fit = JointFit(plan, top, fitted.heads, setup.device)
 
     def tell() -> None:
-        say(setup.options.console, _held_out_line(fit.held_out[-1], plan.steps))
+        now = fit.held_out[-1]
+        say(
+            setup.options.console,
+            f"Held out, step {now.step} of {plan.steps}: {now.tokens_per_step:.3f} tokens per step with "
+            f"{EVALUATION_NODES} nodes, KL {now.kl:.4f}, perplexity {now.perplexity / now.base_perplexity - 1:+.1%}",
+        )
 
     run_watched(setup, fit, f"{plan.kind}.joint", joint, watched.measure, tell, "Training both")
     round_weights(fit.heads)
@@ -119,19 +123,13 @@ def _plan(
         if options.minutes is None or options.joint_rounds is not None:
             return round((options.joint_rounds or JOINT_EPOCHS) * epoch)
         left = (options.minutes * 60 - seconds) * (1 - RESULT_SHARE)
-        step_seconds = _time_step(replace(plan, steps=1000), top, data, fitted.heads, setup.device)
-        step_seconds *= 1 + EVALUATION_COST * EVALUATION_SHARE
-        return int(min(max(left / step_seconds, LEAST_STEPS), MOST_JOINT_EPOCHS * epoch))
+        trial = JointFit(replace(plan, steps=1000), top, copy.deepcopy(fitted.heads), setup.device)
+        evaluated = 1 + EVALUATION_COST * EVALUATION_SHARE
+        step_seconds = [trial.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
+        return int(min(max(left / (step_seconds * evaluated), LEAST_STEPS), MOST_JOINT_EPOCHS * epoch))
 
     asked = {"budget": options.minutes, "rounds": options.joint_rounds}
     return settled(setup, f"{options.kind}.joint", plan, asked, steps)
-
-
-def _time_step(plan: JointPlan, top: TopLayers, data: TextData, heads: Heads, device: torch.device) -> float:
-    copy = Heads(heads.shape).to(device)
-    copy.load_state_dict(heads.state_dict())
-    fit = JointFit(plan, top, copy, device)
-    return [fit.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
 
 
 def _watched(joint: TextData, material: Material, plan: JointPlan, texts: dict[str, list[WholeText]]) -> HeldOutTexts:
@@ -142,11 +140,3 @@ def _watched(joint: TextData, material: Material, plan: JointPlan, texts: dict[s
     starts, first = {span.start for span in spans}, len(texts["train"])
     numbers = [first + at for at, span in enumerate(held) if span.start in starts]
     return HeldOutTexts(joint, numbers, material.vocabulary.t2d, EVALUATION_NODES)
-
-
-def _held_out_line(found: HeldOut, steps: int) -> str:
-    farther = found.perplexity / found.base_perplexity - 1
-    return (
-        f"Held out, step {found.step} of {steps}: {found.tokens_per_step:.3f} tokens per step with {EVALUATION_NODES} "
-        f"nodes, KL {found.kl:.4f}, perplexity {farther:+.1%}"
-    )

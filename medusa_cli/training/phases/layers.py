@@ -65,32 +65,27 @@ def open_layers(setup: Setup) -> TopLayers:
 
 def check_model(setup: Setup) -> parity.Parity:
     """Whether the layers can be trained; what was found is kept. MedusaError, in one line, where they cannot."""
-    shape = read_shape(BaseTensors(setup.base.path).header)
-    if setup.options.kind == STREAMS:
+    header = BaseTensors(setup.base.path).header
+    shape, options = read_shape(header), setup.options
+    if options.kind == STREAMS:
         _check_streams(setup, shape)
-    else:
-        _check_joint(setup, shape)
-    path, key = setup.folder / "parity.json", {"content": setup.base.content, "layers": setup.options.top_layers}
+    elif options.export_hf is not None and options.kind == "medusa":
+        checkpoint.check(header)
+    if options.kind != STREAMS and (options.joint_layers or 0) > len(shape.layers):
+        raise MedusaError(f"joint_layers {options.joint_layers}: {setup.base.path} has {len(shape.layers)}")
+    path, key = setup.folder / "parity.json", {"content": setup.base.content, "layers": options.top_layers}
     stored = recall(path)
     if stored.items() >= key.items():
         return parity.Parity(stored["tokens"], stored["agreement"])
     model, top = setup.open(), open_layers(setup)
-    with phase(setup.options.console, "Comparing layers", "tokens"):
+    with phase(options.console, "Comparing layers", "tokens"):
         shown, allowed = [model.tokenize(text) for text in PASSAGES], parity.tolerance(top.tensors)
-        found = parity.check(model, top, top.output, shown, setup.options.threads, allowed)
+        found = parity.check(model, top, top.output, shown, options.threads, allowed)
     same = f"as in the engine on {found.agreement:.1%} of {found.tokens} tokens"
-    say(setup.options.console, f"Layers {top.first} to {top.first + len(top.layers) - 1} in torch: {same}")
+    say(options.console, f"Layers {top.first} to {top.first + len(top.layers) - 1} in torch: {same}")
     setup.folder.mkdir(parents=True, exist_ok=True)
     remember(path, {**key, **asdict(found)})
     return found
-
-
-def _check_joint(setup: Setup, shape: DecoderShape) -> None:
-    options, most = setup.options, len(shape.layers)
-    if options.export_hf is not None and options.kind == "medusa":
-        checkpoint.check(BaseTensors(setup.base.path).header)
-    if options.joint_layers is not None and options.joint_layers > most:
-        raise MedusaError(f"joint_layers {options.joint_layers}: {setup.base.path} has {most}")
 
 
 def _check_streams(setup: Setup, shape: DecoderShape) -> None:

@@ -80,34 +80,28 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
 
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     """The most frequent tokens: as many as were asked for, else the best number of them on this machine."""
-    choice = _vocabulary_choice(setup, data)
-    whole = setup.options.whole_vocabulary
-    d2t = np.arange(setup.base.n_vocab, dtype=np.int32) if whole else data.ranked[: choice.size]
-    t2d = dataset.token_to_draft(d2t, setup.base.n_vocab)
-    output = torch.from_numpy(output_rows(setup.base, d2t)).to(setup.device)
-    return DraftVocabulary(choice, d2t, t2d, output)
-
-
-def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyChoice:
-    options = setup.options
+    options, base = setup.options, setup.base
     if options.whole_vocabulary:
-        return draft_vocab.VocabularyChoice(setup.base.n_vocab, None, [])
-    if options.draft_vocab is not None:
-        return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
-    choice = draft_vocab.choose(
-        setup.base,
-        data.ranked,
-        data.tokens,
-        data.split.build or data.split.score,
-        kind=options.kind,
-        heads=options.heads,
-        n_gpu_layers=options.n_gpu_layers,
-        threads=options.threads,
-        memory=setup.folder / f"{options.kind}.vocabulary.json",
-    )
+        choice = draft_vocab.VocabularyChoice(base.n_vocab, None, [])
+    elif options.draft_vocab is not None:
+        choice = draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
+    else:
+        choice = draft_vocab.choose(
+            base,
+            data.ranked,
+            data.tokens,
+            data.split.build or data.split.score,
+            kind=options.kind,
+            heads=options.heads,
+            n_gpu_layers=options.n_gpu_layers,
+            threads=options.threads,
+            memory=setup.folder / f"{options.kind}.vocabulary.json",
+        )
     if choice.rows:
         options.console.print(choice.as_table())
-    return choice
+    d2t = np.arange(base.n_vocab, dtype=np.int32) if options.whole_vocabulary else data.ranked[: choice.size]
+    output = torch.from_numpy(output_rows(base, d2t)).to(setup.device)
+    return DraftVocabulary(choice, d2t, dataset.token_to_draft(d2t, base.n_vocab), output)
 
 
 def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> TextRows:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.converters.heads.schema import STREAM_MATRICES
 from medusa_cli.converters.heads.stream_heads import Adapter, StreamHeads
 
-from ..backbone.layers import Adapters, TopLayers
+from ..backbone.layers import TopLayers
 from ..backbone.states import BaseRows, LayerStates, TextData, WholeText
 from ..heads.fit import tokens_per_step
 from ..heads.torch_setup import fastest
@@ -111,24 +112,26 @@ def content(setup: Setup, material: Material, fitted: FittedStreams, result: Tra
     streams, top = fitted.streams, fitted.top
     adapters, root = streams.adapters, streams.stored_root_scale()
 
-    def matrices(of: Adapters, layer: int, name: str) -> Adapter:
-        a, b = (values.detach().cpu().numpy() for values in of.matrices(f"blk.{layer}.{name}"))
-        return a, b
-
-    def all_matrices(of: Adapters) -> list[dict[str, Adapter]]:
-        return [{name: matrices(of, layer.number, name) for name in STREAM_MATRICES} for layer in top.layers]
-
+    learned: list[dict[str, Adapter]] = []
+    for layer in top.layers if adapters is not None else ():
+        assert adapters is not None
+        named = {name: adapters.matrices(f"blk.{layer.number}.{name}") for name in STREAM_MATRICES}
+        learned.append({name: (_array(a), _array(b)) for name, (a, b) in named.items()})
     return StreamHeads(
-        embedding=streams.stored_embedding().detach().cpu().numpy(),
+        embedding=_array(streams.stored_embedding()),
         first_layer=top.first,
         layers=len(top.layers),
         d2t=material.vocabulary.d2t,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
-        root_scale=root.detach().cpu().numpy() if root is not None else None,
-        adapters=all_matrices(adapters) if adapters is not None else [],
+        root_scale=_array(root) if root is not None else None,
+        adapters=learned,
         alpha=adapters.alpha if adapters is not None else 0.0,
         mode="lossless" if adapters is not None else "shared",
         accuracy=result.accuracy,
         tree=result.tree,
     )
+
+
+def _array(values: Tensor) -> NDArray[np.float32]:
+    return values.detach().cpu().numpy()

@@ -171,7 +171,5 @@ class Corpus:
 
     def stored(self) -> Iterator[tuple[Text, NDArray[np.int32]]]:
         """All stored texts with their tokens."""
-        tokens, at = self.load_tokens(), 0
-        for text in self.texts:
-            yield text, tokens[at : at + text.length]
-            at += text.length
+        ends = np.cumsum([text.length for text in self.texts])
+        yield from zip(self.texts, np.split(self.load_tokens(), ends[:-1]), strict=False)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from medusa_cli.decoding.loops import GRAM
 
-from .corpus import Corpus
+from .corpus import Corpus, Text
 
 SKETCH = 128
 """Hashes kept of a text: the smallest ones, so that equal texts keep equal ones. With a quarter as many, a text of 300
@@ -99,30 +99,26 @@ class SourceShare:
 
 def source_shares(corpus: Corpus) -> list[SourceShare]:
     """One entry for each source, most tokens first."""
-    lengths: dict[str, list[int]] = {}
-    greedy: dict[str, int] = {}
-    sampled: dict[str, int] = {}
+    texts: dict[str, list[Text]] = {}
     grams: dict[str, list[NDArray[np.uint64]]] = {}
     for text, tokens in corpus.stored():
-        lengths.setdefault(text.source, []).append(text.length)
+        texts.setdefault(text.source, []).append(text)
         grams.setdefault(text.source, []).append(gram_hashes(tokens))
-        if text.temperature is not None:
-            side = sampled if text.temperature > 0 else greedy
-            side[text.source] = side.get(text.source, 0) + text.length
-    total = sum(map(sum, lengths.values()))
     generated, duplicates = corpus.state.get("generated", {}), corpus.state.get("duplicates", {})
-    rows = []
-    for source, parts in lengths.items():
-        known, written = greedy.get(source, 0) + sampled.get(source, 0), generated.get(source, 0)
+    total, rows = sum(text.length for text in corpus.texts), []
+    for source, mine in texts.items():
+        tokens, written = sum(text.length for text in mine), generated.get(source, 0)
+        known = sum(text.length for text in mine if text.temperature is not None)
+        greedy = sum(text.length for text in mine if text.temperature is not None and text.temperature <= 0)
         hashes = np.concatenate(grams[source])
         rows.append(
             SourceShare(
                 source,
-                texts=len(parts),
-                tokens=sum(parts),
-                share=sum(parts) / total,
-                greedy=greedy.get(source, 0) / known if known else None,
-                kept=sum(parts) / written if written else None,
+                texts=len(mine),
+                tokens=tokens,
+                share=tokens / total,
+                greedy=greedy / known if known else None,
+                kept=tokens / written if written else None,
                 duplicates=duplicates.get(source, 0) / written if written else None,
                 distinct=len(np.unique(hashes)) / len(hashes),
             )
@@ -136,9 +132,8 @@ def as_json(rows: Sequence[SourceShare]) -> list[dict[str, Any]]:
 
 def as_table(rows: Sequence[SourceShare]) -> Table:
     """For people."""
-    names = ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams")
     table = Table(title="Text by source of its prompt", title_justify="left")
-    for name in names:
+    for name in ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams"):
         table.add_column(name, justify="left" if name == "source" else "right")
     for row in rows:
         shares = (row.share, row.greedy, row.kept, row.duplicates, row.distinct)
