@@ -196,7 +196,11 @@ class TrainOptions:
         if self.joint and self.sidecar:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
         if self.adapter is not None:
-            self._check_adapter(self.adapter)
+            if not self.joint:
+                raise MedusaError("adapter saves what --joint trains: give both")
+            _check_place(self.adapter, "adapter")
+            if self.adapter.absolute() in (self.output.absolute(), self.model.absolute()):
+                raise MedusaError(f"{self.adapter}: would overwrite the model or the output, choose another adapter")
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
@@ -211,27 +215,16 @@ class TrainOptions:
             raise MedusaError(f"{self.file.path}: {of_heads[0]} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
-        if self.joint:
-            self._check_shared()
-        if self.export_hf is not None:
-            raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
-
-    def _check_shared(self) -> None:
-        if self.joint_strategy not in SHARED_RECIPES:
+        if self.joint and self.joint_strategy not in SHARED_RECIPES:
             known = " or ".join(SHARED_RECIPES)
             raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
-        if "joint_layers" in self.file.values:
+        if self.joint and "joint_layers" in self.file.values:
             raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
         for name in ("joint_warmup", "joint_heads_rate"):
-            if getattr(self, name) is not None:
+            if self.joint and getattr(self, name) is not None:
                 raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
-
-    def _check_adapter(self, path: Path) -> None:
-        if not self.joint:
-            raise MedusaError("adapter saves what --joint trains: give both")
-        _check_place(path, "adapter")
-        if path.absolute() in (self.output.absolute(), self.model.absolute()):
-            raise MedusaError(f"{path}: would overwrite the model or the output, choose another adapter")
+        if self.export_hf is not None:
+            raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
 
 
 def _check_place(path: Path, what: str) -> None:

@@ -151,7 +151,9 @@ def read_recipe(path: Path) -> RecipeFile:
         if key not in KEYS:
             raise MedusaError(f"{path}: unknown key {key!r}, choose from {', '.join(KEYS)}")
         if (right := KEYS[key].wrong(value)) is not None:
-            raise MedusaError(f"{path}: {key} is {_shown(value)}, it must be {right}")
+            said = json.dumps(value, default=str, ensure_ascii=False)
+            said = said if len(said) <= 40 else said[:37] + "..."
+            raise MedusaError(f"{path}: {key} is {said}, it must be {right}")
     return RecipeFile(path, values)
 
 
@@ -176,22 +178,11 @@ def _load(path: Path) -> Any:
         raise MedusaError(f"{path}: {len(raw)} bytes are too many for a recipe")
     try:
         text = raw.decode("utf-8-sig")
-        return json.loads(text) if path.suffix == ".json" else _toml(text, path)
+        return json.loads(text) if path.suffix == ".json" else importlib.import_module("tomllib").loads(text)
+    except ImportError:  # Python 3.10
+        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
     except UnicodeDecodeError:
         raise MedusaError(f"{path}: not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise MedusaError(f"{path}: not {kind} ({str(error).splitlines()[0]})") from None
-
-
-def _toml(text: str, path: Path) -> Any:
-    try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError:  # Python 3.10
-        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
-    return tomllib.loads(text)
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -70,17 +70,17 @@ def _run_phases(
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
     found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
-    text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
+    writing = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
     material = prepare.prepare(setup, corpus)
     schedule = planning.plan_time(setup, len(material.vocabulary.d2t))
-    seconds = text.seconds + time.monotonic() - begin
+    seconds = writing + time.monotonic() - begin
     if options.kind == STREAMS:
         drafts = finish.trained_streams(setup, material, schedule, seconds)
     else:
         drafts = finish.trained_heads(setup, material, schedule, seconds, found)
-    return finish.finish(drafts, text)
+    return finish.finish(drafts, writing)
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:

@@ -156,10 +156,6 @@ def _hydra(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[Tens
     theirs_of = {ours: theirs for theirs, ours in PREFIX_NAMES.items()}
     for name in heads.prefix:
         tensors.append(heads.stored(name, f"prefix_embeding_layer.{theirs_of[name]}"))
-    return _hydra_config(heads, base, has_prefix), tensors
-
-
-def _hydra_config(heads: HeadsFile, base: BaseModel, has_prefix: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "hydra_num_heads": heads.count,
         "hydra_num_layers": heads.blocks,
@@ -171,7 +167,7 @@ def _hydra_config(heads: HeadsFile, base: BaseModel, has_prefix: bool) -> dict[s
     }
     if has_prefix:
         config |= {name: heads.metadata[key] for key, (name, _) in PREFIX_CONFIG.items()}
-    return config
+    return config, tensors
 
 
 def _scaled(heads: HeadsFile, name: str, hidden: int) -> NDArray[Any]:

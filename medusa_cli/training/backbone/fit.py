@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..loop import Loop, Picked, rising_steps
 from ..recipes import JointRecipe, joint_evaluations
 from .layers import Adapters, TopLayers
 from .quality import HeldOut, Through
-from .states import TextData, WholeText
+from .states import TextData
 
 
 @dataclass(frozen=True)
@@ -91,36 +91,30 @@ class JointFit(Loop[TextData]):
         return self.held_out[-1].tokens_per_step
 
     def _loss(self, data: TextData, picked: Picked) -> Tensor:
-        backbone, heads = self._losses = self._both(data, picked)
-        return backbone + heads_weight(self.step, self.plan.steps, self.plan.recipe) * heads
-
-    def _read(self, loss: Tensor) -> float:
-        backbone, heads = (float(part.detach()) for part in self._losses)
-        self.curve.append(JointPoint(self.step, backbone, heads))
-        return heads
-
-    def _both(self, data: TextData, picked: Picked) -> tuple[Tensor, Tensor]:
-        """Losses of the backbone and of the heads, on one batch of whole texts."""
+        """Of the backbone and of the heads, on one batch of whole texts."""
         whole, entered = data.entered(picked)
         lengths = [len(text.fed) for text in whole]
         normed = self._forward(entered, lengths).split(lengths)
         answers = [states[text.answer_at :] for states, text in zip(normed, whole, strict=True)]
         rows = torch.cat([torch.arange(text.span.start, text.span.start + text.span.length) for text in whole])
         backbone = data.base_loss(torch.cat(answers), rows, self.plan.recipe.distils)
-        embeddings = data.source.embeddings
+        embeddings, sees_prompts = data.source.embeddings, self.heads.shape.sees_prompts
         inputs = HeadInputs(
             torch.cat([states[:-1] for states in answers]),
             embeddings.drafted(data.drafts.rows(picked), self.plan.heads) if embeddings is not None else None,
             picked.lengths,
-            self._contexts(normed, whole),
+            # States before each answer, where a prefix layer sees them.
+            [states[: text.answer_at] for states, text in zip(normed, whole, strict=True)] if sees_prompts else [],
         )
         z = self.heads(inputs, data.output.dtype)
-        return backbone, data.drafts.loss(z, picked, self.heads.output(data.output))
+        heads = data.drafts.loss(z, picked, self.heads.output(data.output))
+        self._losses = backbone, heads
+        return backbone + heads_weight(self.step, self.plan.steps, self.plan.recipe) * heads
 
-    def _contexts(self, normed: Sequence[Tensor], texts: Sequence[WholeText]) -> list[Tensor]:
-        """States before each answer, where a prefix layer sees them."""
-        pairs = zip(normed, texts, strict=True) if self.heads.shape.sees_prompts else ()
-        return [states[: text.answer_at] for states, text in pairs]
+    def _read(self, loss: Tensor) -> float:
+        backbone, heads = (float(part.detach()) for part in self._losses)
+        self.curve.append(JointPoint(self.step, backbone, heads))
+        return heads
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""

@@ -42,13 +42,12 @@ ROUNDED = Tolerance(tie=0.1, layer=0.05)
 """One logit of the demo is off by 0.06 (standard deviation, eight layers), so the difference of two by 0.09."""
 EXACT = Tolerance(tie=0.02, layer=0.02)
 """F32 and F16 (keys and values are F16 in the engine, whatever the weights)."""
-EXACT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
 
 
 def tolerance(tensors: BaseTensors) -> Tolerance:
     """For the types of the file's matrices."""
     types = {tensor.type for tensor in tensors.header.tensors if len(tensor.shape) > 1}
-    return EXACT if types <= set(EXACT_TYPES) else ROUNDED
+    return EXACT if types <= {GGMLQuantizationType.F32, GGMLQuantizationType.F16} else ROUNDED
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..heads.fit import rank_texts, tokens_per_step
 from ..heads.layers import Heads
 from ..heads.loss import compare
 from ..heads.rows import PickedRows, TextRows
-from .states import KnownContexts, NativeStates, TextData, WholeText
+from .states import NativeStates, TextData, WholeText
 
 FOREIGN_TOKENS = 4000
 
@@ -113,7 +113,7 @@ class HeldOutTexts:
         old = data.source.states.gather(torch.from_numpy(at))
         said = torch.from_numpy(base.tokens[at]).long().to(data.output.device)
         far = Distance.of(compare(old, new, base.output, said))
-        source = TextRows(PickedRows(at, new), data.source.embeddings, contexts=KnownContexts(prompts))
+        source = TextRows(PickedRows(at, new), data.source.embeddings, contexts=prompts.__getitem__)
         spans = [texts[number].span for number in order]
         ranks = rank_texts(heads, source, base.tokens, spans, self.t2d, data.output)
         return HeldOut(step, tokens_per_step(ranks, self.nodes), far.kl, far.base_perplexity, far.perplexity)

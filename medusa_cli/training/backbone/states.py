@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,17 +49,6 @@ def whole_texts(
         for span in spans
         if len(prompts[span.start]) and span.length > 1
     ]
-
-
-class States(Protocol):
-    """What the lowest trained layer reads at each of `texts`."""
-
-    @property
-    def texts(self) -> Sequence[WholeText]: ...
-
-    def read(self, text: int) -> NDArray[np.floating]:
-        """[rows, hidden] of texts[text]."""
-        ...
 
 
 class Embeddings:
@@ -194,7 +183,7 @@ class TextData:
     token embeddings as stored where streams see the root; output [D, h]: on the device, in the dtype to multiply in;
     base: where the base learns, too."""
 
-    states: States
+    states: Embeddings | LayerStates
     source: TextRows
     examples: Examples
     output: Tensor
@@ -237,24 +226,12 @@ class PromptStates(LayerStates):
         return self._none if place is None else torch.from_numpy(np.array(self.read(place)))
 
 
-@dataclass(frozen=True)
-class KnownContexts:
-    """The same of few texts, in memory: states [P, h] by first row of the answer."""
-
-    states: dict[int, Tensor]
-
-    def before(self, row: int) -> Tensor:
-        """As PromptStates.before()."""
-        return self.states[row]
-
-
-def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> KnownContexts:
-    """Of `texts`, by another model."""
+def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> Callable[[int], Tensor]:
+    """As PromptStates.before(): of `texts`, by another model."""
     reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
     none = torch.zeros(0, model.n_embd, dtype=torch.float16)
-    return KnownContexts(
-        {
-            text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
-            for text in texts
-        }
-    )
+    states = {
+        text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
+        for text in texts
+    }
+    return states.__getitem__

@@ -89,17 +89,13 @@ def coverage(
     return [float(np.mean(place[held] < size)) for size in sizes]
 
 
-def expected_tokens_per_step(share: float, heads: int) -> float:
-    """1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted."""
-    return 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
-
-
 def trade_offs(
     sizes: Sequence[int], covered: Sequence[float], draft_ms: Sequence[float], verify_ms: float, heads: int
 ) -> list[SizeTradeOff]:
     rows = []
     for size, share, cost in zip(sizes, covered, draft_ms, strict=True):
-        per_step = expected_tokens_per_step(share, heads)
+        # 1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted
+        per_step = 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
         rows.append(SizeTradeOff(size, share, cost, per_step, 1000.0 * per_step / (verify_ms + cost)))
     return rows
 
@@ -126,7 +122,7 @@ def choose(
     """The best_size() of the first tokens of `ranked` (most frequent first).
 
     memory: a file that keeps the choice, since another measurement of the same machine could decide otherwise and a
-    resumed run needs the same one.
+    resumed run needs the same one. Times are those of random heads with the real rows.
     """
     sizes = candidates(len(ranked))
     asked = {"sizes": sizes, "kind": kind, "heads": heads, "tokens": len(tokens)}
@@ -138,27 +134,8 @@ def choose(
         return VocabularyChoice(sizes[0], None, [])
     model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
     verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
-    draft_ms = _draft_times(base, model, ranked, sizes, kind, heads, memory.parent)
-    rows = trade_offs(sizes, coverage(ranked, tokens, held_out, sizes), draft_ms, verify_ms, heads)
-    chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
-    remember(memory, {"asked": asked, "choice": chosen.as_json()})
-    return chosen
-
-
-def _draft_times(
-    base: BaseModel,
-    model: native.Model,
-    ranked: NDArray[np.int32],
-    sizes: Sequence[int],
-    kind: str,
-    heads: int,
-    folder: Path,
-) -> list[float]:
-    """Draft ms of each size, from random heads with the real rows.
-
-    All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
-    read them once for each depth, which one head is timed for.
-    """
+    # All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
+    # read them once for each depth, which one head is timed for.
     at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
@@ -166,7 +143,7 @@ def _draft_times(
     blocks = [[draft_heads.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
     state = rng.standard_normal(base.n_embd, np.float32)
     best = [float("inf")] * len(sizes)
-    with scratch_folder(folder, SCRATCH) as scratch:
+    with scratch_folder(memory.parent, SCRATCH) as scratch:
         path = scratch / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
@@ -174,7 +151,11 @@ def _draft_times(
                 draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))
-    return at_most_as_larger(best)
+    covered = coverage(ranked, tokens, held_out, sizes)
+    rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads)
+    chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
+    remember(memory, {"asked": asked, "choice": chosen.as_json()})
+    return chosen
 
 
 def at_most_as_larger(times: Sequence[float]) -> list[float]:

@@ -176,24 +176,18 @@ class PrefixLayer(nn.Module):
         x = states.float()
         y = _normed(x, self.attn_norm).to(dtype)
         query = _product(y, self.attn_q)
-        seen, sizes = self._seen(y, lengths, dtype, context)
+        seen, sizes = y, list(lengths)
+        if context:  # what keys and values are made of: contexts before their texts
+            parts: list[Tensor] = []
+            for before, rows in zip(context, y.split(sizes), strict=True):
+                parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
+            seen, sizes = torch.cat(parts), [len(before) + rows for before, rows in zip(context, lengths, strict=True)]
         key, value = (_product(seen, weight) for weight in (self.attn_k, self.attn_v))
         x = x + _product(self._attention(query, key, value, lengths, sizes), self.attn_output).float()
         y = _normed(x, self.ffn_norm).to(dtype)
         inner = nn.functional.silu(_product(y, self.ffn_gate)) * _product(y, self.ffn_up)
         x = x + _product(inner, self.ffn_down).float()
         return _normed(x, self.output_norm)
-
-    def _seen(
-        self, y: Tensor, lengths: Sequence[int], dtype: torch.dtype, context: Sequence[Tensor]
-    ) -> tuple[Tensor, list[int]]:
-        """([S, h] what keys and values are made of, how many rows of it each text has): contexts before their texts."""
-        if not context:
-            return y, list(lengths)
-        parts: list[Tensor] = []
-        for before, rows in zip(context, y.split(list(lengths)), strict=True):
-            parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
-        return torch.cat(parts), [len(before) + rows for before, rows in zip(context, lengths, strict=True)]
 
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], sizes: Sequence[int]

@@ -102,13 +102,10 @@ def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: T
     if teacher is None:
         ids = target.clamp(min=0)[:, :, None]
         teacher = Likeliest(ids, torch.ones(ids.shape, device=z.device))
-    losses = [_HeadLoss.apply(z[k], _of_head(output, k), teacher[:, k], weight[k], block) for k in range(count)]
+    outputs = output.expand(count, *output.shape[-2:])
+    losses = [_HeadLoss.apply(z[k], outputs[k], teacher[:, k], weight[k], block) for k in range(count)]
     loss: Tensor = torch.stack(losses).sum()
     return loss
-
-
-def _of_head(output: Tensor, head: int) -> Tensor:
-    return output if output.ndim == 2 else output[head]
 
 
 def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
@@ -126,9 +123,9 @@ def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tenso
     Shapes as in heads_loss; the logits have the dtype of `output`. Among equal logits the lower row counts as preferred
     (where more are equal at the limit than fit below it, any of them do).
     """
-    ranks = torch.empty_like(target)
+    ranks, outputs = torch.empty_like(target), output.expand(len(z), *output.shape[-2:])
     for k in range(len(z)):
-        logits = z[k].to(output.dtype) @ _of_head(output, k).T
+        logits = z[k].to(output.dtype) @ outputs[k].T
         index = target[:, k].clamp(min=0)[:, None]
         own = logits.gather(1, index)
         best = logits.topk(min(limit, logits.shape[1]), dim=1)

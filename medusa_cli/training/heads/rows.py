@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,22 +97,16 @@ class TokenEmbeddings:
         return self.matrix[self.place[at].long().to(self.matrix.device)]
 
 
-class Contexts(Protocol):
-    """What a prefix layer sees before a text."""
-
-    def before(self, row: int) -> Tensor:
-        """[P, h]: states before the first row `row` of a text."""
-
-
 @dataclass(frozen=True)
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
-    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: of the texts' prompts."""
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for the first row of a text the
+    states [P, h] before it, which a prefix layer sees."""
 
     states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
-    contexts: Contexts | None = None
+    contexts: Callable[[int], Tensor] | None = None
 
     @property
     def embedding_scale(self) -> float:
@@ -125,7 +119,7 @@ class TextRows:
         context: list[Tensor] = []
         if self.contexts is not None and lengths is not None:
             first = rows[torch.tensor([0, *lengths[:-1]]).cumsum(0)].tolist()
-            context = [self.contexts.before(row) for row in first]
+            context = [self.contexts(row) for row in first]
         return HeadInputs(self.states.gather(rows), embedded, lengths, context)
 
     def taught(self, rows: Tensor, count: int) -> Teacher | None:

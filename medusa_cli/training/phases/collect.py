@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from medusa_cli import native
 from medusa_cli.decoding import offload
@@ -19,23 +18,16 @@ from . import Setup
 from .planning import Schedule
 
 
-@dataclass(frozen=True)
-class CollectedText:
-    """What the corpus came to. tokens: in all its texts; seconds: writing took, over all calls."""
-
-    tokens: int
-    seconds: float
-
-
-def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> CollectedText:
-    """Fills `corpus` until the schedule has enough; writes nothing when an earlier call of the same kind had.
+def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> float:
+    """Fills `corpus` until the schedule has enough; writes nothing when an earlier call of the same kind had. Returns
+    the seconds that writing took, over all calls.
 
     Stopped after Ctrl-C: complete answers are on disk then.
     """
     options = setup.options
     asked, before = options.asked_amount(), float(corpus.state.get("seconds", 0.0))
     if corpus.state.get("complete") == asked:
-        return CollectedText(corpus.tokens, before)
+        return before
     begin = time.monotonic()
 
     def seconds() -> float:
@@ -75,7 +67,7 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
     taken = seconds()
     corpus.state.update(complete=asked, seconds=taken)
     corpus.flush()
-    return CollectedText(corpus.tokens, taken)
+    return taken
 
 
 def check_memory(options: TrainOptions) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,6 @@ from ..resuming import SCRATCH
 from ..text import sources
 from ..text.dataset import Span
 from . import Setup, streams
-from .collect import CollectedText
 from .fitting import Fitted, train_heads
 from .joint import train_jointly
 from .layers import NewModel, only_known
@@ -83,8 +81,8 @@ def trained_streams(setup: Setup, material: Material, schedule: Schedule, second
     return Drafts(setup, material, fitted.rank, partial(streams.content, setup, material, fitted), fitted, new)
 
 
-def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]]:
-    """What was measured, and the files written beside the output."""
+def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
+    """What was measured, and the files written beside the output. writing: seconds that the text took."""
     setup, new = drafts.setup, drafts.new
     result = measure(setup, drafts.material.data, drafts.rank)
     # The adapter appears with the output: of a stopped run nothing is left that the next one would overwrite.
@@ -92,7 +90,7 @@ def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]
         if new is not None and setup.options.adapter is not None:
             outputs.enter_context(merge.adapter_file(new.adapters, new.old.name, setup.options.adapter))
         write_heads(setup, drafts.content(result))
-    written = write_record(text, drafts, result)
+    written = write_record(drafts, writing, result)
     if new is not None:
         setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
         say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
@@ -174,25 +172,37 @@ def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
         single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
 
-def write_record(text: CollectedText, drafts: Drafts, result: TrainResult) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
-    setup, fitted = drafts.setup, drafts.fitted
-    options, base, new = setup.options, setup.base, drafts.new
+def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Path]:
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for: Medusa-2 as
+    its authors publish it, model and heads; else the heads alone. writing: seconds that the text took."""
+    setup, fitted, material = drafts.setup, drafts.fitted, drafts.material
+    options, base, new, plan = setup.options, setup.base, drafts.new, fitted.plan
+    tokens, positions = material.corpus.tokens, fitted.steps * plan.batch
     document = {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
         "options": options.as_json(),
         "seed": options.seed,
-        "recipe": asdict(fitted.plan.recipe),
-        "device": fitted.plan.device,
+        "recipe": asdict(plan.recipe),
+        "device": plan.device,
         "text": {
-            "tokens": text.tokens,
+            "tokens": tokens,
             "trained_on": result.tokens,
-            "seconds": text.seconds,
-            "tokens_per_second": text.tokens / text.seconds if text.seconds else None,
-            "sources": sources.as_json(drafts.material.data.shares),
+            "seconds": writing,
+            "tokens_per_second": tokens / writing if writing else None,
+            "sources": sources.as_json(material.data.shares),
         },
-        "draft_vocabulary": drafts.material.vocabulary.choice.as_json(),
-        "training": _training_record(fitted),
+        "draft_vocabulary": material.vocabulary.choice.as_json(),
+        "training": {
+            "planned_steps": plan.steps,
+            "steps": fitted.steps,
+            "batch": plan.batch,
+            "positions": positions,
+            "seconds": fitted.seconds,
+            "positions_per_second": positions / fitted.seconds if fitted.seconds else None,
+            "evaluation_nodes": EVALUATION_NODES,
+            "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
+            "curve": [asdict(point) for point in fitted.points],
+        },
         "joint": {**new.as_json(), "heads_alone": drafts.alone} if new is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
@@ -200,30 +210,8 @@ def write_record(text: CollectedText, drafts: Drafts, result: TrainResult) -> li
         "tokens_per_step": result.by_size,
     }
     written = reporting.write_record(document, options.output)
-    if options.export_hf is not None:
-        written += _export(setup, options.export_hf)
-    return written
-
-
-def _export(setup: Setup, folder: Path) -> list[Path]:
-    """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
-    output = setup.options.output
-    if setup.options.joint and setup.options.kind == "medusa":
-        return checkpoint.write(setup.base.path, output, folder)
-    return export.export_heads(output, setup.base, folder)
-
-
-def _training_record(fitted: Fitted) -> dict[str, Any]:
-    plan, points = fitted.plan, fitted.points
-    positions, seconds = fitted.steps * plan.batch, fitted.seconds
-    return {
-        "planned_steps": plan.steps,
-        "steps": fitted.steps,
-        "batch": plan.batch,
-        "positions": positions,
-        "seconds": seconds,
-        "positions_per_second": positions / seconds if seconds else None,
-        "evaluation_nodes": EVALUATION_NODES,
-        "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
-        "curve": [asdict(point) for point in points],
-    }
+    if options.export_hf is None:
+        return written
+    if options.joint and options.kind == "medusa":
+        return written + checkpoint.write(base.path, options.output, options.export_hf)
+    return written + export.export_heads(options.output, base, options.export_hf)

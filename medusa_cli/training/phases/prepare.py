@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +117,7 @@ def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVoca
     return TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts)
 
 
-def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
+def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
     """Of all prompts, read where an earlier run did not. Stopped after Ctrl-C."""
     prompts = corpus.prompts_by_row()
     split = data.split
@@ -127,7 +128,7 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
     if (total := read.missing_rows) > 0:
         with setup.counting("Reading prompts", "tokens", total) as on_rows:
             read.write(setup.open(), setup.options.threads, on_rows)
-    return read
+    return read.before
 
 
 def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:

@@ -15,7 +15,7 @@ from torch import Tensor
 from medusa_cli.decoding.tree_search import RANKS
 
 from ..backbone.layers import TopLayers
-from ..backbone.states import BaseRows, TextData, WholeText
+from ..backbone.states import BaseRows, Embeddings, TextData, WholeText
 from ..heads.fit import flat_teacher, ranks_by_text
 from ..heads.loss import target_ranks
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings
@@ -122,18 +122,6 @@ def rank_streams(
     return ranks_by_text(parts, [data.examples.lengths[text] for text in texts], streams.count)
 
 
-class _MadeUp:
-    """Random states of texts that are all alike."""
-
-    def __init__(self, count: int, hidden: int) -> None:
-        fed = np.zeros(PROMPT + ANSWER, np.int32)
-        self.texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]
-        self.values = np.random.default_rng(0).standard_normal((len(fed), hidden)).astype(np.float16)
-
-    def read(self, text: int) -> NDArray[np.float16]:
-        return self.values
-
-
 def measure_rate(
     top: TopLayers,
     plan: StreamsPlan,
@@ -146,9 +134,10 @@ def measure_rate(
     """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are;
     clock: of the seconds."""
     count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
-    states = _MadeUp(count, hidden)
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.arange(text.span.start, text.span.start + ANSWER) for text in states.texts])
+    rng, fed = np.random.default_rng(0), np.arange(PROMPT + ANSWER, dtype=np.int32)
+    texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]
+    states = Embeddings(texts, rng.standard_normal((len(fed), hidden), np.float32))
+    rows = np.concatenate([np.arange(text.span.start, text.span.start + ANSWER) for text in texts])
     target = rng.integers(0, vocabulary, (len(rows), plan.streams), dtype=np.int32)
     total = int(rows[-1]) + 2
     teacher = flat_teacher(total, min(TEACHER_TOP, vocabulary), device) if plan.objective == "teacher" else None

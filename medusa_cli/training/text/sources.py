@@ -30,14 +30,11 @@ def gram_hashes(tokens: Sequence[int] | NDArray[np.integer], gram: int = GRAM) -
     count = max(1, len(values) - gram + 1)
     hashes = np.zeros(count, np.uint64)
     for at in range(min(gram, len(values))):
-        hashes = _mixed(hashes * _FACTOR + values[at : at + count] + np.uint64(1))
+        hashes = hashes * _FACTOR + values[at : at + count] + np.uint64(1)
+        # Every bit is spread over all: without that small numbers stay the smallest.
+        hashes = (hashes ^ (hashes >> np.uint64(31))) * _FACTOR
+        hashes ^= hashes >> np.uint64(29)
     return hashes
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spreads every bit over all: without it small numbers stay the smallest."""
-    values = (values ^ (values >> np.uint64(31))) * _FACTOR
-    return values ^ (values >> np.uint64(29))
 
 
 def sketch(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
@@ -57,22 +54,19 @@ class KnownTexts:
 
     def add(self, tokens: Sequence[int] | NDArray[np.integer]) -> bool:
         """True when an earlier text is (nearly) the same; else the text is known from now on."""
-        mine = sketch(tokens)
-        common = Counter(holder for value in mine for holder in self._holders.get(value, ()))
+        ordered = sketch(tokens)
+        mine = frozenset(ordered)
+        common = Counter(holder for value in ordered for holder in self._holders.get(value, ()))
         for holder, _ in common.most_common(3):
-            if _resemblance(mine, self._sketches[holder]) >= SIMILAR:
+            theirs = self._sketches[holder]
+            # Broder's bottom-k estimate of the share of 8-grams in both texts among those in either.
+            smallest = sorted(mine | theirs)[: min(SKETCH, max(len(mine), len(theirs)))]
+            if sum(value in mine and value in theirs for value in smallest) / len(smallest) >= SIMILAR:
                 return True
         for value in mine:
             self._holders.setdefault(value, []).append(len(self._sketches))
-        self._sketches.append(frozenset(mine))
+        self._sketches.append(mine)
         return False
-
-
-def _resemblance(mine: Sequence[int], theirs: frozenset[int]) -> float:
-    """Estimated share of 8-grams in both texts among those in either (Broder's bottom-k estimate)."""
-    smallest = sorted({*mine, *theirs})[: min(SKETCH, max(len(mine), len(theirs)))]
-    own = set(mine)
-    return sum(value in own and value in theirs for value in smallest) / len(smallest)
 
 
 # --- by source -------------------------------------------------------------------------------------
@@ -107,7 +101,7 @@ def source_shares(corpus: Corpus) -> list[SourceShare]:
     generated, duplicates = corpus.state.get("generated", {}), corpus.state.get("duplicates", {})
     total, rows = sum(text.length for text in corpus.texts), []
     for source, mine in texts.items():
-        tokens, written = sum(text.length for text in mine), generated.get(source, 0)
+        left, written = sum(text.length for text in mine), generated.get(source, 0)
         known = sum(text.length for text in mine if text.temperature is not None)
         greedy = sum(text.length for text in mine if text.temperature is not None and text.temperature <= 0)
         hashes = np.concatenate(grams[source])
@@ -115,10 +109,10 @@ def source_shares(corpus: Corpus) -> list[SourceShare]:
             SourceShare(
                 source,
                 texts=len(mine),
-                tokens=tokens,
-                share=tokens / total,
+                tokens=left,
+                share=left / total,
                 greedy=greedy / known if known else None,
-                kept=tokens / written if written else None,
+                kept=left / written if written else None,
                 duplicates=duplicates.get(source, 0) / written if written else None,
                 distinct=len(np.unique(hashes)) / len(hashes),
             )
