@@ -24,7 +24,6 @@ from .text.corpus import Corpus
 
 if TYPE_CHECKING:
     from .backbone.quality import Distance
-    from .loop import CurvePoint
 
 FORMAT = 1
 GIB = 1 << 30
@@ -76,15 +75,6 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
 def say(console: Console, text: str) -> None:
     """One line as it is: paths are neither wrapped nor read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def say_best(console: Console, best: CurvePoint, steps: int, planned: int) -> None:
-    when = "" if steps == planned else f"; stopped after {steps} of {planned} steps without a better one"
-    say(
-        console,
-        f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text "
-        f"with {EVALUATION_NODES} nodes{when}",
-    )
 
 
 def report(console: Console, result: TrainResult, written: list[Path]) -> None:

@@ -52,9 +52,8 @@ GEMMA_PARTS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-SPECIAL = ("bos", "eos", "unknown", "padding")
-NAMES = {"unknown": "unk", "padding": "pad"}
-"""What transformers calls special tokens, where GGUF says something else."""
+SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+"""Special tokens as GGUF and as transformers call them."""
 
 
 def check(header: Header) -> None:
@@ -162,10 +161,10 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
     tokens: list[str] = list(metadata.get("tokenizer.ggml.tokens") or [])
     types = list(metadata.get("tokenizer.ggml.token_type") or [int(TokenType.NORMAL)] * len(tokens))
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for kind in SPECIAL:
+    for kind, theirs in SPECIAL.items():
         token = metadata.get(f"tokenizer.ggml.{kind}_token_id")
         if token is not None and token < len(tokens):
-            config[f"{NAMES.get(kind, kind)}_token"] = tokens[token]
+            config[f"{theirs}_token"] = tokens[token]
     for kind in ("bos", "eos"):
         if (adds := metadata.get(f"tokenizer.ggml.add_{kind}_token")) is not None:
             config[f"add_{kind}_token"] = bool(adds)

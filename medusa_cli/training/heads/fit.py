@@ -114,10 +114,8 @@ def measure_rate(
     states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
     output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
     target = torch.randint(0, vocabulary, (batch, shape.count), generator=generator, dtype=torch.int32).numpy()
-    embeddings: TokenEmbeddings | None = None
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
-    if shape.kind != "medusa":
-        embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
+    embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32)) if shape.kind != "medusa" else None
     if objective == "teacher":
         top = recipe.teacher_top
         teacher = output if top == WHOLE else flat_teacher(batch, min(top, vocabulary), device)

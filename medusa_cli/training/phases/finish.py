@@ -89,7 +89,13 @@ def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
     with contextlib.ExitStack() as outputs:
         if new is not None and setup.options.adapter is not None:
             outputs.enter_context(merge.adapter_file(new.adapters, new.old.name, setup.options.adapter))
-        write_heads(setup, drafts.content(result))
+        if setup.options.sidecar:
+            draft_heads.write_heads(setup.options.output, drafts.content(result))
+        else:
+            part = outputs.enter_context(scratch_folder(setup.folder, SCRATCH)) / "heads.gguf"
+            draft_heads.write_heads(part, drafts.content(result))
+            bar = outputs.enter_context(phase(setup.options.console, "Writing file", "bytes"))
+            single_file.join(setup.base.path, part, setup.options.output, bar.update)
     written = write_record(drafts, writing, result)
     if new is not None:
         setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
@@ -156,20 +162,6 @@ def content(setup: Setup, material: Material, heads: Heads, result: TrainResult)
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
     )
-
-
-def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
-    """The sidecar, or base and heads in one file."""
-    if setup.options.sidecar:
-        draft_heads.write_heads(setup.options.output, content)
-        return
-    with (
-        scratch_folder(setup.folder, SCRATCH) as scratch,
-        phase(setup.options.console, "Writing file", "bytes") as bar,
-    ):
-        part = scratch / "heads.gguf"
-        draft_heads.write_heads(part, content)
-        single_file.join(setup.base.path, part, setup.options.output, bar.update)
 
 
 def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Path]:

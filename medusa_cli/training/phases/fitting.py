@@ -15,7 +15,7 @@ from ..heads.torch_setup import fastest
 from ..loop import CurvePoint
 from ..progress import Curve, Point, TrainingView, live
 from ..recipes import EVALUATIONS
-from ..reporting import EVALUATION_NODES, GIB, say, say_best
+from ..reporting import EVALUATION_NODES, GIB, say
 from ..streams.fit import StreamsFit, StreamsPlan
 from ..text.dataset import Examples, examples_of
 from . import Setup
@@ -81,7 +81,9 @@ def run_watched(
         )
     setup.interrupt.check()
     best = fit.best.curve[fit.best.at]
-    say_best(console, best, fit.step, plan.steps)
+    ended = "" if fit.step == plan.steps else f"; stopped after {fit.step} of {plan.steps} steps without a better one"
+    found = f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text"
+    say(console, f"{found} with {EVALUATION_NODES} nodes{ended}")
     return Fitted(plan, fit.step, best, curve.points)
 
 
