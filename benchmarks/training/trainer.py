@@ -269,7 +269,7 @@ def compare(path: Path, layer_count: int, token_count: int, threads: int) -> Non
     with torch.no_grad():
         for text in texts:
             states = reader.read(text)
-            entered = torch.from_numpy(parity.entering(top, text, states.after_layer)).float()
+            entered = parity.entering(top, text, states.after_layer)
             made = top(entered, [len(text)])
             same += parity.agreeing(made, output, states.best, 0.0)
             tied += parity.agreeing(made, output, states.best, allowed.tie)

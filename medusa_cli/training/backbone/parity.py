@@ -12,8 +12,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli import native
@@ -80,8 +82,7 @@ def check(
     same = 0
     for text in texts:
         states = reader.read(text)
-        below = states.after_layer
-        entered = layers.embedded(text) if below is None else torch.from_numpy(as_stored(below)).float()
+        entered = entering(layers, text, states.after_layer)
         same += agreeing(layers(entered.to(output.device), [len(text)]), output, states.best, allowed.tie)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
@@ -90,6 +91,11 @@ def check(
             f"{LEAST_AGREEMENT:.0%} are needed, although no layer alone differs: it cannot be trained jointly"
         )
     return Parity(total, same / total)
+
+
+def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> Tensor:
+    """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, where there is one."""
+    return layers.embedded(text) if after_layer is None else torch.from_numpy(as_stored(after_layer)).float()
 
 
 @torch.no_grad()

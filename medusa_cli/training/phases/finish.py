@@ -127,8 +127,12 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     halves, done = [], 0
     total = sum(span.length for span in (*data.split.build, *data.split.score))
     with setup.counting("Measuring", "positions", total) as on_rows:
+
+        def on_more(rows: int) -> None:
+            on_rows(done + rows)
+
         for spans in (data.split.build, data.split.score):
-            halves.append(rank(spans, lambda rows, done=done: on_rows(done + rows)))
+            halves.append(rank(spans, on_more))
             done += sum(span.length for span in spans)
             on_rows(done)
     build, score = halves
