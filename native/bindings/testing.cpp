@@ -2,7 +2,7 @@
 #include "bindings/session_binding.h"
 #include "compose/compose.h"
 #include "decoding/loop.h"
-#include "drafting/draft_model_levels.h"
+#include "draft_model/levels.h"
 #include "drafting/lookup.h"
 #include "drafting/step_cost.h"
 #include "drafting/watchdog.h"

@@ -1,6 +1,6 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
-#include "decoding/thread_control.h"
+#include "llama/thread_control.h"
 #include "drafting/economy.h"
 
 namespace medusa {

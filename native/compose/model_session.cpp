@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "drafting/draft_model_levels.h"
+#include "draft_model/levels.h"
 #include "drafting/lookahead_drafter.h"
 #include "heads/levels.h"
 #include "in_graph/levels.h"
-#include "llama/branches.h"
+#include "draft_model/llama_branches.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
 

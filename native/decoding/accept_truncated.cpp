@@ -101,9 +101,11 @@ struct Reached {
 void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& params, const SamplingParams& sampling,
                      std::vector<Candidate>& out) {
     const bool alone = params.kind == AcceptKind::nucleus || (params.kind == AcceptKind::typical && params.model_alone);
+    GraphSteps* graph = alone ? nullptr : target.in_graph();
+    const auto ranked = graph ? graph->ranked(row) : std::span<const RankedToken>();
     if (alone) {
         model_distribution(target.logits(row), sampling, out);
-    } else if (const auto ranked = target.ranked(row); !ranked.empty()) {
+    } else if (!ranked.empty()) {
         chain.apply(ranked, out);
     } else {
         chain.apply(target.logits(row), out);

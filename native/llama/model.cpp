@@ -11,10 +11,6 @@
 namespace medusa {
 namespace {
 
-std::string token_text(const llama_vocab* vocab, llama_token token) {
-    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab, token);
-}
-
 // Ends with a null, as libllama wants it.
 std::vector<ggml_backend_dev_t> devices_named(const std::vector<std::string>& names) {
     std::vector<ggml_backend_dev_t> out;
@@ -160,11 +156,15 @@ std::optional<std::string> LlamaModel::chat_template() const {
     return text;
 }
 
+const char* LlamaModel::token_text(Token token) const {
+    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab_, token);
+}
+
 std::string LlamaModel::bos_text() const {
-    return token_text(vocab_, llama_vocab_bos(vocab_));
+    return token_text(llama_vocab_bos(vocab_));
 }
 std::string LlamaModel::eos_text() const {
-    return token_text(vocab_, llama_vocab_eos(vocab_));
+    return token_text(llama_vocab_eos(vocab_));
 }
 bool LlamaModel::adds_bos() const {
     return llama_vocab_get_add_bos(vocab_);

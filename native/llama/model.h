@@ -51,6 +51,8 @@ class LlamaModel final : public Vocabulary {
     // Throws Error where a decode gives no hidden states beside its logits: nothing can be drafted from them.
     void require_states() const;
     std::optional<std::string> chat_template() const;
+    // As the vocabulary spells it; "" for no token.
+    const char* token_text(Token token) const;
     std::string bos_text() const;
     std::string eos_text() const;
     bool adds_bos() const;

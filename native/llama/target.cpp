@@ -55,11 +55,6 @@ LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params
     tail_ = way_ != StepWay::host ? params.tail : nullptr;
 }
 
-StepWay LlamaTarget::take_way(StepWay wanted) {
-    way_ = context_->take_way(wanted);
-    return way_;
-}
-
 std::span<const RankedToken> LlamaTarget::ranked(int row) {
     if (way_ != StepWay::ranked) return {};
     return tail_->ranked(row);

@@ -1,4 +1,6 @@
-#include "decoding/branch_cache.h"
+#include "draft_model/branching_model.h"
+
+#include <algorithm>
 
 namespace medusa {
 

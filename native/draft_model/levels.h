@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "decoding/branching_model.h"
+#include "draft_model/branching_model.h"
 #include "drafting/level_source.h"
 
 namespace medusa {

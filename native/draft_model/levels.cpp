@@ -1,4 +1,4 @@
-#include "drafting/draft_model_levels.h"
+#include "draft_model/levels.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "decoding/branch_cache.h"
-#include "decoding/branching_model.h"
+#include "draft_model/branching_model.h"
 #include "llama/context.h"
 
 namespace medusa {

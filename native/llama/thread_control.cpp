@@ -1,4 +1,4 @@
-#include "decoding/thread_control.h"
+#include "llama/thread_control.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,8 @@
-#include "llama/branches.h"
+#include "draft_model/llama_branches.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
-
-#include "llama.h"
 
 namespace medusa {
 namespace {
@@ -62,16 +60,13 @@ void LlamaBranches::branch(std::span<const int> parents, std::span<const Token> 
 }
 
 void check_same_vocabulary(const LlamaModel& model, const LlamaModel& draft) {
-    const llama_vocab* of_model = llama_model_get_vocab(model.handle());
-    const llama_vocab* of_draft = llama_model_get_vocab(draft.handle());
     const int size = model.vocab_size(), draft_size = draft.vocab_size();
     std::string reason;
     if (std::abs(size - draft_size) > most_padding) {
         reason = "has " + std::to_string(draft_size) + " tokens, " + model.path() + " has " + std::to_string(size);
     }
     for (Token token = 0; token < std::min(size, draft_size) && reason.empty(); ++token) {
-        const std::string_view wanted = llama_vocab_get_text(of_model, token);
-        const std::string_view found = llama_vocab_get_text(of_draft, token);
+        const std::string_view wanted = model.token_text(token), found = draft.token_text(token);
         if (wanted != found) {
             reason = "has another token " + std::to_string(token) + " (" + std::string(found) + ", not " +
                      std::string(wanted) + ")";

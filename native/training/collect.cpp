@@ -1,4 +1,4 @@
-#include "probes/collect.h"
+#include "training/collect.h"
 #include "llama/context.h"
 #include "llama/sampler_chain.h"
 
