@@ -3,7 +3,7 @@
 #include "bindings/session_binding.h"
 #include "heads/graph.h"
 #include "in_graph/acceptance.h"
-#include "in_graph/ranked_rows.h"
+#include "in_graph/named_rows.h"
 #include "in_graph/rows.h"
 #include "llama/target.h"
 

@@ -1,5 +1,5 @@
 #include "bindings/bindings.h"
-#include "decoding/rejection.h"
+#include "decoding/accept.h"
 
 namespace medusa {
 namespace {

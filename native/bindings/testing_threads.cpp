@@ -1,7 +1,7 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
+#include "drafting/watchdog.h"
 #include "llama/thread_control.h"
-#include "drafting/economy.h"
 
 namespace medusa {
 namespace {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "decoding/accept.h"
-#include "decoding/chances.h"
 #include "decoding/drafter.h"
 #include "decoding/in_graph.h"
 #include "decoding/step_policy.h"

@@ -29,9 +29,9 @@ class BranchingModel {
     virtual std::span<const float> logits(int row) = 0;
 };
 
-// The bookkeeping that keeps one KV cache in step with branches that grow level by level. Sequence 0 holds the committed
-// positions; a branch is a sequence that holds all positions before its tip. The first child of a tip goes on in its
-// sequence, each further one gets a new sequence with the same cells.
+// The bookkeeping that keeps one KV cache in step with branches that grow level by level. Sequence 0 holds the
+// committed positions; a branch is a sequence that holds all positions before its tip. The first child of a tip goes on
+// in its sequence, each further one gets a new sequence with the same cells.
 class BranchCache {
   public:
     BranchCache(CacheOps& ops, int max_sequences) : ops_(ops), max_sequences_(max_sequences) {}

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/common.h"
-#include "base/other_programs.h"
+#include "base/platform.h"
 #include "kernels/buffer_type.h"
 #include "kernels/ggml_internals.h"
 
@@ -130,6 +130,14 @@ ggml_type type_by_name(const std::string& name) {
         if (known && name == known) return static_cast<ggml_type>(type);
     }
     throw Error("unknown type " + name + ": f16, bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+}
+
+void set_threads(ggml_backend_t backend, int threads) {
+    const auto registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    if (const auto set = reinterpret_cast<ggml_backend_set_n_threads_t>(
+            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
+        set(backend, threads);
+    }
 }
 
 }  // namespace medusa

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "ggml.h"
+#include "ggml-backend.h"
 
 namespace medusa {
 
@@ -34,6 +34,9 @@ class LogReader {
     LogReader(const LogReader&) = delete;
     LogReader& operator=(const LogReader&) = delete;
 };
+
+// Of a backend's computations from here on; nothing to a device.
+void set_threads(ggml_backend_t backend, int threads);
 
 // ggml type by its name ("f16", "q8_0"); Error for an unknown name.
 ggml_type type_by_name(const std::string& name);

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "kernels/buffer_type.h"
-#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
+#include "kernels/operators.h"
 #include "llama.h"
 #include "llama/backend.h"
 

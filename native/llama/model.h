@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,8 @@ class LlamaModel final : public Vocabulary {
     std::string piece(Token token) const override { return piece(token, false); }
     std::string piece(Token token, bool special) const;
     bool is_end_of_generation(Token token) const override;
+    // Throws Error, which begins with `what`, where one of them is not in the vocabulary.
+    void require_tokens(std::span<const Token> tokens, const std::string& what) const;
 
     // Name and tensor of every loaded weight; empty where the platform does not export them.
     std::vector<std::pair<std::string, ggml_tensor*>> tensors() const;

@@ -37,15 +37,11 @@ StatesReader::StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::
 }
 
 States StatesReader::read(std::span<const Token> tokens) {
-    const int count = static_cast<int>(tokens.size()), vocabulary = context_.model().vocab_size();
+    const int count = static_cast<int>(tokens.size());
     if (count < 1 || count > longest_) {
         throw Error("states: a text of " + std::to_string(count) + " tokens, not of 1 to " + std::to_string(longest_));
     }
-    for (const Token token : tokens) {
-        if (token < 0 || token >= vocabulary) {
-            throw Error("states: token " + std::to_string(token) + " is not in the vocabulary");
-        }
-    }
+    context_.model().require_tokens(tokens, "states: ");
     context_.clear();
     States out;
     out.tokens = tokens.size();

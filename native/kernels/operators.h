@@ -1,4 +1,4 @@
-// ggml's fused attention on our kernels, wherever its operands lie.
+// Operators of llama.cpp's graphs on our kernels, wherever their operands lie.
 #pragma once
 
 #include <string>
@@ -12,6 +12,8 @@ class tensor_traits;
 namespace medusa::kernels {
 
 struct Kernels;
+
+// --- fused attention
 
 // What became of the fused attention operators that this thread has planned.
 struct AttentionUse {
@@ -28,5 +30,19 @@ bool attention_takes(const Kernels& kernels, ggml_type key, ggml_type value, int
 
 // The operator, which leaves to llama.cpp what the kernels do not take.
 ggml::cpu::tensor_traits* flash_attention(const Kernels& kernels);
+
+// --- recurrent layers: the gated delta net, and reading and keeping states
+
+// Of an operator that ours serves; nullptr: it stays with llama.cpp.
+ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op);
+
+// --- products with weights that no kernel takes, by llama.cpp's own dot products of a row and a column. llama.cpp has
+// other loops for passes over several tokens, whose bits differ from those for one: here each column is computed alone.
+
+// Wider passes are prompts, which are left to llama.cpp.
+inline constexpr int64_t dots_most_columns = 64;
+
+// nullptr: not for this operator.
+ggml::cpu::tensor_traits* dot_products(const ggml_tensor* op);
 
 }  // namespace medusa::kernels

@@ -1,4 +1,4 @@
-// What drafters learn from the rows of a greedy step: the likeliest tokens of each (Token Recycling), in a few numbers.
+// The likeliest tokens of rows of logits in a few numbers, in place of whole rows.
 #pragma once
 
 #include <span>
@@ -10,6 +10,24 @@
 
 namespace medusa::in_graph {
 
+// What sampling looks at.
+class RankedRows {
+  public:
+    // That a row brings.
+    static int64_t numbers(int64_t vocabulary);
+    // F32 numbers of logits [vocabulary, n]: the logits, the tokens, whether the row is all numbers.
+    static ggml_tensor* build(ggml_context* c, ggml_tensor* logits);
+    // Those numbers, of n rows.
+    void read(std::span<const float> found, int n);
+    // As Target::ranked(): empty where the row holds NaN, or equals at its end leave open which tokens these are.
+    std::span<const RankedToken> row(int row) const;
+
+  private:
+    std::vector<std::vector<RankedToken>> rows_;
+};
+inline constexpr size_t ranked_tensors = largest_tensors + 24;  // that build() makes, at most
+
+// What drafters learn from the rows of a greedy step (Token Recycling).
 class LikeliestRows {
   public:
     // That a row brings.
