@@ -284,90 +284,78 @@ MEDUSA_INLINE int64_t cells_together(int64_t cells) {
     return head_bytes(scales) == 0 ? cells : cells_per_super;
 }
 
-// The sums of 4 rows by n columns.
-template <Codes codes, Scales scales, bool has_table, int n>
-struct DotSums {
+// Sums of 4 rows by n columns.
+template <int n>
+struct Sums {
     float32x4_t of[n];
+};
 
-    // One cell's products; `column`: the first column's cell.
-    MEDUSA_INLINE void add(const Place<codes, scales>& at, const Rows<scales>& rows, const Constants& constants,
-                           const char* column) {
-        constexpr int begins = starts<codes, scales, has_table>;
-        int8x16_t w[words];
-        load_codes<codes, has_table>(at.code + 4 * rows.first, constants, w);
-        const Scale s = load_scale<scales>(rows.head, at.scale, rows.first, rows.spread);
-        column = again<n>(column);
+// acc + one cell's products of 4 rows; `column`: the first column's cell.
+template <Codes codes, Scales scales, bool has_table, int n>
+MEDUSA_INLINE void add_cell(Sums<n>& acc, const Place<codes, scales>& at, const Rows<scales>& rows,
+                            const Constants& constants, const char* column) {
+    constexpr int begins = starts<codes, scales, has_table>;
+    int8x16_t w[words];
+    load_codes<codes, has_table>(at.code + 4 * rows.first, constants, w);
+    const Scale s = load_scale<scales>(rows.head, at.scale, rows.first, rows.spread);
+    column = again<n>(column);
 #pragma GCC unroll 16
-        for (int c = 0; c < n; ++c, column += column_step<codes, scales, has_table>) {
-            const auto* q = reinterpret_cast<const int8_t*>(column);
-            const auto* start = reinterpret_cast<const int32_t*>(q + cell_columns);
-            const float32x4_t sums = vld1q_f32(reinterpret_cast<const float*>(start + 4 * begins));
-            int32x4_t dot = add_products(begins > 0 ? vld1q_s32(start) : vdupq_n_s32(0), w, vld1q_s8(q));
-            if constexpr (has_halves(scales)) {
-                of[c] = vfmaq_f32(of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d, sums, 0));
-                dot = add_products(begins > 1 ? vld1q_s32(start + 4) : vdupq_n_s32(0), w + 4, vld1q_s8(q + 16));
-                of[c] = vfmaq_f32(of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d2, sums, 0));
-            } else {
-                dot = add_products(dot, w + 4, vld1q_s8(q + 16));
-                of[c] = vfmaq_f32(of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d, sums, 0));
-            }
-            if constexpr (has_min(scales)) of[c] = vfmaq_laneq_f32(of[c], s.m, sums, 1);
-            if constexpr (scales == Scales::super_half_min) of[c] = vfmaq_laneq_f32(of[c], s.m2, sums, 2);
+    for (int c = 0; c < n; ++c, column += column_step<codes, scales, has_table>) {
+        const auto* q = reinterpret_cast<const int8_t*>(column);
+        const auto* start = reinterpret_cast<const int32_t*>(q + cell_columns);
+        const float32x4_t sums = vld1q_f32(reinterpret_cast<const float*>(start + 4 * begins));
+        int32x4_t dot = add_products(begins > 0 ? vld1q_s32(start) : vdupq_n_s32(0), w, vld1q_s8(q));
+        if constexpr (has_halves(scales)) {
+            acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d, sums, 0));
+            dot = add_products(begins > 1 ? vld1q_s32(start + 4) : vdupq_n_s32(0), w + 4, vld1q_s8(q + 16));
+            acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d2, sums, 0));
+        } else {
+            dot = add_products(dot, w + 4, vld1q_s8(q + 16));
+            acc.of[c] = vfmaq_f32(acc.of[c], vcvtq_f32_s32(dot), vmulq_laneq_f32(s.d, sums, 0));
         }
+        if constexpr (has_min(scales)) acc.of[c] = vfmaq_laneq_f32(acc.of[c], s.m, sums, 1);
+        if constexpr (scales == Scales::super_half_min) acc.of[c] = vfmaq_laneq_f32(acc.of[c], s.m2, sums, 2);
     }
-    MEDUSA_INLINE void store(int, float* result, size_t result_stride) const {
+}
+
+template <int n>
+MEDUSA_INLINE void store(const Sums<n>& acc, float* result, size_t result_stride) {
 #pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) vst1q_f32(result + c * result_stride, of[c]);
-    }
-};
+    for (int c = 0; c < n; ++c) vst1q_f32(result + c * result_stride, acc.of[c]);
+}
 
-// Columns one by one, with dot products.
-template <Codes codes_, Scales scales_, bool has_table>
-struct Dots {
-    static constexpr Codes codes = codes_;
-    static constexpr Scales scales = scales_;
-    static constexpr int together = 1;
-    static constexpr size_t step = column_step<codes, scales, has_table>;  // of a cell
-    template <int n>
-    using Sums = DotSums<codes, scales, has_table, n>;
-    static void lay_out_one(const Job& job, int i, int64_t cells, char* to, size_t stride) {
-        lay_out<codes, scales, has_table>(column_at(job, i), cells, to, stride);
-    }
-};
-
-// Rows first..first+rows_at_once(By::together * n)-1 of a group times n units of By::together columns each, as far as
-// there are `columns`.
-template <class By, int n>
+// Rows first..first+rows_at_once(n)-1 of a group times n columns.
+template <Codes codes, Scales scales, bool has_table, int n>
 void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int first, const Constants& constants,
-                   const char* unit, int columns, float* result, size_t result_stride) {
-    constexpr int at_once = rows_at_once(By::together * n), quads = at_once / quad;
-    constexpr Scales scales = By::scales;
+                   const char* column, float* result, size_t result_stride) {
+    constexpr int at_once = rows_at_once(n), quads = at_once / quad;
     const Constants own = constants;
-    typename By::template Sums<n> acc[quads] = {};
+    Sums<n> acc[quads] = {};
     Rows<scales> rows[4] = {rows_from<scales>(first), rows_from<scales>(first + quad),
                             rows_from<scales>(first + 2 * quad), rows_from<scales>(first + 3 * quad)};
-    Place<By::codes, scales> at{code, scale};
+    Place<codes, scales> at{code, scale};
     for (int64_t cell = 0; cell < cells;) {
         for (int i = 0; i < quads; ++i) rows[i].read(at.scale);
         at.scale += head_bytes(scales);
         for (const int64_t end = cell + cells_together<scales>(cells); cell < end; ++cell) {
             at.template prefetch_ahead<group_rows / at_once>(first / at_once, own.last);
             // Written out: compilers keep the sums in registers only if they see these indices early.
-            acc[0].add(at, rows[0], own, unit);
-            if constexpr (quads > 1) acc[1].add(at, rows[1], own, unit);
+            constexpr auto add = add_cell<codes, scales, has_table, n>;
+            add(acc[0], at, rows[0], own, column);
+            if constexpr (quads > 1) add(acc[1], at, rows[1], own, column);
             if constexpr (quads > 2) {
-                acc[2].add(at, rows[2], own, unit);
-                acc[3].add(at, rows[3], own, unit);
+                add(acc[2], at, rows[2], own, column);
+                add(acc[3], at, rows[3], own, column);
             }
             at.next();
-            unit += n * By::step;
+            column += n * column_step<codes, scales, has_table>;
         }
     }
-    acc[0].store(columns, result, result_stride);
-    if constexpr (quads > 1) acc[1].store(columns, result + quad, result_stride);
+    store(acc[0], result, result_stride);
+    if constexpr (quads > 1) store(acc[1], result + quad, result_stride);
     if constexpr (quads > 2) {
-        acc[2].store(columns, result + 2 * quad, result_stride);
-        acc[3].store(columns, result + 3 * quad, result_stride);
+        store(acc[2], result + 2 * quad, result_stride);
+        store(acc[3], result + 3 * quad, result_stride);
     }
 }
 
@@ -412,33 +400,34 @@ void in_strips(const Job& job, const Strip& multiply_strip) {
     }
 }
 
-using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, const Constants&, const char*, int, float*,
+using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, const Constants&, const char*, float*,
                               size_t);
 
-// The whole job with multiply_tile(), in tiles of 1..widest units, all of nearly the same width.
-template <class By, int... before>
-void run_by(const Job& job, std::integer_sequence<int, before...>) {
-    constexpr int widest = sizeof...(before), together = By::together;
-    static constexpr TileFunction functions[] = {multiply_tile<By, before + 1>...};
+// The whole job with multiply_tile(), in tiles of 1..widest columns, all of nearly the same width.
+template <Codes codes, Scales scales, bool has_table, int... before>
+void run_by_dots(const Job& job, std::integer_sequence<int, before...>) {
+    constexpr int widest = sizeof...(before);
+    static constexpr TileFunction functions[] = {multiply_tile<codes, scales, has_table, before + 1>...};
     const Constants constants = constants_of(job);
     const int64_t cells = job.columns / cell_columns;
-    const int count = (job.n + together - 1) / together, tiles = (count + widest - 1) / widest;
-    const size_t size = static_cast<size_t>(cells) * By::step;
-    char* units = scratch(static_cast<size_t>(count) * size);
+    const int tiles = (job.n + widest - 1) / widest;
+    constexpr size_t step = column_step<codes, scales, has_table>;
+    const size_t column_size = static_cast<size_t>(cells) * step;
+    char* columns = scratch(static_cast<size_t>(job.n) * column_size);
     for (int tile = 0; tile < tiles; ++tile) {
-        const int first = count * tile / tiles, n = count * (tile + 1) / tiles - first;
-        for (int i = 0; i < n; ++i) {
-            By::lay_out_one(job, first + i, cells, units + first * size + i * By::step, n * By::step);
+        const int first = job.n * tile / tiles, n = job.n * (tile + 1) / tiles - first;
+        for (int c = 0; c < n; ++c) {
+            lay_out<codes, scales, has_table>(column_at(job, first + c), cells,
+                                              columns + first * column_size + c * step, n * step);
         }
     }
     for (int64_t index = job.begin; index < job.end; ++index) {
         const Group group = group_at(job, index);
         for (int tile = 0; tile < tiles; ++tile) {
-            const int first = count * tile / tiles, n = count * (tile + 1) / tiles - first;
-            for (int row = 0; row < group_rows; row += rows_at_once(together * n)) {
-                functions[n - 1](group.code, group.scale, cells, row, constants, units + first * size,
-                                 job.n - together * first, group.result + together * first * job.result_stride + row,
-                                 job.result_stride);
+            const int first = job.n * tile / tiles, n = job.n * (tile + 1) / tiles - first;
+            for (int row = 0; row < group_rows; row += rows_at_once(n)) {
+                functions[n - 1](group.code, group.scale, cells, row, constants, columns + first * column_size,
+                                 group.result + first * job.result_stride + row, job.result_stride);
             }
         }
     }

@@ -7,7 +7,7 @@ namespace {
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
     in_strips(job, [](const Job& strip) {
-        run_by<Dots<codes, scales, has_table>>(strip, std::make_integer_sequence<int, tile_columns>{});
+        run_by_dots<codes, scales, has_table>(strip, std::make_integer_sequence<int, tile_columns>{});
     });
 }
 
