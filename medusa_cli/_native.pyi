@@ -178,6 +178,25 @@ class AttentionUse:
 def attention_use(model: Model, *, type_k: str = "f16", type_v: str = "f16") -> AttentionUse:
     """Of one token, tried out with such a cache; NativeError when the model cannot decode it."""
 
+def step_transfers(
+    tree: Tree,
+    n_vocab: int,
+    n_embd: int,
+    *,
+    kind: str | None = None,
+    head_count: int = 0,
+    output_rows: int = 0,
+    has_prefix: bool = False,
+    recycled: int = 0,
+) -> dict[str, int]:
+    """Bytes that a step with this tree sends from a device, which has the output matrix, to the host.
+
+    kind: of the draft heads, None without any. recycled: nodes that recycled tokens are learned from.
+    "logits", "states", "heads" (rows of their output matrices): where the host samples, accepts and drafts. "greedy":
+    where the model's graph accepts and drafts at temperature 0; "grown": the same of dynamic trees; "sampled": where
+    it names the likeliest tokens of each node.
+    """
+
 def draft_memory(model: Model) -> str:
     """How the model's memory follows drafts.
 

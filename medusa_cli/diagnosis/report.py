@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import platform
 import shutil
@@ -12,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
-from medusa_cli.decoding import transfers, trees
+from medusa_cli.decoding import trees
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.profile import STOCK
 from medusa_cli.models import assets, demo
@@ -161,21 +160,20 @@ def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
     else:
         choices = heads.tree or trees.named(trees.DEFAULT_GPU).choices
         tree = native.Tree(choices).clipped(heads.head_count, heads.output_rows, TREE_NODES)
-    rows = None if heads is None else transfers.HeadRows(heads.kind, heads.output_rows, heads.has_prefix)
-    found = transfers.of_step(tree.parents, model.n_vocab, model.n_embd, rows)
-    recycles = heads is None and native.draft_memory(model) != "none"
+    told: dict[str, Any] = {"recycled": tree.size}
+    if heads is not None:
+        told = {name: getattr(heads, name) for name in ("kind", "head_count", "output_rows", "has_prefix")}
+    sent = native.step_transfers(tree, model.n_vocab, model.n_embd, **told)
+    recycles = heads is None and model.can_draft
     session = native.Session(model, heads, tree=None if heads is None else tree, recycling=recycles, n_ctx=1)
-    in_graph = transfers.of_step_in_graph(
-        tree.choices if heads else [], heads.kind if heads else None, 0 if heads else tree.size
-    )
     return {
         "nodes": tree.size,
-        **dataclasses.asdict(found),
-        "total": found.total,
+        **{name: sent[name] for name in ("logits", "states", "heads")},
+        "total": sent["logits"] + sent["states"] + sent["heads"],
         "host_reason": session.host_reason(),
-        "in_graph": in_graph,
-        "grown": heads and transfers.of_grown_step_in_graph(heads.head_count, heads.output_rows, heads.kind),
-        "sampled": transfers.of_sampled_step_in_graph(tree.size, model.n_vocab, in_graph if heads else 0),
+        "in_graph": sent["greedy"],
+        "grown": sent["grown"] if heads else None,
+        "sampled": sent["sampled"],
     }
 
 

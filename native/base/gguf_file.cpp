@@ -7,6 +7,10 @@
 namespace medusa {
 namespace {
 
+std::filesystem::path native_path(const std::string& utf8) {
+    return std::u8string(utf8.begin(), utf8.end());
+}
+
 int dimensions(const int64_t* ne) {
     int n = GGML_MAX_DIMS;
     while (n > 1 && ne[n - 1] == 1) --n;
@@ -16,7 +20,7 @@ int dimensions(const int64_t* ne) {
 }  // namespace
 
 File open_file(const std::string& path) {
-    const std::filesystem::path native(std::u8string(path.begin(), path.end()));
+    const std::filesystem::path native = native_path(path);
     std::error_code ignored;
     if (std::filesystem::is_directory(native, ignored)) {
         throw Error(path + " is a directory: give the .gguf file inside it");
@@ -63,8 +67,7 @@ GgufFile::GgufFile(const std::string& path) : path_(path) {
 
 GgufFile::Header GgufFile::add_part(const std::string& path) {
     File file = open_file(path);
-    const uint64_t file_size =
-        std::filesystem::file_size(std::filesystem::path(std::u8string(path.begin(), path.end())));
+    const uint64_t file_size = std::filesystem::file_size(native_path(path));
     char magic[4] = {};
     if (std::fread(magic, 1, 4, file.get()) != 4 || std::memcmp(magic, GGUF_MAGIC, 4) != 0) {
         throw Error(path + " is not a GGUF file: give a model in GGUF format");
@@ -113,8 +116,7 @@ void GgufFile::add_other_parts() {
     const std::string stem = path_.substr(0, path_.size() - first.size());
     for (int part = 2; part <= count; ++part) {
         const std::string path = stem + ending(part);
-        if (std::error_code ignored;
-            !std::filesystem::exists(std::filesystem::path(std::u8string(path.begin(), path.end())), ignored)) {
+        if (std::error_code ignored; !std::filesystem::exists(native_path(path), ignored)) {
             throw Error(path + " is missing: a split model needs all its parts in one folder");
         }
         add_part(path);
@@ -122,8 +124,7 @@ void GgufFile::add_other_parts() {
 }
 
 uint16_t GgufFile::split_key(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_UINT16);
-    return id < 0 ? 0 : gguf_get_val_u16(header_.get(), id);
+    return get(key, GGUF_TYPE_UINT16, gguf_get_val_u16).value_or(0);
 }
 
 void GgufFile::check_text(const std::string& what, std::string_view text) const {
@@ -160,40 +161,6 @@ std::optional<std::string> GgufFile::get_string(const char* key) const {
     const char* text = gguf_get_val_str(header_.get(), id);
     check_text("metadata " + std::string(key), text);
     return text;
-}
-
-std::optional<uint32_t> GgufFile::get_u32(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_UINT32);
-    if (id < 0) return std::nullopt;
-    return gguf_get_val_u32(header_.get(), id);
-}
-
-std::optional<bool> GgufFile::get_bool(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_BOOL);
-    if (id < 0) return std::nullopt;
-    return gguf_get_val_bool(header_.get(), id);
-}
-
-std::optional<float> GgufFile::get_f32(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_FLOAT32);
-    if (id < 0) return std::nullopt;
-    return gguf_get_val_f32(header_.get(), id);
-}
-
-std::vector<float> GgufFile::get_f32_array(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
-    if (id < 0) return {};
-    if (gguf_get_arr_type(header_.get(), id) != GGUF_TYPE_FLOAT32) throw Error(path_ + ": " + key + " is not f32[]");
-    const auto* data = static_cast<const float*>(gguf_get_arr_data(header_.get(), id));
-    return {data, data + gguf_get_arr_n(header_.get(), id)};
-}
-
-std::vector<int32_t> GgufFile::get_i32_array(const char* key) const {
-    const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
-    if (id < 0) return {};
-    if (gguf_get_arr_type(header_.get(), id) != GGUF_TYPE_INT32) throw Error(path_ + ": " + key + " is not i32[]");
-    const auto* data = static_cast<const int32_t*>(gguf_get_arr_data(header_.get(), id));
-    return {data, data + gguf_get_arr_n(header_.get(), id)};
 }
 
 void GgufFile::read(const TensorInfo& tensor, uint64_t begin, uint64_t size, void* out) const {

@@ -62,11 +62,12 @@ class GgufFile {
     // Metadata of the expected type; nullopt when the key is absent, Error when it has another type or is a string that
     // is not UTF-8.
     std::optional<std::string> get_string(const char* key) const;
-    std::optional<uint32_t> get_u32(const char* key) const;
-    std::optional<bool> get_bool(const char* key) const;
-    std::optional<float> get_f32(const char* key) const;
-    std::vector<float> get_f32_array(const char* key) const;
-    std::vector<int32_t> get_i32_array(const char* key) const;
+    std::optional<uint32_t> get_u32(const char* key) const { return get(key, GGUF_TYPE_UINT32, gguf_get_val_u32); }
+    std::optional<bool> get_bool(const char* key) const { return get(key, GGUF_TYPE_BOOL, gguf_get_val_bool); }
+    std::optional<float> get_f32(const char* key) const { return get(key, GGUF_TYPE_FLOAT32, gguf_get_val_f32); }
+    // Empty when the key is absent.
+    std::vector<float> get_f32_array(const char* key) const { return get_array<float>(key, GGUF_TYPE_FLOAT32); }
+    std::vector<int32_t> get_i32_array(const char* key) const { return get_array<int32_t>(key, GGUF_TYPE_INT32); }
 
     // Reads bytes [begin, begin + size) of a tensor's data.
     void read(const TensorInfo& tensor, uint64_t begin, uint64_t size, void* out) const;
@@ -84,6 +85,21 @@ class GgufFile {
     // Throws Error when `text`, which is the file's `what`, is not UTF-8.
     void check_text(const std::string& what, std::string_view text) const;
     int64_t find_key(const char* key, gguf_type type) const;
+    template <typename Value>
+    std::optional<Value> get(const char* key, gguf_type type, Value (*value_of)(const gguf_context*, int64_t)) const {
+        const int64_t id = find_key(key, type);
+        if (id < 0) return std::nullopt;
+        return value_of(header_.get(), id);
+    }
+    template <typename Value>
+    std::vector<Value> get_array(const char* key, gguf_type type) const {
+        const int64_t id = find_key(key, GGUF_TYPE_ARRAY);
+        if (id < 0) return {};
+        const gguf_type found = gguf_get_arr_type(header_.get(), id);
+        if (found != type) throw Error(path_ + ": " + key + " is not " + gguf_type_name(type) + "[]");
+        const auto* data = static_cast<const Value*>(gguf_get_arr_data(header_.get(), id));
+        return {data, data + gguf_get_arr_n(header_.get(), id)};
+    }
 
     std::string path_;
     uint64_t file_size_ = 0;

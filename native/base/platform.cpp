@@ -3,25 +3,33 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <fstream>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 
-#if defined(__linux__)
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
-#elif defined(__APPLE__)
-#include <sys/resource.h>
-#include <sys/sysctl.h>
-#elif defined(_WIN32)
+#if defined(_WIN32)
 #define NOMINMAX
 #include <windows.h>
 // after windows.h
 #include <psapi.h>
+#else
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #endif
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/mman.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "base/common.h"
 
 namespace medusa {
 
@@ -141,5 +149,120 @@ bool release_file_pages(const void*, size_t) {
     return false;
 }
 #endif
+
+namespace {
+
+constexpr double least_span_ms = 200;  // the kernel counts in steps of 10 ms
+
+struct Measurement {
+    std::mutex mutex;
+    Stopwatch since;
+    double all = allowed_cores_cpu_ms(), own = process_cpu_ms();
+    std::optional<double> cores;
+
+    std::optional<double> newest() {
+        const std::lock_guard lock(mutex);
+        if (all < 0 || since.elapsed_ms() < least_span_ms) return cores;
+        const double span = since.lap(), all_then = all, own_then = own;
+        all = allowed_cores_cpu_ms(), own = process_cpu_ms();
+        if (all >= 0) cores = std::max((all - all_then - (own - own_then)) / span, 0.0);
+        return cores;
+    }
+};
+
+Measurement& measurement() {
+    static Measurement one;
+    return one;
+}
+
+}  // namespace
+
+void begin_measuring_other_programs() {
+    measurement();
+}
+
+std::optional<double> cores_of_other_programs() {
+    return measurement().newest();
+}
+
+#ifdef _WIN32
+void explain_bus_errors() {}
+#else
+namespace {
+
+constexpr char line[] =
+    "medusa: a mapped file, such as the model, was cut off while it was in use, or its disk failed: see that it is "
+    "whole, then start again\n";
+
+// Only what is safe in a signal handler. The access is repeated afterwards, and ends the process; a signal that
+// somebody sent is sent again.
+void on_bus_error(int number, siginfo_t* info, void*) {
+    signal(SIGBUS, SIG_DFL);
+    if (info->si_code == BUS_ADRERR) {
+        [[maybe_unused]] const auto written = write(STDERR_FILENO, line, sizeof(line) - 1);
+    } else if (info->si_code <= 0) {
+        raise(number);
+    }
+}
+
+}  // namespace
+
+void explain_bus_errors() {
+    struct sigaction now{};
+    if (sigaction(SIGBUS, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return;
+    now.sa_flags = SA_SIGINFO;
+    now.sa_sigaction = on_bus_error;
+    sigaction(SIGBUS, &now, nullptr);
+}
+#endif
+
+namespace {
+
+struct Job {
+    const std::function<void()>& work;
+    std::exception_ptr failure = nullptr;
+
+    void run() {
+        try {
+            work();
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }
+};
+
+#ifdef _WIN32
+void run_apart(size_t, Job& job) {
+    std::thread([&] { job.run(); }).join();
+}
+#else
+void run_apart(size_t bytes, Job& job) {
+    constexpr size_t page = 1 << 16;  // a multiple of every system's
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    const size_t size = (std::max<size_t>(bytes, PTHREAD_STACK_MIN) + page - 1) / page * page;
+    pthread_t thread;
+    const auto start = [](void* data) -> void* {
+        static_cast<Job*>(data)->run();
+        return nullptr;
+    };
+    const bool failed =
+        pthread_attr_setstacksize(&attributes, size) != 0 || pthread_create(&thread, &attributes, start, &job) != 0;
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        throw OutOfMemory("no memory for a stack of " + std::to_string(bytes >> 20) +
+                          " MiB, which this text needs: shorten it");
+    }
+    pthread_join(thread, nullptr);
+}
+#endif
+
+}  // namespace
+
+void on_large_stack(size_t bytes, const std::function<void()>& work) {
+    Job job{work};
+    run_apart(bytes, job);
+    if (job.failure) std::rethrow_exception(job.failure);
+}
 
 }  // namespace medusa

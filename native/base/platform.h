@@ -1,8 +1,10 @@
-// Facts about the machine.
+// The machine and its system, where these differ.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 namespace medusa {
 
@@ -18,5 +20,24 @@ uint64_t peak_rss_bytes();
 // Gives the resident pages of [data, data + size) back when they are proven to be a file's, mapped read-only: they can
 // be read again. Otherwise, or where the platform does not tell, does nothing. Whether it did something.
 bool release_file_pages(const void* data, size_t size);
+
+// Cores that other programs kept busy, on average since the last measurement, which is a fifth of a second old or
+// older; the first began when the engine was started (begin_measuring_other_programs()). nullopt where the platform
+// does not tell, or too early. From any thread.
+std::optional<double> cores_of_other_programs();
+void begin_measuring_other_programs();
+
+// A mapped file that is cut off while it is in use ends the process (SIGBUS): with a line that says so.
+//
+// From now on that line goes to stderr before the signal does what it did. Nothing where the program handles the signal
+// itself, or on Windows.
+void explain_bus_errors();
+
+// Work that calls itself deeper than a thread's usual stack allows.
+//
+// Runs `work` on a thread whose stack has at least that many bytes, and waits for it; only what is touched takes
+// memory. Exceptions pass through. Throws OutOfMemory where the system gives no such thread. On Windows the thread is
+// an ordinary one: recursion that is too deep is an exception of std::regex there.
+void on_large_stack(size_t bytes, const std::function<void()>& work);
 
 }  // namespace medusa

@@ -1,4 +1,4 @@
-#include "probes/collect.h"
+#include "training/collect.h"
 
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"

@@ -29,11 +29,7 @@ void check_step(const Heads& heads, const States& states, std::span<const Token>
         throw Error("a hidden state of this model has " + std::to_string(model.embedding_size()) +
                     " numbers: give one, or rows of them");
     }
-    for (const Token token : path) {
-        if (token < 0 || token >= model.vocab_size()) {
-            throw Error("path: token " + std::to_string(token) + " is not in the vocabulary");
-        }
-    }
+    model.require_tokens(path, "path: ");
 }
 
 int free_threads() {

@@ -1,5 +1,5 @@
 #include "base/quantize.h"
-#include "llama/quantize_model.h"
+#include "llama/backend.h"
 
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"

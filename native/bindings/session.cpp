@@ -12,37 +12,22 @@
 namespace medusa {
 namespace {
 
-constexpr std::pair<AcceptKind, const char*> accept_names[] = {
-    {AcceptKind::greedy, "greedy"},   {AcceptKind::exact, "exact"},     {AcceptKind::rejection, "rejection"},
-    {AcceptKind::typical, "typical"}, {AcceptKind::nucleus, "nucleus"}, {AcceptKind::synthetic, "synthetic"},
-};
+constexpr const char* accept_names[] = {"greedy", "exact", "rejection", "typical", "nucleus", "synthetic"};
 
 AcceptKind accept_kind(const std::string& name) {
-    for (const auto& [kind, known] : accept_names) {
-        if (name == known) return kind;
-    }
+    const auto found = std::find(std::begin(accept_names), std::end(accept_names), name);
+    if (found != std::end(accept_names)) return static_cast<AcceptKind>(found - std::begin(accept_names));
     throw Error("unknown accept rule " + name + ": greedy, exact, rejection, typical or nucleus");
 }
 
-const char* accept_name(AcceptKind kind) {
-    return std::find_if(std::begin(accept_names), std::end(accept_names),
-                        [&](const auto& name) { return name.first == kind; })
-        ->second;
-}
-
-// With how many threads the steps ran; the reason is that of the number that most of them ran with.
+// With how many threads the steps ran.
 nb::dict thread_statistics(const Counters& c) {
     nb::dict steps;
-    int64_t most_steps = 0;
-    const char* reason = "";
-    for (const auto& [threads, ran] : c.by_threads) {
-        steps[nb::str(std::to_string(threads).c_str())] = ran.steps;
-        if (ran.steps >= most_steps) most_steps = ran.steps, reason = ran.reason;
-    }
+    for (const auto& [threads, ran] : c.by_threads) steps[nb::str(std::to_string(threads).c_str())] = ran.steps;
     nb::dict out;
     out["most"] = c.most_threads;
     out["steps"] = steps;
-    out["reason"] = reason;
+    out["reason"] = c.thread_reason();
     out["repeated_steps"] = c.repeated;
     return out;
 }
@@ -58,32 +43,24 @@ AcceptParams default_accept(const SamplingParams& sampling) {
 
 nb::dict statistics(const Generation& g) {
     const Counters& c = g.counters;
-    const double decode_ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
-    const auto steps = static_cast<double>(c.steps - c.plain_steps);
-    nb::list acceptance;
-    for (const int64_t count : c.accepted_at_depth) {
-        acceptance.append(steps > 0 ? static_cast<double>(count) / steps : 0.0);
-    }
     nb::dict timings;
     timings["draft"] = c.draft_ms;
     timings["verify"] = c.verify_ms;
     timings["accept"] = c.accept_ms;
     timings["commit"] = c.commit_ms;
     timings["other"] = c.other_ms;
-    const auto decoded = static_cast<double>(g.tokens.empty() ? 0 : g.tokens.size() - 1);  // the first is the prompt's
-    const double prompt_decoded = g.prompt_tokens - g.reused_tokens;
     nb::dict out;
-    out["tokens_per_step"] = steps > 0 ? static_cast<double>(c.committed) / steps : 0.0;
-    out["acceptance_per_depth"] = acceptance;
-    out["tokens_per_second"] = decode_ms > 0 ? 1000.0 * decoded / decode_ms : 0.0;
-    out["prompt_tokens_per_second"] = c.prompt_ms > 0 ? 1000.0 * prompt_decoded / c.prompt_ms : 0.0;
+    out["tokens_per_step"] = c.tokens_per_step();
+    out["acceptance_per_depth"] = c.acceptance_per_depth();
+    out["tokens_per_second"] = g.tokens_per_second();
+    out["prompt_tokens_per_second"] = g.prompt_tokens_per_second();
     out["steps"] = c.steps;
     out["plain_steps"] = c.plain_steps;
     out["timings_ms"] = timings;
     out["ttft_ms"] = c.first_token_ms;
     out["peak_rss_bytes"] = peak_rss_bytes();
     out["tree_nodes"] = c.tree_nodes;
-    out["accept"] = accept_name(g.accept);
+    out["accept"] = accept_names[static_cast<size_t>(g.accept)];
     out["threads"] = thread_statistics(c);
     out["drafts_ended"] = g.drafts_ended.empty() ? nb::object(nb::none()) : nb::object(nb::str(g.drafts_ended.c_str()));
     return out;

@@ -1,4 +1,4 @@
-#include "probes/states.h"
+#include "training/states.h"
 
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"

@@ -1,6 +1,6 @@
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"
-#include "heads/stream_reader.h"
+#include "heads/stream_levels.h"
 
 namespace medusa {
 namespace {

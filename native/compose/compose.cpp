@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "drafting/economy.h"
 #include "drafting/heads_drafter.h"
-#include "drafting/lookahead_drafter.h"
-#include "drafting/lookup_drafter.h"
-#include "drafting/merged_levels.h"
+#include "drafting/lookahead.h"
+#include "drafting/lookup.h"
+#include "drafting/recycling.h"
+#include "drafting/watchdog.h"
 
 namespace medusa {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "decoding/session.h"
-#include "drafting/dynamic_tree_drafter.h"
+#include "drafting/dynamic_tree.h"
 #include "drafting/level_source.h"
 #include "drafting/lookahead.h"
 #include "drafting/recycling.h"

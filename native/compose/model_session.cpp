@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "drafting/draft_model_levels.h"
-#include "drafting/lookahead_drafter.h"
+#include "draft_model/levels.h"
+#include "draft_model/llama_branches.h"
+#include "drafting/lookahead.h"
 #include "heads/levels.h"
 #include "in_graph/levels.h"
-#include "llama/branches.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
 
@@ -49,6 +49,7 @@ void check_lookahead(const LookaheadParams& params) {
     }
 }
 
+// Who drafts was chosen by whoever asks (medusa_cli/decoding/drafting.py): refused is only what cannot run.
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
     if (tree.size() > 1 && !heads && !params.draft_model) {
         throw Error("a tree needs heads to fill it", "give {heads} or {no_spec}");
@@ -62,16 +63,12 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() + " models",
                     "use {no_spec}");
     }
-    if (heads && params.draft_model) throw Error("give either heads or a draft model, not both");
     if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
         throw Error("lookahead cannot be combined with other drafts: leave them out");
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
     if (params.lookahead) check_lookahead(*params.lookahead);
-    if (params.recycling && tree.size() > 1 && !params.dynamic) {
-        throw Error("recycling works only with dynamic trees, not with a fixed one");
-    }
     if (params.context_size < 0) {
         throw Error("a context of " + std::to_string(params.context_size) + " tokens", "give a positive {ctx_size}");
     }
@@ -79,9 +76,6 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
 
 DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSessionParams& params) {
     const bool has_levels = heads || params.draft_model;
-    if (params.dynamic && (params.tree.size() > 1 || (!has_levels && !params.recycling))) {
-        throw Error("dynamic trees need heads or a draft model, and no fixed tree");
-    }
     DraftingPlan plan;
     plan.tree = params.tree;
     if (params.dynamic && has_levels) plan.tree = chain_of(heads ? heads->head_count() : params.draft_max);
@@ -124,14 +118,10 @@ StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const Mo
     return facts;
 }
 
-// Drafts and what is learned of as many nodes as a step may have come to the host in less than 4 KB.
 in_graph::DraftShape draft_shape(const DraftingPlan& plan, int vocab_size) {
     if (!plan.dynamic) return plan.tree;
-    constexpr int most_numbers = 1000, most_nodes = 48;
-    const DynamicTreeParams params;
-    const auto of_row = static_cast<int>(in_graph::LikeliestRows::numbers(vocab_size));
-    const int most = most_numbers - (plan.recycling ? most_nodes * of_row : 0);
-    return in_graph::GrownShape{plan.tree.depth(), std::min(params.ranks, plan.ranks), params.width, most};
+    const int likeliest = plan.recycling ? static_cast<int>(in_graph::LikeliestRows::numbers(vocab_size)) : 0;
+    return in_graph::grown_shape(plan.tree.depth(), plan.ranks, likeliest);
 }
 
 // For sessions that may accept in the model's graph; null for others. Completes the facts.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "decoding/in_graph.h"
-#include "decoding/proposal.h"
+#include "decoding/sampler.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -20,6 +20,26 @@ struct DrafterNeeds {
     bool all_states = false;     // committed() for the tokens of the prompt, too, and not for its last one alone
     bool rows = false;           // verified(): what the model said at every node of a draft
 };
+
+// The distribution that the children of a node are drawn from, without replacement: likeliest first, summing to 1.
+using Proposal = std::vector<Candidate>;
+
+// Most tokens of a proposal; the likeliest ones of a drafter's distribution.
+inline constexpr int proposal_width = 64;
+
+// How a step's drafts are drawn.
+struct Drawing {
+    const SamplingParams& sampling;  // temperature and truncation of the chain
+    StepRandom random;
+};
+
+// tokens, q: what the drafter finds likeliest, in that order, with its probabilities. Keeps of them what the chain's
+// top-k, top-p and min-p would, a prefix, and puts the rest at its temperature.
+Proposal make_proposal(std::span<const Token> tokens, std::span<const float> q, const SamplingParams& sampling);
+
+// `count` candidates, or all where there are fewer, one after the other in proportion to the probabilities of those
+// that are left (the law of Gumbel-top-k).
+std::vector<Candidate> draw_distinct(const Proposal& proposal, int count, StepRandom& random);
 
 // A drafter cannot follow this text any more. The answer goes on without drafts.
 class DraftsEnd : public Error {

@@ -2,6 +2,8 @@
 // logits and states come to the host, only what was found.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,23 @@ inline constexpr int most_ranked = 40;
 struct Likeliest {
     std::vector<Token> tokens;
     float lead = 0;  // of the first over the second, in logits
+};
+
+// A target whose model can accept and draft in its own graph: rows of logits and states then stay on a device.
+class GraphSteps {
+  public:
+    virtual ~GraphSteps() = default;
+    // From the next prefill on. Returns the way that is taken.
+    virtual StepWay take_way(StepWay wanted) = 0;
+    // Whether trees are decoded as if they had padded_size() nodes.
+    virtual bool pads() const = 0;
+    // Of greedy steps: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
+    virtual std::optional<GreedyStep> greedy_step() const = 0;
+    // Of ranked steps: the likeliest tokens of a row, likeliest first, the lowest first among equals. Empty: look at
+    // the row.
+    virtual std::span<const RankedToken> ranked(int row) = 0;
+    // What the newest graph said of a row to drafters. No tokens: look at the row.
+    virtual Likeliest likeliest(int row) = 0;
 };
 
 // A session, as far as the way of its steps depends on it.

@@ -86,4 +86,17 @@ class StepRandom {
 // probabilities moves the result only when u lies next to a boundary.
 Token draw(std::span<const Candidate> distribution, double u);
 
+// How likely the model finds a token: its own distribution, before temperature, penalties and biases.
+struct Chance {
+    Token token;
+    double logprob;  // ln p
+};
+
+// Of `token`, and of the `most` likeliest tokens, likeliest first (ties: the lowest), by softmax(logits).
+struct Chances {
+    double logprob = 0.0;
+    std::vector<Chance> top;
+};
+Chances chances_of(std::span<const float> logits, Token token, int most);
+
 }  // namespace medusa

@@ -51,4 +51,80 @@ class SequenceMemory {
     virtual bool rollback() = 0;
 };
 
+// A KV cache, whose leaves follow a tree.
+//
+// Invariants between calls: sequence 0 holds positions [0, position()), each once and nothing else; sequence s holds
+// exactly the first in_step_[s] of the same cells. Every call of `remove` or `copy` scans the whole cache, so only the
+// leaves that a step used are touched, and a step that accepts nothing costs a single scan.
+class TreeCache final : public SequenceMemory {
+  public:
+    TreeCache(CacheOps& ops, int max_sequences) : ops_(ops), in_step_(max_sequences, 0) {}
+
+    int position() const override { return in_step_[0]; }
+    void appended(int count) override { in_step_[0] += count; }
+    bool truncate(int count) override;
+    void forget() override;
+    // Brings the tree's leaves up to sequence 0 before the tree is decoded.
+    void prepare(const Tree& tree, std::span<const Token> tokens) override;
+    void commit(const Tree& tree, const std::vector<int>& path) override;
+    bool rollback() override { return ops_.remove(-1, position(), -1); }
+
+  private:
+    CacheOps& ops_;
+    std::vector<int> in_step_;
+};
+
+// The memory of a recurrent or hybrid model: one running state, which follows a chain and cannot be cut at will.
+//
+// What was committed long ago is cut off by going back to a checkpoint: a copy of the state, taken shortly before the
+// end of each prompt (the next one often differs where the answer begins) and now and then within long ones.
+//
+// A refused draft is taken back in one of two ways. With `snapshots`, the memory can step back by up to so many of the
+// newest decode's tokens. Without, sequence 1 keeps the state from before a draft; it becomes sequence 0 again, and the
+// accepted tokens are pending.
+class ChainMemory final : public SequenceMemory {
+  public:
+    ChainMemory(CacheOps& ops, int snapshots) : ops_(ops), snapshots_(snapshots) {}
+
+    int position() const override { return position_; }
+    std::span<const Token> pending() const override { return pending_; }
+    void appended(int count) override;
+    bool truncate(int count) override;
+    int next_keep(int end) const override;
+    void keep() override;
+    void forget() override;
+    // The tree has to be a chain, of at most 1 + snapshots nodes where there are any.
+    void prepare(const Tree& tree, std::span<const Token> tokens) override;
+    void commit(const Tree& tree, const std::vector<int>& path) override;
+    bool rollback() override;
+
+    // Tokens before the end of a prompt: the words with which a template opens an answer are fewer.
+    static constexpr int before_end = 8;
+    // Tokens of a long prompt between two checkpoints.
+    static constexpr int stride = 2048;
+    // Fewer tokens are decoded again instead.
+    static constexpr int least = 32;
+    // Of all checkpoints; the oldest go first, the newest stays.
+    static constexpr size_t most_bytes = size_t{256} << 20, most_checkpoints = 32;
+
+  private:
+    struct Checkpoint {
+        int position;
+        std::vector<uint8_t> state;
+    };
+
+    void restore();
+    bool go_back(int count);
+    int newest_checkpoint() const { return checkpoints_.empty() ? 0 : checkpoints_.back().position; }
+
+    CacheOps& ops_;
+    int snapshots_;
+    int position_ = 0;
+    std::vector<Token> pending_;
+    std::vector<Token> chain_;             // the newest draft
+    bool saved_ = false;                   // sequence 1 holds all but the pending tokens
+    bool copied_ = false;                  // sequence 1 holds something
+    std::vector<Checkpoint> checkpoints_;  // of what is committed, by position
+};
+
 }  // namespace medusa

@@ -22,23 +22,8 @@ struct Session::Run {
 };
 
 const char* stop_reason_name(StopReason reason) {
-    switch (reason) {
-        case StopReason::eos:
-            return "eos";
-        case StopReason::stop:
-            return "stop";
-        case StopReason::length:
-            return "length";
-        case StopReason::context_full:
-            return "context_full";
-        case StopReason::cancelled:
-            return "cancelled";
-        case StopReason::loop:
-            return "loop";
-        case StopReason::none:
-            break;
-    }
-    return "none";
+    constexpr const char* names[] = {"none", "eos", "stop", "length", "context_full", "cancelled", "loop"};
+    return names[static_cast<size_t>(reason)];
 }
 
 Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
@@ -96,7 +81,8 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     const AnswerFacts facts = answer_facts(params.sampling, params.accept);
     // Rows of logits stay on a device whose graph accepts.
     const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
-    target_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
+    graph_ = target_->in_graph();
+    if (graph_) graph_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return user_poll && user_poll(); };
@@ -104,7 +90,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
     // The watchdog judges the tree's drafter; prompt lookup weighs its own cost.
-    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1, target_->pads());
+    policy_->begin_generation(params.watchdog && drafter_ && tree_.size() > 1, graph_ && graph_->pads());
     if (params.max_tokens == 0) {
         run.out.stop_reason = StopReason::length;
         return *last_;
@@ -172,9 +158,13 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
     return true;
 }
 
+std::optional<GreedyStep> Session::greedy_step() const {
+    return graph_ ? graph_->greedy_step() : std::nullopt;
+}
+
 // Of the token after the prompt.
 Token Session::first_root(Run& run) {
-    if (const auto found = target_->greedy_step()) return found->next;
+    if (const auto found = greedy_step()) return found->next;
     return pick(*target_, 0, *run.chain, run.params.accept, run.params.sampling, run.emitted);
 }
 
@@ -231,7 +221,7 @@ bool Session::verify(Run& run) {
 }
 
 Accepted Session::accept(Run& run) {
-    if (const auto found = target_->greedy_step()) return {draft_.tree->path(found->node), found->next};
+    if (const auto found = greedy_step()) return {draft_.tree->path(found->node), found->next};
     return accept_draft(*target_, draft_, *run.chain, run.params.accept, run.params.sampling, run.emitted);
 }
 
@@ -240,7 +230,7 @@ std::vector<Token> Session::commit(const Accepted& accepted) {
     if (drafter_ && drafter_->needs().rows) {
         drafter_->verified({cached_, draft_, accepted.path, accepted.next_root,
                             [this](int node) { return target_->logits(node); },
-                            [this](int node) { return target_->likeliest(node); }});
+                            [this](int node) { return graph_ ? graph_->likeliest(node) : Likeliest(); }});
     }
     target_->commit(*draft_.tree, accepted.path);
     std::vector<Token> emitted;
@@ -307,6 +297,39 @@ void Counters::count_threads(const ThreadUse& use) {
     same.reason = use.reason;
     most_threads = use.most;
     if (use.repeated) ++repeated;
+}
+
+double Counters::tokens_per_step() const {
+    return drafting_steps() > 0 ? static_cast<double>(committed) / static_cast<double>(drafting_steps()) : 0.0;
+}
+
+std::vector<double> Counters::acceptance_per_depth() const {
+    std::vector<double> out;
+    for (const int64_t count : accepted_at_depth) {
+        out.push_back(drafting_steps() > 0 ? static_cast<double>(count) / static_cast<double>(drafting_steps()) : 0.0);
+    }
+    return out;
+}
+
+const char* Counters::thread_reason() const {
+    int64_t most_steps = 0;
+    const char* reason = "";
+    for (const auto& [threads, ran] : by_threads) {
+        if (ran.steps >= most_steps) most_steps = ran.steps, reason = ran.reason;
+    }
+    return reason;
+}
+
+double Generation::tokens_per_second() const {
+    const Counters& c = counters;
+    const double ms = c.draft_ms + c.verify_ms + c.accept_ms + c.commit_ms + c.other_ms;
+    const auto decoded = static_cast<double>(tokens.empty() ? 0 : tokens.size() - 1);  // the first is the prompt's
+    return ms > 0 ? 1000.0 * decoded / ms : 0.0;
+}
+
+double Generation::prompt_tokens_per_second() const {
+    const double decoded = prompt_tokens - reused_tokens;
+    return counters.prompt_ms > 0 ? 1000.0 * decoded / counters.prompt_ms : 0.0;
 }
 
 // rows: of the newest decode, from which each of the tokens follows.

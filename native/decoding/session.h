@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "decoding/accept.h"
-#include "decoding/chances.h"
 #include "decoding/drafter.h"
 #include "decoding/in_graph.h"
 #include "decoding/step_policy.h"
@@ -62,6 +61,13 @@ struct Counters {
     // A step that verified a draft with this tree and accepted the nodes of `path`.
     void count_step(const Tree& tree, const std::vector<int>& path, bool speculative);
     void count_threads(const ThreadUse& use);
+
+    int64_t drafting_steps() const { return steps - plain_steps; }
+    // Of those; 0 without any. By depth: the share of them that accepted a node there.
+    double tokens_per_step() const;
+    std::vector<double> acceptance_per_depth() const;
+    // That of the number of threads that most steps ran with.
+    const char* thread_reason() const;
 };
 
 struct Generation {
@@ -76,6 +82,10 @@ struct Generation {
     AcceptKind accept = AcceptKind::greedy;
     std::string drafts_ended;  // why the later steps had no drafts; empty: they had
     Counters counters;
+
+    // 0 where no time was taken.
+    double tokens_per_second() const;
+    double prompt_tokens_per_second() const;
 };
 
 using MakeChain = std::function<std::unique_ptr<Chain>(const SamplingParams&, std::span<const Token> prompt)>;
@@ -119,6 +129,7 @@ class Session {
     bool verify(Run& run);
     Accepted accept(Run& run);
     Token first_root(Run& run);
+    std::optional<GreedyStep> greedy_step() const;
     std::vector<Token> commit(const Accepted& accepted);
     void emit(Run& run, std::span<const Token> tokens, std::span<const int> rows);
     void stop_at(DecodeStatus status, Run& run);
@@ -127,6 +138,7 @@ class Session {
     const Tree& shape_for(int room);
 
     std::unique_ptr<Target> target_;
+    GraphSteps* graph_ = nullptr;  // the target's, in an answer
     std::unique_ptr<Drafter> drafter_;
     std::shared_ptr<const Vocabulary> vocabulary_;
     MakeChain make_chain_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,17 +59,8 @@ class Target {
     virtual std::span<const float> hidden(int row) = 0;
 
     virtual ThreadUse thread_use() const { return {}; }
-    // From the next prefill on. Returns the way that is taken.
-    virtual StepWay take_way(StepWay wanted) { return StepWay::host; }
-    // Whether trees are decoded as if they had padded_size() nodes.
-    virtual bool pads() const { return false; }
-    // Of greedy steps: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
-    virtual std::optional<GreedyStep> greedy_step() const { return std::nullopt; }
-    // Of ranked steps: the likeliest tokens of a row, likeliest first, the lowest first among equals. Empty: look at
-    // the row.
-    virtual std::span<const RankedToken> ranked(int row) { return {}; }
-    // What the newest graph said of a row to drafters. No tokens: look at the row.
-    virtual Likeliest likeliest(int row) { return {}; }
+    // nullptr: all steps take place on the host.
+    virtual GraphSteps* in_graph() { return nullptr; }
 };
 
 // Token ids to text.

@@ -9,14 +9,42 @@
 namespace medusa {
 namespace {
 
+constexpr double keep = 0.98;                                   // a step fades to one half after 34 later ones
+constexpr double prior_weight = 5;                              // as much as five steps of two nodes
+constexpr double least_cost = 0.01;                             // noise can tilt the line downwards
 constexpr double first_node_cost = 0.15, first_rebuild = 0.05;  // plain steps, before any was measured
 constexpr double unit_weight = 0.1, correction_weight = 0.05, rebuild_weight = 0.05, level_weight = 0.1;
 constexpr double disturbed = 1.5;       // a step that is off by more says nothing of its size
 constexpr double disturbed_level = 4;   // a level counts as so many usual ones at most
-constexpr double keep = 0.98;           // a step's rate fades to one half after 34 later ones
 constexpr double rate_prior_steps = 4;  // plain steps that the rate starts from
 
 }  // namespace
+
+void StepCost::record(int nodes, double ms) {
+    const double x = nodes - 1;
+    count_ = keep * count_ + 1;
+    x_ = keep * x_ + x;
+    y_ = keep * y_ + ms;
+    xx_ = keep * xx_ + x * x;
+    xy_ = keep * xy_ + x * ms;
+}
+
+// Minimises sum (a + b x - y)^2 + prior_weight (b - prior a)^2.
+StepCost::Line StepCost::fit() const {
+    const double aa = count_ + prior_weight * prior_ * prior_, ab = x_ - prior_weight * prior_, bb = xx_ + prior_weight;
+    const double determinant = aa * bb - ab * ab;
+    return {(y_ * bb - xy_ * ab) / determinant, (xy_ * aa - y_ * ab) / determinant};
+}
+
+double StepCost::per_node() const {
+    const Line line = fit();
+    if (count_ == 0 || line.at_root <= 0) return prior_;
+    return std::max(line.slope / line.at_root, least_cost);
+}
+
+double StepCost::root_ms() const {
+    return std::max(fit().at_root, 0.0);
+}
 
 DraftCost::DraftCost(std::vector<std::pair<int, double>> curve, bool learns)
     : curve_(std::move(curve)),

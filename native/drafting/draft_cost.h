@@ -6,9 +6,30 @@
 #include <utility>
 #include <vector>
 
-#include "drafting/step_cost.h"
-
 namespace medusa {
+
+// A line through the times of verify steps over their nodes, by least squares in which old steps fade. It starts from a
+// prior slope, and keeps to it until steps of different sizes say otherwise.
+class StepCost {
+  public:
+    // prior: cost of one more node, in steps of the root alone.
+    explicit StepCost(double prior) : prior_(prior) {}
+
+    void record(int nodes, double ms);
+    // Of one more node, in steps of the root alone; above 0.
+    double per_node() const;
+    // Milliseconds of a step of the root alone; 0 as long as none was recorded.
+    double root_ms() const;
+
+  private:
+    struct Line {
+        double at_root, slope;
+    };
+    Line fit() const;
+
+    double prior_;
+    double count_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+};
 
 // Sizes of dynamic trees, root included: the kernels take columns in tiles of eight, and each size is measured apart.
 inline constexpr int dynamic_sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32};

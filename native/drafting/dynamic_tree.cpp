@@ -1,10 +1,89 @@
 #include "drafting/dynamic_tree.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <numeric>
 
+#include "base/common.h"
+
 namespace medusa {
+namespace {
+
+constexpr float lowest_odds = -6.0f, bin_width = 0.5f;         // of log-odds: 24 bins reach from 1/400 to 399/400
+constexpr float lowest_share = 1e-4f, highest_share = 0.999f;  // a child stays less likely than its parent
+constexpr double doubted = 1, trusted = 64;                    // records that a start without and with a table weighs
+constexpr double memory = 400;                                 // records of a bin, after which the old ones count half
+
+double centre(int bin) {
+    return 1.0 / (1.0 + std::exp(-(lowest_odds + bin_width * (bin + 0.5))));
+}
+
+}  // namespace
+
+HeadCalibration::HeadCalibration(int depth, const Table& known) {
+    for (int d = 1; d <= depth; ++d) {
+        const std::vector<float>* start = static_cast<size_t>(d) <= known.size() ? &known[d - 1] : nullptr;
+        if (start && start->size() != bins) {
+            throw Error("a calibration has " + std::to_string(bins) + " values a head, not " +
+                        std::to_string(start->size()) + ": tune again");
+        }
+        std::vector<Counts> counts;
+        for (int bin = 0; bin < bins; ++bin) {
+            const double weight = start ? trusted : doubted;
+            counts.push_back({weight * (start ? (*start)[bin] : centre(bin)), weight});
+        }
+        counts_.push_back(std::move(counts));
+        map_.emplace_back(bins);
+        pool(d);
+    }
+}
+
+// Heads of NaN are right about nothing.
+int HeadCalibration::bin_of(float q) {
+    if (!(q > 0.0f)) return 0;
+    if (q >= 1.0f) return bins - 1;
+    return std::clamp(static_cast<int>((std::log(q / (1.0f - q)) - lowest_odds) / bin_width), 0, bins - 1);
+}
+
+void HeadCalibration::record(int depth, float q, bool came) {
+    Counts& c = counts_[depth - 1][bin_of(q)];
+    if (c.tried >= memory) {
+        c.came /= 2;
+        c.tried /= 2;
+    }
+    c.came += came ? 1.0 : 0.0;
+    c.tried += 1.0;
+    pool(depth);
+}
+
+// Isotonic regression: neighbouring bins out of order are taken as one.
+void HeadCalibration::pool(int depth) {
+    struct Block {
+        Counts counts;
+        int last;
+    };
+    Block blocks[bins];
+    int count = 0;
+    for (int bin = 0; bin < bins; ++bin) {
+        blocks[count++] = {counts_[depth - 1][bin], bin};
+        while (count > 1) {
+            Block& before = blocks[count - 2];
+            const Block& newest = blocks[count - 1];
+            if (before.counts.came * newest.counts.tried <= newest.counts.came * before.counts.tried) break;
+            before.counts.came += newest.counts.came;
+            before.counts.tried += newest.counts.tried;
+            before.last = newest.last;
+            --count;
+        }
+    }
+    int bin = 0;
+    for (int i = 0; i < count; ++i) {
+        const auto p = static_cast<float>(blocks[i].counts.came / blocks[i].counts.tried);
+        for (; bin <= blocks[i].last; ++bin) map_[depth - 1][bin] = std::clamp(p, lowest_share, highest_share);
+    }
+}
+
 namespace {
 
 constexpr int root_index = -1;
@@ -197,6 +276,131 @@ void DynamicTree::learn(std::span<const Token> came, Calibrations& calibrations)
         parent = static_cast<int>(right - pool_.begin());
     }
     forget();
+}
+
+// The pool ends with all candidates of level `depth`, after `settled` nodes. Keeps of them what belongs to the best
+// tree that deeper levels could make of it, and draws their tokens. Returns how many nodes are settled then.
+size_t DynamicTree::settle(int depth, size_t settled, int room, const DraftCost& cost, Drawing& drawing) {
+    const size_t known = pool_.size();
+    const double node_worth = cost.rate() * cost.node_ms();
+    for (size_t from = settled, at = depth + 1; at <= static_cast<size_t>(depth_); ++at) {
+        const size_t next = pool_.size();
+        foresee(static_cast<int>(at), from, node_worth);
+        from = next;
+    }
+    const Size size = choose_size(room, cost, settled);
+    std::vector<bool> chosen(pool_.size(), false);
+    for (int i = 0; i + 1 < size.nodes; ++i) chosen[order_[i]] = true;
+    std::vector<std::vector<Candidate>> rows(frontier_.size());
+    for (size_t i = settled; i < known; ++i) {
+        if (chosen[i]) rows[(i - settled) / std::min(drafts_.ranks, params_.ranks)].push_back(pool_[i]);
+    }
+    ranked_.insert(ranked_.end(), pool_.begin() + static_cast<std::ptrdiff_t>(settled),
+                   pool_.begin() + static_cast<std::ptrdiff_t>(known));
+    pool_.resize(settled);
+    proposals_.resize(settled + 1);
+    for (size_t row = 0; row < rows.size(); ++row) draw_row(row, rows[row], drawing);
+    return pool_.size();
+}
+
+// Of the tree that holds the whole pool.
+DynamicTree::Size DynamicTree::settled_size(const DraftCost& cost) {
+    order_.resize(pool_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    TreeSize size{static_cast<int>(pool_.size()) + 1, 1};
+    double tokens = 1;
+    std::vector<bool> has_child(pool_.size() + 1, false);
+    for (const Candidate& candidate : pool_) {
+        tokens += candidate.p;
+        const auto parent = static_cast<size_t>(candidate.parent + 1);
+        if (has_child[parent]) ++size.leaves;
+        has_child[parent] = true;
+    }
+    const double plain_worth = 1 - cost.rate() * cost.verify_ms(TreeSize());
+    return {size.nodes, tokens - cost.rate() * cost.verify_ms(size) - plain_worth};
+}
+
+// Children of the candidates from `from` on, as level `depth` has had them on average.
+void DynamicTree::foresee(int depth, size_t from, double node_worth) {
+    for (size_t i = from, end = pool_.size(); i < end; ++i) {
+        for (int rank = 0; rank < params_.ranks; ++rank) {
+            const double p = pool_[i].p * shares_[depth][rank];
+            if (p <= node_worth) break;
+            pool_.push_back({0, Origin::heads, false, static_cast<int>(i), depth, 0, p, 0});
+        }
+    }
+}
+
+// The chosen candidates of a row become nodes: recycled ones as they are, in place of the others as many drawn ones.
+void DynamicTree::draw_row(size_t row, const std::vector<Candidate>& chosen, Drawing& drawing) {
+    const int parent = frontier_[row];
+    std::vector<Token> tokens;
+    std::vector<float> q;
+    const auto width = static_cast<size_t>(drafts_.ranks);
+    for (size_t i = row * width; i < (row + 1) * width; ++i) {
+        if (drafts_.origin(i) == Origin::recycled) continue;
+        tokens.push_back(drafts_.tokens[i]);
+        q.push_back(drafts_.q[i]);
+    }
+    const auto draws = static_cast<int>(std::count_if(
+        chosen.begin(), chosen.end(), [](const Candidate& candidate) { return candidate.origin != Origin::recycled; }));
+    Proposal& proposal = proposals_[static_cast<size_t>(parent + 1)];
+    proposal = make_proposal(tokens, q, drawing.sampling);
+    const auto drawn = draw_distinct(proposal, draws, drawing.random);
+    size_t next = 0;
+    for (Candidate candidate : chosen) {
+        if (candidate.origin != Origin::recycled) {
+            candidate.drawn = next < drawn.size();
+            // A proposal is a prefix of the tokens: with all of it drawn, the rest follows.
+            candidate.token = candidate.drawn ? drawn[next].token : tokens[next];
+            ++next;
+        }
+        pool_.push_back(candidate);
+        proposals_.emplace_back();
+    }
+}
+
+DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, const DynamicTreeParams& params,
+                                       const HeadCalibration::Table& calibration, std::shared_ptr<DraftCost> cost)
+    : source_(std::move(source)),
+      calibrations_{HeadCalibration(source_->depth(), calibration), HeadCalibration(source_->depth()),
+                    HeadCalibration(source_->depth(), calibration)},
+      cost_(std::move(cost)),
+      tree_(source_->depth(), params) {}
+
+void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
+    source_->prompt(prompt);
+    tree_.forget();
+    known_ = 0;
+}
+
+void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
+    if (known_ > 0) tree_.learn(input.context.subspan(known_), calibrations_);
+    known_ = input.context.size();
+    out.set_root(input.context.back());
+    if (input.plain) return;
+    if (pause_ > 0) {
+        --pause_;
+        if (source_->begin_free(input)) {
+            tree_.grow(*source_, input, calibrations_, *cost_, out, true);
+        }
+        return;
+    }
+    source_->begin(input);
+    const bool free = source_->is_free(), asked = source_->reaches(input.context.last(1));
+    const double gain = tree_.grow(*source_, input, calibrations_, *cost_, out, free);
+    if (asked) free ? note_gain(gain - free_worth, longest_free_pause) : note_gain(gain, longest_pause);
+}
+
+void DynamicTreeDrafter::note_gain(double tokens, int longest) {
+    gain_ += gain_weight * (tokens - gain_);
+    if (gain_ > 0) {
+        fruitless_ = 0;
+        next_pause_ = first_pause;
+    } else if (++fruitless_ >= patience) {
+        pause_ = next_pause_;
+        next_pause_ = std::min(2 * next_pause_, longest);
+    }
 }
 
 }  // namespace medusa

@@ -7,9 +7,33 @@
 #include <vector>
 
 #include "decoding/drafter.h"
-#include "drafting/token_trie.h"
 
 namespace medusa {
+
+// Paths of tokens below a root as one tree, each common beginning once.
+class TokenTrie {
+  public:
+    static constexpr int root = 0;
+
+    void clear(Token root_token);
+    // The child of `parent` that carries `token`, made where there is none. hidden: it need not be accepted; a node
+    // stays hidden until it is asked for otherwise.
+    int child(int parent, Token token, float q, bool hidden);
+    int size() const { return static_cast<int>(nodes_.size()); }
+    // The tree goes to `tree`, which `out` refers to. Afterwards place() tells where a node has come to stand.
+    void build(Tree& tree, Draft& out);
+    int place(int node) const { return places_[node]; }
+
+  private:
+    struct Node {
+        Token token;
+        float q;
+        int parent, depth;
+        bool hidden;
+    };
+    std::vector<Node> nodes_;
+    std::vector<int> places_;
+};
 
 // As the paper calls them: W columns of the window, n-grams of N tokens, at most G of them verified in a step.
 struct LookaheadParams {
@@ -59,6 +83,30 @@ class JacobiWindow {
     LookaheadParams params_;
     std::vector<std::vector<Token>> rows_;  // row 0 from column 1 on (column 0: the root), the others from column 0 on
     std::vector<int> ends_;
+};
+
+// One tree: the n-grams that begin with the root, to be verified, and the window, hidden, whose n-grams feed the pool.
+// The prompt's n-grams are in the pool from the start.
+class LookaheadDrafter final : public Drafter {
+  public:
+    explicit LookaheadDrafter(const LookaheadParams& params)
+        : params_(params), pool_(params.ngram, params.guesses), window_(params) {}
+
+    static TreeBounds bounds(const LookaheadParams& params);
+
+    DrafterNeeds needs() const override { return {.rows = true}; }
+    void begin(std::span<const Token> prompt) override;
+    void draft(const DraftInput& input, Draft& out) override;
+    void verified(const Verified& step) override;
+
+  private:
+    LookaheadParams params_;
+    NgramPool pool_;
+    JacobiWindow window_;
+    TokenTrie trie_;
+    Tree tree_;
+    bool drawn_ = false;  // the newest draft holds the window
+    std::vector<std::vector<Token>> found_;
 };
 
 }  // namespace medusa

@@ -1,6 +1,7 @@
 #include "drafting/lookup.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace medusa {
 
@@ -73,6 +74,208 @@ void LookupAccuracy::record(int length, bool came) {
 float LookupAccuracy::probability(int length) const {
     const Counts& c = counts_[slot(length)];
     return static_cast<float>(c.came / c.tried);
+}
+
+namespace {
+
+constexpr double keep_rate = 0.95;  // a step fades to one half after 14 later ones
+
+}  // namespace
+
+LookupDrafter::LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params,
+                             std::shared_ptr<const DraftCost> cost)
+    : inner_(std::move(inner)),
+      params_(params),
+      index_(params.min_length, params.max_length),
+      accuracy_(params.min_length, params.max_length),
+      cost_(std::move(cost)) {
+    std::vector<Choice> choices;
+    chains_.emplace_back();
+    for (int n = 1; n <= params_.max_nodes; ++n) {
+        choices.push_back(Choice(n, 0));
+        chains_.emplace_back(choices);
+    }
+}
+
+TreeBounds LookupDrafter::bounds(const TreeBounds& inner, const LookupParams& params) {
+    return {std::min(inner.leaves + 1, Tree::max_size), std::min(inner.nodes + params.max_nodes, Tree::max_size)};
+}
+
+void LookupDrafter::begin(std::span<const Token> prompt) {
+    inner_only_ = false;
+    if (inner_) inner_->begin(prompt);
+    const auto known = index_.tokens();
+    if (known.size() > prompt.size() || !std::equal(known.begin(), known.end(), prompt.begin())) index_.clear();
+    for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
+}
+
+// The newest step brought so many tokens.
+void LookupDrafter::learn_rate(size_t tokens) {
+    if (!inner_only_) return;
+    if (rate_threads_ != cost_->threads()) inner_tokens_ = inner_step_ms_ = 0;
+    rate_threads_ = cost_->threads();
+    inner_tokens_ = keep_rate * inner_tokens_ + static_cast<double>(tokens);
+    inner_step_ms_ = keep_rate * inner_step_ms_ + cost_->newest_step_ms();
+}
+
+bool LookupDrafter::chain_beats_inner(int room) const {
+    if (!cost_->learns() || inner_step_ms_ <= 0) return false;
+    const Plan plan = plan_chain(1, room);
+    return plan.length > 0 && plan.rate * inner_step_ms_ >= inner_tokens_ * cost_->root_ms();
+}
+
+void LookupDrafter::append(Token token, bool learn) {
+    const LookupMatch match = index_.match();
+    if (learn && match.length > 0) accuracy_.record(match.length, index_.tokens()[match.next] == token);
+    index_.append(token);
+}
+
+// The number of nodes with the most expected tokens per cost. Each accepted node makes the match one token longer.
+LookupDrafter::Plan LookupDrafter::plan_chain(int inner_size, int room) const {
+    const int length = index_.match().length;
+    if (length == 0) return {};
+    const int most = std::min(params_.max_nodes, room - inner_size);
+    double reached = 1.0, tokens = 1.0, node_cost = cost_->node_steps(), cost = 1.0 + node_cost * (inner_size - 1);
+    Plan best{0, tokens / cost};
+    for (int n = 1; n <= most; ++n) {
+        reached *= accuracy_.probability(length + n - 1);
+        tokens += reached;
+        cost += node_cost;
+        if (tokens / cost > best.rate) best = {n, tokens / cost};
+    }
+    return best;
+}
+
+void LookupDrafter::draft(const DraftInput& input, Draft& out) {
+    const auto came = input.context.subspan(index_.tokens().size());
+    learn_rate(came.size());
+    for (const Token token : came) append(token, true);
+    out.set_root(input.context.back());
+    const int room = std::min(input.room, params_.total_nodes);
+    // One path has nothing beside it.
+    const auto planned = [&](int inner_size) { return plan_chain(params_.chains_only ? 1 : inner_size, room).length; };
+    // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one,
+    // and where one path is all there is, it takes the place of the inner drafter's.
+    int length = 0;
+    if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
+    const bool alone = input.plain || chain_beats_inner(room);
+    if (inner_ && inner_->joins_chain() && !input.drawing && !params_.chains_only && !alone) {
+        draft_as_one(input, room, out);
+        if (out.tree->size() > 1) return;
+    } else if (inner_) {
+        DraftInput asked = input;
+        const bool instead = params_.chains_only && length > 0;
+        asked.plain = alone || instead;
+        asked.room = instead ? 1 : room - length;
+        inner_->draft(asked, out);
+    }
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1;
+    if (!input.drawing) length = planned(inner_size_);
+    index_.continuation(length, chain_);
+    if (!chain_.empty()) {
+        params_.chains_only ? join_chain(out) : graft(out);
+        inner_only_ = false;
+    }
+}
+
+// The inner drafter weighs the chain's nodes beside its own.
+void LookupDrafter::draft_as_one(const DraftInput& input, int room, Draft& out) {
+    guesses_.clear();
+    const int length = index_.match().length;
+    index_.continuation(length > 0 ? params_.max_nodes : 0, chain_);
+    for (size_t i = 0; i < chain_.size(); ++i) {
+        guesses_.push_back({chain_[i], accuracy_.probability(length + static_cast<int>(i))});
+    }
+    DraftInput asked = input;
+    asked.room = room;
+    asked.chain = guesses_;
+    inner_->draft(asked, out);
+    inner_size_ = out.tree->size();
+    inner_only_ = inner_size_ > 1 && chain_.empty();
+}
+
+// One path of the two: as far as they agree, then whichever promises more tokens.
+void LookupDrafter::join_chain(Draft& out) {
+    const auto inner = static_cast<size_t>(out.tree->size()) - 1;
+    size_t shared = 0;
+    while (shared < std::min(inner, chain_.size()) && out.tokens[shared + 1] == chain_[shared]) ++shared;
+    const auto probability = [&](size_t i) {
+        return accuracy_.probability(index_.match().length + static_cast<int>(i));
+    };
+    double ours = 0, reached = 1;
+    for (size_t i = shared; i < chain_.size(); ++i) ours += reached *= probability(i);
+    double theirs = 0;
+    reached = 1;
+    for (size_t i = shared; i < inner; ++i) theirs += reached *= out.q[i + 1];
+    if (theirs >= ours) return;
+    out.tokens.resize(shared + 1);
+    out.q.resize(shared + 1);
+    out.drawn.assign(shared + 1, false);
+    out.proposals.clear();
+    for (size_t i = shared; i < chain_.size(); ++i) {
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(static_cast<float>(probability(i)));
+        out.drawn.push_back(false);
+    }
+    out.tree = &chains_[chain_.size()];
+}
+
+// Follows the drafted nodes that carry the chain's tokens and hangs the rest of the chain below the last of them.
+void LookupDrafter::graft(Draft& out) {
+    const Tree& base = *out.tree;
+    int node = 0;
+    size_t shared = 0;
+    for (; shared < chain_.size(); ++shared) {
+        const auto& children = base.children(node);
+        const auto same =
+            std::find_if(children.begin(), children.end(), [&](int c) { return out.tokens[c] == chain_[shared]; });
+        if (same == children.end()) break;
+        node = *same;
+        out.drawn[node] = false;  // it is here whatever was drawn
+    }
+    if (shared == chain_.size()) return;
+    std::vector<Choice> choices = base.choices();
+    Choice choice = node > 0 ? choices[node - 1] : Choice{};
+    const auto& siblings = base.children(node);
+    int rank =
+        siblings.empty() ? 0 : 1 + base.rank(*std::max_element(siblings.begin(), siblings.end(), [&](int a, int b) {
+            return base.rank(a) < base.rank(b);
+        }));
+    for (size_t i = shared; i < chain_.size(); ++i, rank = 0) {
+        choice.push_back(rank);
+        choices.push_back(choice);
+        out.tokens.push_back(chain_[i]);
+        out.q.push_back(accuracy_.probability(index_.match().length + static_cast<int>(i)));
+        out.drawn.push_back(false);
+    }
+    if (base.size() == 1) {
+        out.tree = &chains_[chain_.size()];
+        return;
+    }
+    // A tree sorts its choices stably by depth: tokens and probabilities go along.
+    std::vector<int> order(choices.size());
+    std::iota(order.begin(), order.end(), 1);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return choices[a - 1].size() < choices[b - 1].size(); });
+    const std::vector<Token> tokens = out.tokens;
+    const std::vector<float> q = out.q;
+    const std::vector<bool> drawn = out.drawn;
+    std::vector<Proposal> proposals(out.proposals.size());
+    if (!proposals.empty()) {
+        proposals.resize(order.size() + 1);
+        out.proposals.resize(order.size() + 1);
+        proposals[0] = std::move(out.proposals[0]);
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+        out.tokens[i + 1] = tokens[order[i]];
+        out.q[i + 1] = q[order[i]];
+        out.drawn[i + 1] = drawn[order[i]];
+        if (!proposals.empty()) proposals[i + 1] = std::move(out.proposals[order[i]]);
+    }
+    out.proposals = std::move(proposals);
+    joined_ = Tree(std::move(choices));
+    out.tree = &joined_;
 }
 
 }  // namespace medusa

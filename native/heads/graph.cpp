@@ -20,22 +20,14 @@ ggml_backend_ptr start_backend(const Heads& heads) {
     return backend;
 }
 
-void set_threads(ggml_backend_t backend, int threads) {
-    const auto registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
-    if (const auto set = reinterpret_cast<ggml_backend_set_n_threads_t>(
-            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
-        set(backend, threads);
-    }
-}
-
 HeadsGraph::HeadsGraph(ggml_backend_t backend, size_t most_tensors) : backend_(backend) {
     const size_t size = most_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(most_tensors, false);
     context_.reset(ggml_init({size, nullptr, /*no_alloc=*/true}));
     graph_ = ggml_new_graph_custom(context(), most_tensors, false);
 }
 
-ggml_tensor* HeadsGraph::new_input(int64_t columns, int64_t rows) {
-    ggml_tensor* input = ggml_new_tensor_2d(context(), GGML_TYPE_F32, columns, rows);
+ggml_tensor* HeadsGraph::new_input(int64_t columns, int64_t rows, ggml_type type) {
+    ggml_tensor* input = ggml_new_tensor_2d(context(), type, columns, rows);
     ggml_set_input(input);
     return input;
 }
@@ -84,6 +76,71 @@ ggml_tensor* linear(ggml_context* c, const Linear& layer, ggml_tensor* x) {
 
 ggml_tensor* residual_block(ggml_context* c, const Linear& layer, ggml_tensor* x) {
     return ggml_add(c, ggml_silu(c, linear(c, layer, x)), x);
+}
+
+namespace {
+
+// The last state of each head, [h]; one [h, depth] of all where they come together anyway.
+std::vector<ggml_tensor*> last_states(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth) {
+    if (heads.block_count() == 0) return std::vector<ggml_tensor*>(static_cast<size_t>(depth), state);
+    const int64_t h = state->ne[0];
+    // One input for all heads: the stacked weights are one matrix of h rows per head.
+    Linear first = heads.first_blocks();
+    first.weight = ggml_view_2d(c, first.weight, h, h * depth, first.weight->nb[1], 0);
+    if (first.bias) first.bias = ggml_view_1d(c, first.bias, h * depth, 0);
+    ggml_tensor* y = ggml_silu(c, linear(c, first, state));
+    ggml_tensor* all = ggml_add(c, ggml_reshape_2d(c, y, h, depth), state);
+    std::vector<ggml_tensor*> out;
+    for (int head = 0; head < depth; ++head) {
+        ggml_tensor* x = ggml_view_2d(c, all, h, 1, all->nb[1], static_cast<size_t>(head) * all->nb[1]);
+        for (int block = 1; block < heads.block_count(); ++block) {
+            x = residual_block(c, heads.block(head, block), x);
+        }
+        out.push_back(x);
+    }
+    if (heads.block_count() == 1 && !heads.has_own_outputs()) return {all};
+    return out;
+}
+
+}  // namespace
+
+ggml_tensor* medusa_logits(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth) {
+    const std::vector<ggml_tensor*> x = last_states(c, heads, state, depth);
+    const auto joined = [&](const std::vector<ggml_tensor*>& parts) {
+        ggml_tensor* all = parts.front();
+        for (size_t i = 1; i < parts.size(); ++i) all = ggml_concat(c, all, parts[i], 1);
+        return all;
+    };
+    if (!heads.has_own_outputs()) return linear(c, heads.output(0), joined(x));
+    std::vector<ggml_tensor*> parts;
+    for (int head = 0; head < depth; ++head) {
+        parts.push_back(linear(c, heads.output(head), x[static_cast<size_t>(head)]));
+    }
+    return joined(parts);
+}
+
+size_t medusa_tensors(const Heads& heads, int depth) {
+    return 16 + static_cast<size_t>(depth) * (8 + 4 * static_cast<size_t>(heads.block_count()));
+}
+
+ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths) {
+    const int64_t h = heads.model().embedding_size(), n = paths->ne[1];
+    // SiLU(Wx + b) + (Rx + b_R): W and R in one product, R's rows below W's.
+    ggml_tensor* y = linear(c, heads.first_block(head), paths);
+    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, y, h, n, y->nb[1], 0));  // CUDA's SiLU wants it in one piece
+    ggml_tensor* kept = ggml_view_2d(c, y, h, n, y->nb[1], static_cast<size_t>(h) * sizeof(float));
+    ggml_tensor* x = ggml_add(c, ggml_silu(c, gate), kept);
+    for (int block = 1; block < heads.block_count(); ++block) x = residual_block(c, heads.block(head, block), x);
+    return linear(c, heads.output(head), x);
+}
+
+size_t hydra_width(size_t nodes) {
+    constexpr size_t exact = 8, step = 8;
+    return nodes <= exact ? nodes : (nodes + step - 1) / step * step;
+}
+
+size_t hydra_tensors(const Heads& heads) {
+    return 16 + 4 * static_cast<size_t>(heads.block_count());
 }
 
 }  // namespace medusa

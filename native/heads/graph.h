@@ -6,13 +6,12 @@
 #include <vector>
 
 #include "heads/weights.h"
+#include "llama/backend.h"
 
 namespace medusa {
 
 // A backend of the heads' device; on the CPU it computes in llama.cpp's own threads. Throws Error.
 ggml_backend_ptr start_backend(const Heads& heads);
-// Of its computations from here on; nothing to a device.
-void set_threads(ggml_backend_t backend, int threads);
 
 // One ggml graph with its memory: made, filled through context(), closed with finish(), then computed any number of
 // times.
@@ -21,7 +20,7 @@ class HeadsGraph {
     HeadsGraph(ggml_backend_t backend, size_t most_tensors);
 
     ggml_context* context() const { return context_.get(); }
-    ggml_tensor* new_input(int64_t columns, int64_t rows);
+    ggml_tensor* new_input(int64_t columns, int64_t rows, ggml_type type = GGML_TYPE_F32);
     // Throws Error when the backend lacks an operation or memory.
     void finish(ggml_tensor* output);
     // The output's numbers; valid until the next call.
@@ -41,5 +40,20 @@ class HeadsGraph {
 ggml_tensor* linear(ggml_context* c, const Linear& layer, ggml_tensor* x);
 // x + SiLU(Wx + b) (Medusa 2.1)
 ggml_tensor* residual_block(ggml_context* c, const Linear& layer, ggml_tensor* x);
+
+// Medusa heads (Medusa 2.1): each depends on the hidden state alone. Logits of the first `depth` heads at a hidden
+// state [h, 1]: [rows, depth].
+ggml_tensor* medusa_logits(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth);
+// Tensors that it makes, at most.
+size_t medusa_tensors(const Heads& heads, int depth);
+
+// Hydra heads (Hydra 3): a head reads the hidden state and the tokens drafted so far. Logits of a head at n nodes, of
+// cat(h, emb(root), emb(node 1), ..) [h * (head + 2), n] each: [rows, n].
+ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths);
+// Nodes of a graph that evaluates so many. Trees of changing shape ask for many numbers: beyond the smallest, graphs
+// are shared by a few of them.
+size_t hydra_width(size_t nodes);
+// Tensors that it makes, at most.
+size_t hydra_tensors(const Heads& heads);
 
 }  // namespace medusa

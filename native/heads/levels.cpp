@@ -1,11 +1,11 @@
 #include "heads/levels.h"
 
 #include <algorithm>
+#include <map>
 
 #include "decoding/sampler.h"
-#include "heads/hydra_levels.h"
-#include "heads/medusa_levels.h"
 #include "heads/stream_levels.h"
+#include "heads/token_embeddings.h"
 
 namespace medusa {
 
@@ -72,6 +72,91 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
         }
     }
 }
+
+namespace {
+
+// Evaluates the first `depth` heads at one hidden state: one ggml graph, built once, one read of the lm_head for all
+// heads where they share it.
+class MedusaLevels final : public HeadsLevels {
+  public:
+    MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache)
+        : HeadsLevels(std::move(heads), depth, std::move(threads), std::move(cache)),
+          graph_(backend_.get(), medusa_tensors(*heads_, depth)),
+          input_(graph_.new_input(heads_->model().embedding_size(), 1)) {
+        graph_.finish(ggml_soft_max(graph_.context(), medusa_logits(graph_.context(), *heads_, input_, depth)));
+    }
+
+    // The same candidates below every node: one row.
+    std::span<const float> probabilities(int depth, std::span<const Token>) override {
+        const auto width = static_cast<size_t>(heads_->output_rows());
+        return output_.subspan(static_cast<size_t>(depth - 1) * width, width);
+    }
+
+  private:
+    void begin_step(const DraftInput& input) override {
+        HeadsGraph::set(input_, state_of(input));
+        output_ = graph_.compute();
+    }
+
+    HeadsGraph graph_;
+    ggml_tensor* input_;
+    std::span<const float> output_;  // [depth][output_rows]
+};
+
+// Evaluates a head at the nodes that are expanded, all of a level with one read of its weights and of the lm_head.
+// Graphs are kept by depth and number of nodes.
+class HydraLevels final : public HeadsLevels {
+  public:
+    HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache)
+        : HeadsLevels(std::move(heads), depth, std::move(threads), std::move(cache)),
+          embeddings_(heads_->model(), heads_->metadata().embedding_scale) {}
+
+    std::span<const float> probabilities(int depth, std::span<const Token> paths) override {
+        const size_t h = hidden_.size(), length = static_cast<size_t>(depth), nodes = paths.size() / length;
+        Level& level = level_for(depth, nodes);
+        values_.resize(static_cast<size_t>(ggml_nelements(level.input)));
+        const auto part = [&](size_t node, size_t i) {
+            return std::span(values_).subspan((node * (length + 1) + i) * h, h);
+        };
+        for (size_t node = 0; node < nodes; ++node) {
+            std::copy(hidden_.begin(), hidden_.end(), part(node, 0).begin());
+            for (size_t i = 0; i < length; ++i) embeddings_.row(paths[node * length + i], part(node, i + 1));
+        }
+        HeadsGraph::set(level.input, values_);
+        return level.graph.compute().first(nodes * static_cast<size_t>(heads_->output_rows()));
+    }
+
+  private:
+    void begin_step(const DraftInput& input) override {
+        const auto state = state_of(input);
+        hidden_.assign(state.begin(), state.end());
+    }
+    struct Level {
+        HeadsGraph graph;
+        ggml_tensor* input;  // [h * (depth + 1), nodes]
+    };
+    Level& level_for(int depth, size_t nodes) {
+        const size_t width = hydra_width(nodes);
+        auto& level = levels_[{depth, width}];
+        if (!level) level = build(depth, width);
+        return *level;
+    }
+    std::unique_ptr<Level> build(int depth, size_t nodes) {
+        auto level = std::make_unique<Level>(Level{HeadsGraph(backend_.get(), 8 + hydra_tensors(*heads_)), nullptr});
+        ggml_context* c = level->graph.context();
+        const int64_t h = heads_->model().embedding_size();
+        level->input = level->graph.new_input(h * (depth + 1), static_cast<int64_t>(nodes));
+        level->graph.finish(ggml_soft_max(c, hydra_logits(c, *heads_, depth - 1, level->input)));
+        return level;
+    }
+
+    TokenEmbeddings embeddings_;
+    std::vector<float> hidden_;
+    std::vector<float> values_;  // inputs of a level, node by node: cat(h, emb(root), emb(node 1), ..)
+    std::map<std::pair<int, size_t>, std::unique_ptr<Level>> levels_;
+};
+
+}  // namespace
 
 std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
                                          const AttentionTap* attention, std::shared_ptr<PrefixCache> cache) {

@@ -10,7 +10,7 @@
 #include "heads/graph.h"
 #include "heads/prefix_layer.h"
 #include "heads/weights.h"
-#include "llama/attention_tap.h"
+#include "llama/layer_tap.h"
 
 namespace medusa {
 

@@ -1,9 +1,41 @@
 #include "heads/metadata.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "base/common.h"
+
 namespace medusa {
+namespace {
+
+std::string shape_text(const int64_t* ne, size_t dims) {
+    std::string out = "[";
+    for (size_t i = 0; i < dims; ++i) out += (i ? ", " : "") + std::to_string(ne[i]);
+    return out + "]";
+}
+
+}  // namespace
+
+const TensorInfo& expect_tensor(const GgufFile& file, const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorInfo* info = file.find(name);
+    if (!info) throw Error(file.path() + ": tensor " + name + " is missing: convert the heads again");
+    std::vector<int64_t> wanted = shape;
+    wanted.resize(GGML_MAX_DIMS, 1);
+    if (!std::equal(wanted.begin(), wanted.end(), info->ne)) {
+        throw Error(file.path() + ": tensor " + name + " has shape " +
+                    shape_text(info->ne, std::max<size_t>(shape.size(), info->n_dims)) + ", this base needs " +
+                    shape_text(wanted.data(), shape.size()) + ": these heads are for another base");
+    }
+    const ggml_type type = info->type;
+    const bool is_vector = shape.size() == 1;
+    if (is_vector ? type != GGML_TYPE_F32 : !is_weight_type(type)) {
+        throw Error(file.path() + ": tensor " + name + " has type " + ggml_type_name(type) + ", it must be " +
+                    (is_vector ? "f32" : "a float or quantized type") + ": convert the heads again");
+    }
+    return *info;
+}
+
 namespace {
 
 constexpr int max_heads = 32;
@@ -64,16 +96,13 @@ class Reader {
     void read_lm_head() {
         const std::string lm_head = file_.get_string("medusa.lm_head").value_or("own");
         out_.output_rows = vocab_size_;
-        if (lm_head == "own") {
-            out_.lm_head = LmHead::own;
-        } else if (lm_head == "base") {
-            out_.lm_head = LmHead::base;
-        } else if (lm_head == "draft_vocab") {
-            out_.lm_head = LmHead::draft_vocab;
-            read_draft_vocabulary();
-        } else {
+        constexpr const char* names[] = {"own", "base", "draft_vocab"};
+        const auto found = std::find(std::begin(names), std::end(names), lm_head);
+        if (found == std::end(names)) {
             throw Error(path_ + ": medusa.lm_head is '" + lm_head + "', not own, base or draft_vocab");
         }
+        out_.lm_head = static_cast<LmHead>(found - std::begin(names));
+        if (out_.lm_head == LmHead::draft_vocab) read_draft_vocabulary();
     }
 
     void read_draft_vocabulary() {
@@ -227,17 +256,8 @@ class Reader {
 }  // namespace
 
 const char* heads_kind_name(HeadsKind kind) {
-    switch (kind) {
-        case HeadsKind::medusa:
-            return "medusa";
-        case HeadsKind::hydra:
-            return "hydra";
-        case HeadsKind::hydra_plus:
-            return "hydra++";
-        case HeadsKind::streams:
-            return "streams";
-    }
-    return "";
+    constexpr const char* names[] = {"medusa", "hydra", "hydra++", "streams"};
+    return names[static_cast<size_t>(kind)];
 }
 
 std::string head_tensor(int head, const std::string& rest) {

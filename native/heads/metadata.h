@@ -72,4 +72,8 @@ inline constexpr const char* stream_root_scale = "medusa.stream.root_scale";
 // "medusa.stream.{layer}.{matrix}.{part}", layers from 0, parts "lora_a" and "lora_b"
 std::string stream_adapter(int layer, const std::string& matrix, const std::string& part);
 
+// A tensor of the file. shape: in ggml's order; a vector is to be F32, a matrix of floats or quantized. Throws Error
+// where it is missing or different.
+const TensorInfo& expect_tensor(const GgufFile& file, const std::string& name, const std::vector<int64_t>& shape);
+
 }  // namespace medusa

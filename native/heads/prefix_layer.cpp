@@ -122,22 +122,18 @@ void PrefixCache::allocate(int64_t cells) {
     const PrefixParams& params = heads_.metadata().prefix;
     const int64_t width = heads_.prefix().query.weight->ne[1] / params.head_count * params.head_count_kv;
     const int64_t rounded = (cells + cell_step - 1) / cell_step * cell_step;
-    ggml_context_ptr context(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    ggml_tensor* keys = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, rounded);
-    ggml_tensor* values = ggml_new_tensor_2d(context.get(), GGML_TYPE_F16, width, rounded);
-    ggml_backend_buffer_ptr buffer(
-        ggml_backend_alloc_ctx_tensors_from_buft(context.get(), ggml_backend_dev_buffer_type(heads_.device())));
-    if (!buffer) throw OutOfMemory("no memory for the cache of the heads' prefix layer", "lower {ctx_size}");
-    // Masked cells count nothing, unless they happen to hold NaN.
-    ggml_backend_buffer_clear(buffer.get(), 0);
+    DeviceTensors tensors(2);
+    ggml_tensor* keys = ggml_new_tensor_2d(tensors.context(), GGML_TYPE_F16, width, rounded);
+    ggml_tensor* values = ggml_new_tensor_2d(tensors.context(), GGML_TYPE_F16, width, rounded);
+    tensors.allocate(heads_.device(), "the cache of the heads' prefix layer", "lower {ctx_size}");
+    tensors.clear();  // masked cells count nothing, unless they happen to hold NaN
     std::vector<char> held(static_cast<size_t>(count) * ggml_row_size(GGML_TYPE_F16, width));
     for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
         if (held.empty()) break;
         ggml_backend_tensor_get(from, held.data(), 0, held.size());
         ggml_backend_tensor_set(to, held.data(), 0, held.size());
     }
-    buffer_ = std::move(buffer);
-    context_ = std::move(context);
+    tensors_ = std::move(tensors);
     keys_ = keys, values_ = values;
 }
 
@@ -233,15 +229,10 @@ std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cel
     auto chunk = std::make_unique<Chunk>(Chunk{HeadsGraph(backend_, prefix_graph_tensors), {}, {}, {}, {}, {}});
     ggml_context* c = chunk->graph.context();
     chunk->states = chunk->graph.new_input(h_, rows);
-    const auto input = [&](ggml_type type, int64_t length) {
-        ggml_tensor* tensor = ggml_new_tensor_1d(c, type, length);
-        ggml_set_input(tensor);
-        return tensor;
-    };
-    chunk->positions = input(GGML_TYPE_I32, rows);
-    chunk->last_position = input(GGML_TYPE_I32, 1);
-    chunk->cells = input(GGML_TYPE_I64, rows);
-    chunk->mask = input(GGML_TYPE_F16, cells);
+    chunk->positions = chunk->graph.new_input(rows, 1, GGML_TYPE_I32);
+    chunk->last_position = chunk->graph.new_input(1, 1, GGML_TYPE_I32);
+    chunk->cells = chunk->graph.new_input(rows, 1, GGML_TYPE_I64);
+    chunk->mask = chunk->graph.new_input(cells, 1, GGML_TYPE_F16);
     chunk->graph.finish(prefix_output(c, *heads_,
                                       {chunk->states, nullptr, chunk->positions, chunk->last_position, chunk->cells,
                                        chunk->mask, cache_->keys(), cache_->values()}));

@@ -51,8 +51,7 @@ class PrefixCache {
     void allocate(int64_t cells);
 
     const Heads& heads_;
-    ggml_context_ptr context_;
-    ggml_backend_buffer_ptr buffer_;
+    DeviceTensors tensors_{2};
     ggml_tensor *keys_ = nullptr, *values_ = nullptr;
 };
 inline constexpr size_t prefix_graph_tensors = 64;  // that it makes, at most, with its inputs

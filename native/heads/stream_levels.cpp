@@ -9,12 +9,6 @@ constexpr int64_t cell_step = 256;  // passes cover a multiple of this many cell
 constexpr float largest_half = 65504.0f;
 constexpr ggml_fp16_t hidden = 0xFC00, shown = 0;  // minus infinity, zero
 
-ggml_tensor* new_input(ggml_context* c, ggml_type type, int64_t columns, int64_t rows) {
-    ggml_tensor* tensor = ggml_new_tensor_2d(c, type, columns, rows);
-    ggml_set_input(tensor);
-    return tensor;
-}
-
 // What adapters add to `rows` products from `first` on.
 ggml_tensor* part_of(ggml_context* c, ggml_tensor* added, int64_t first, int64_t rows) {
     return ggml_view_2d(c, added, rows, added->ne[1], added->nb[1], static_cast<size_t>(first) * sizeof(float));
@@ -180,14 +174,67 @@ std::unique_ptr<StreamLevels::Pass> StreamLevels::build(int64_t cells) const {
         Pass{HeadsGraph(backend_.get(), 16 + tensors_per_layer * weights.layers().size()), cells, {}, {}, {}, {}});
     ggml_context* c = pass->graph.context();
     pass->states = pass->graph.new_input(heads_->model().embedding_size(), depth_);
-    pass->positions = new_input(c, GGML_TYPE_I32, depth_, 1);
-    pass->places = new_input(c, GGML_TYPE_I64, depth_, 1);
-    pass->mask = new_input(c, GGML_TYPE_F16, cells, depth_);
+    pass->positions = pass->graph.new_input(depth_, 1, GGML_TYPE_I32);
+    pass->places = pass->graph.new_input(depth_, 1, GGML_TYPE_I64);
+    pass->mask = pass->graph.new_input(cells, depth_, GGML_TYPE_F16);
     ggml_tensor* x = pass->states;
     for (size_t number = 0; number < weights.layers().size(); ++number) x = layer(*pass, number, x);
     x = linear(c, heads_->output(0), normed(c, x, weights.output_norm()));
     pass->graph.finish(ggml_soft_max(c, x));
     return pass;
+}
+
+namespace {
+
+constexpr int sequence[] = {0};
+
+ContextParams params_for(const Heads& heads, int longest, Threads threads) {
+    if (!heads.streams()) throw Error("only streams read the context of a text");
+    if (longest < 1) throw Error("streams: the longest text must have tokens");
+    const DrafterNeeds needs = needs_of(heads);
+    ContextParams params;
+    params.context_size = longest + heads.head_count();  // cells for the streams behind those of the text
+    params.threads = threads;
+    params.tap_layer = needs.layer;
+    params.tap_attention = needs.attention;
+    return params;
+}
+
+}  // namespace
+
+StreamReader::StreamReader(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int longest,
+                           Threads threads)
+    : heads_(std::move(heads)), longest_(longest), context_(model, params_for(*heads_, longest, threads)) {
+    if (&heads_->model() != model.get()) throw Error("these heads were loaded for another model");
+    levels_ = std::make_unique<StreamLevels>(
+        heads_, heads_->head_count(), [most = threads.most] { return most; }, *context_.attention());
+    levels_->keep_free(longest);
+}
+
+StreamReader::~StreamReader() = default;
+
+void StreamReader::read(std::span<const Token> tokens, int first, const OnDraft& on_draft) {
+    const int count = static_cast<int>(tokens.size());
+    if (count < 1 || count > longest_ || first < 0) {
+        throw Error("streams: a text of " + std::to_string(count) + " tokens, not of 1 to " + std::to_string(longest_));
+    }
+    context_.model().require_tokens(tokens, "streams: ");
+    context_.clear();
+    const Tree root_only;
+    std::vector<BatchRow> rows;
+    const int width = context_.batch_size();
+    for (int begin = 0; begin < count - 1; begin += width) {
+        const int end = std::min(begin + width, count - 1);
+        rows.clear();
+        for (int i = begin; i < end; ++i) rows.push_back({tokens[i], i, sequence, false});
+        if (context_.decode(rows, nullptr) != DecodeStatus::ok) throw Error("streams: the text could not be decoded");
+        for (int at = std::max(begin, first); at < end; ++at) {
+            DraftInput input{tokens.first(static_cast<size_t>(at) + 2), context_.tapped(at - begin), 1, root_only};
+            input.row = at - begin;
+            levels_->begin(input);
+            on_draft(at, *levels_);
+        }
+    }
 }
 
 }  // namespace medusa

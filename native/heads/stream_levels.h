@@ -2,6 +2,7 @@
 // level of a tree.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -9,7 +10,8 @@
 #include "heads/graph.h"
 #include "heads/levels.h"
 #include "heads/token_embeddings.h"
-#include "llama/attention_tap.h"
+#include "llama/context.h"
+#include "llama/layer_tap.h"
 
 namespace medusa {
 
@@ -59,6 +61,28 @@ class StreamLevels final : public HeadsLevels {
     std::vector<float> states_;      // [depth][h]
     std::vector<ggml_fp16_t> mask_;  // [depth][cells of the pass]
     std::span<const float> output_;  // [depth][output_rows]
+};
+
+// What streams draft along a given text, for whoever measures them.
+// Reads one text after another, each from an empty cache: all of a text's tokens in wide passes, then the streams at
+// one position after the other.
+class StreamReader {
+  public:
+    // longest: most tokens of a text. Throws Error for heads of another kind or model.
+    StreamReader(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int longest, Threads threads);
+    ~StreamReader();
+
+    // levels: of the draft behind tokens[position], whose root is tokens[position + 1].
+    using OnDraft = std::function<void(int position, HeadsLevels& levels)>;
+    // At positions first .. tokens - 2.
+    void read(std::span<const Token> tokens, int first, const OnDraft& on_draft);
+    const Heads& heads() const { return *heads_; }
+
+  private:
+    std::shared_ptr<Heads> heads_;
+    int longest_;
+    LlamaContext context_;
+    std::unique_ptr<StreamLevels> levels_;
 };
 
 }  // namespace medusa

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/quantize.h"
-#include "heads/expected_tensor.h"
+#include "heads/metadata.h"
 #include "kernels/buffer_type.h"
 
 namespace medusa {
@@ -20,6 +20,7 @@ constexpr const char* known_parts[] = {
 
 constexpr float largest_half = 65504.0f;
 constexpr size_t width_step = 32;
+constexpr size_t tensors_per_layer = 8;  // of adapters
 
 template <typename Range>
 bool holds(const Range& range, const std::string& value) {
@@ -34,7 +35,13 @@ std::string block(int number, const std::string& rest) {
 
 StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, const HeadsMetadata& metadata,
                              ggml_backend_dev_t device)
-    : model_(model), file_(file), params_(metadata.streams), device_(device), base_(model.tensors()) {
+    : model_(model),
+      file_(file),
+      params_(metadata.streams),
+      device_(device),
+      base_(model.tensors()),
+      tensors_(tensors_per_layer * static_cast<size_t>(params_.layers)),
+      packed_(tensors_per_layer * static_cast<size_t>(params_.layers)) {
     const int64_t h = model.embedding_size();
     find_layers();
     find_output_norm();
@@ -44,23 +51,10 @@ StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, cons
 }
 
 void StreamWeights::load_adapters() {
-    const auto context = [&] {
-        return ggml_init({8 * layers_.size() * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true});
-    };
-    context_.reset(context());
-    packed_context_.reset(context());
     for (int layer = 0; layer < params_.layers; ++layer) declare_adapters(layer);
-    const auto place = [&](ggml_context* tensors, ggml_backend_buffer_type_t type) {
-        if (!ggml_get_first_tensor(tensors)) return ggml_backend_buffer_ptr();
-        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(tensors, type));
-        if (!buffer) {
-            throw OutOfMemory("no memory for the adapters of " + file_.path() + " on " + ggml_backend_dev_name(device_),
-                              "lower {n_gpu_layers}");
-        }
-        return buffer;
-    };
-    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
-    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
+    const std::string what = "the adapters of " + file_.path() + " on " + ggml_backend_dev_name(device_);
+    tensors_.allocate(device_, what, "lower {n_gpu_layers}");
+    packed_.allocate(kernels::buffer_type(), what, "lower {n_gpu_layers}");
     for (const auto& [tensor, bytes] : uploads_) ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
     uploads_.clear();
 }
@@ -197,7 +191,7 @@ ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<f
     const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool packed = on_cpu && model_.repacks() && kernels::serves(GGML_TYPE_Q8_0, columns);
     const ggml_type type = packed ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
-    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
+    ggml_tensor* tensor = ggml_new_tensor_2d((packed ? packed_ : tensors_).context(), type, columns, rows);
     ggml_set_name(tensor, name.c_str());
     uploads_.push_back({tensor, quantize_rows(ggml_type_name(type), values, columns)});
     return tensor;
@@ -209,8 +203,7 @@ std::span<const float> StreamWeights::embedding(int stream) const {
 }
 
 uint64_t StreamWeights::size_bytes() const {
-    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
-    return size(buffer_) + size(packed_buffer_) + (embeddings_.size() + root_scale_.size()) * sizeof(float);
+    return tensors_.size_bytes() + packed_.size_bytes() + (embeddings_.size() + root_scale_.size()) * sizeof(float);
 }
 
 }  // namespace medusa

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ggml-cpp.h"
+#include "heads/device_tensors.h"
 #include "heads/metadata.h"
 #include "llama/model.h"
 
@@ -75,8 +75,7 @@ class StreamWeights {
     float norm_eps_ = 0;
     std::vector<float> embeddings_, root_scale_;
     // Matrices that the kernels serve lie in their buffer type.
-    ggml_context_ptr context_, packed_context_;
-    ggml_backend_buffer_ptr buffer_, packed_buffer_;
+    DeviceTensors tensors_, packed_;
     std::vector<Upload> uploads_;
 };
 

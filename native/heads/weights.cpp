@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "heads/expected_tensor.h"
+#include "heads/metadata.h"
 #include "kernels/buffer_type.h"
 
 namespace medusa {
@@ -37,12 +37,10 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     : model_(std::move(model)),
       file_(path),
       metadata_(read_heads_metadata(file_, model_->vocab_size())),
-      device_(model_->output_device()) {
+      device_(model_->output_device()),
+      tensors_(most_tensors()),
+      packed_(most_tensors()) {
     model_->require_states();
-    const size_t tensors = 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
-                           std::size(prefix_tensors);
-    context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    packed_context_.reset(ggml_init({tensors * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     blocks_.resize(head_count());
     if (metadata_.kind == HeadsKind::streams) {
         streams_ = std::make_unique<StreamWeights>(*model_, file_, metadata_, device_);
@@ -51,22 +49,15 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     }
     declare_outputs();
     if (metadata_.has_prefix) declare_prefix();
-    allocate();
+    const std::string what = "the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_);
+    tensors_.allocate(device_, what, "lower {n_gpu_layers}");
+    packed_.allocate(kernels::buffer_type(), what, "lower {n_gpu_layers}");
     upload();
 }
 
-void Heads::allocate() {
-    const auto place = [&](ggml_context* context, ggml_backend_buffer_type_t type) {
-        if (!ggml_get_first_tensor(context)) return ggml_backend_buffer_ptr();
-        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(context, type));
-        if (!buffer) {
-            throw OutOfMemory("no memory for the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_),
-                              "lower {n_gpu_layers}");
-        }
-        return buffer;
-    };
-    buffer_ = place(context_.get(), ggml_backend_dev_buffer_type(device_));
-    packed_buffer_ = place(packed_context_.get(), kernels::buffer_type());
+size_t Heads::most_tensors() const {
+    return 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
+           std::size(prefix_tensors);
 }
 
 std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string>& names,
@@ -85,7 +76,7 @@ std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string
 ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows) {
     const bool on_cpu = ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool packed = on_cpu && model_->repacks() && kernels::serves(type, columns);
-    ggml_tensor* tensor = ggml_new_tensor_2d(packed ? packed_context_.get() : context_.get(), type, columns, rows);
+    ggml_tensor* tensor = ggml_new_tensor_2d((packed ? packed_ : tensors_).context(), type, columns, rows);
     ggml_set_name(tensor, name.c_str());
     return tensor;
 }
@@ -93,7 +84,7 @@ ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int6
 // Vectors of `length` numbers each, one behind the other.
 ggml_tensor* Heads::declare_vector(const std::vector<std::string>& names, int64_t length) {
     const auto count = static_cast<int64_t>(names.size());
-    ggml_tensor* tensor = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, length * count);
+    ggml_tensor* tensor = ggml_new_tensor_1d(tensors_.context(), GGML_TYPE_F32, length * count);
     stacks_.push_back({tensor, expect_alike(names, {length})});
     return tensor;
 }
@@ -210,8 +201,7 @@ void Heads::upload_rows_of_base() {
 }
 
 uint64_t Heads::size_bytes() const {
-    const auto size = [](const ggml_backend_buffer_ptr& b) { return b ? ggml_backend_buffer_get_size(b.get()) : 0; };
-    return size(buffer_) + size(packed_buffer_) + (streams_ ? streams_->size_bytes() : 0);
+    return tensors_.size_bytes() + packed_.size_bytes() + (streams_ ? streams_->size_bytes() : 0);
 }
 
 }  // namespace medusa

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ggml-cpp.h"
+#include "heads/device_tensors.h"
 #include "heads/metadata.h"
 #include "heads/stream_weights.h"
 #include "llama/model.h"
@@ -63,7 +63,7 @@ class Heads {
     ggml_tensor* declare_vector(const std::vector<std::string>& names, int64_t length);
     Linear declare(const std::vector<std::string>& names, int64_t columns, int64_t rows);
     ggml_tensor* declare_weight(const std::string& name, ggml_type type, int64_t columns, int64_t rows);
-    void allocate();
+    size_t most_tensors() const;
     void upload();
     void upload_rows_of_base();
     // Tensors of the file, of one shape and type.
@@ -76,8 +76,7 @@ class Heads {
     HeadsMetadata metadata_;
     ggml_backend_dev_t device_;
     // Matrices that the kernels serve lie in their buffer type, apart from the rest.
-    ggml_context_ptr context_, packed_context_;
-    ggml_backend_buffer_ptr buffer_, packed_buffer_;
+    DeviceTensors tensors_, packed_;
     std::vector<Linear> first_, outputs_;
     std::vector<std::vector<Linear>> blocks_;
     PrefixWeights prefix_;

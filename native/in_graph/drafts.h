@@ -28,11 +28,20 @@ struct GrownShape {
     int most;  // numbers that come to the host
 };
 
+// As deep as there are heads of so many rows. likeliest: numbers of a node from which drafters learn; 0: they do not.
+GrownShape grown_shape(int depth, int rows, int likeliest);
+
 // A tree, of which the first nodes will be asked for, or grown ones.
 using DraftShape = std::variant<Tree, GrownShape>;
 
+// The levels of such trees, of depth 1, 2, ...: of heads that read the path, or do not.
+std::vector<LevelShape> levels_of(const DraftShape& shape, bool reads_path);
+// Numbers that come of grown ones to the host, as Drafts::build() has them.
+int numbers_of_grown(const std::vector<LevelShape>& levels, bool reads_path);
+
 class Drafts {
   public:
+    Drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
     virtual ~Drafts() = default;
 
     // Of depth 1, 2, ...
@@ -55,11 +64,9 @@ class Drafts {
     Prefix* prefix() const { return prefix_.get(); }
 
   protected:
-    // prefix: of heads behind such a layer, else null.
-    explicit Drafts(std::unique_ptr<Prefix> prefix) : prefix_(std::move(prefix)) {}
-
-    std::vector<LevelShape> levels_;
-    bool grown_ = false;
+    const std::shared_ptr<Heads> heads_;
+    const std::vector<LevelShape> levels_;
+    const bool grown_;
 
   private:
     std::unique_ptr<Prefix> prefix_;
@@ -70,5 +77,7 @@ inline constexpr size_t state_tensors = 64 + prefix_graph_tensors;  // that stat
 std::string heads_need(const Heads& heads);
 // Of heads that need no more. Throws OutOfMemory where the device has no room for what it takes beside the heads.
 std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
+// Of those that read the path.
+std::unique_ptr<Drafts> make_hydra_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
 
 }  // namespace medusa::in_graph

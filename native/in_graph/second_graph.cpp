@@ -1,17 +1,71 @@
 #include "in_graph/second_graph.h"
 
+#include <algorithm>
+
 #include "in_graph/rows.h"
 
 namespace medusa::in_graph {
 
+DrawnLevels::DrawnLevels(const Heads& heads, ggml_backend_t backend, ggml_tensor* states)
+    : heads_(heads), backend_(backend), states_(states), ranks_(std::min(proposal_width, heads.output_rows())) {
+    state_ = ggml_new_tensor_2d(tensors_.context(), GGML_TYPE_F32, states->ne[0], 1);
+    tensors_.allocate(heads.device(), "the state that heads read on the device", "lower {n_gpu_layers} or {ctx_size}");
+}
+
+void DrawnLevels::begin(Drafts& drafts, int node) {
+    if (!first_) {
+        first_ = std::make_unique<HeadsGraph>(backend_, state_tensors + 16);
+        ggml_context* c = first_->context();
+        node_ = first_->new_input(1, 1);
+        GreedyAcceptance accepted{};
+        accepted.node = ggml_view_1d(c, node_, 1, 0);
+        accepted.index = as_index(c, accepted.node, Tree::max_size);
+        ggml_tensor* kept = ggml_cpy(c, drafts.state(c, states_, accepted), state_);
+        first_->finish(ggml_cont(c, ggml_view_1d(c, kept, 1, 0)));
+    }
+    const float value = static_cast<float>(node);
+    HeadsGraph::set(node_, {&value, 1});
+    if (drafts.prefix()) drafts.prefix()->set_inputs(GraphKind::drafts);
+    first_->compute();
+}
+
+DrawnLevels::Level& DrawnLevels::level_for(Drafts& drafts, int depth, int64_t columns) {
+    auto& level = levels_[{depth, columns}];
+    if (level) return *level;
+    level = std::make_unique<Level>(Level{HeadsGraph(backend_, drafts.most_tensors() + 16), nullptr});
+    ggml_context* c = level->graph.context();
+    if (heads_.metadata().reads_path()) level->tokens = level->graph.new_input(depth * columns, 1, GGML_TYPE_I32);
+    ggml_tensor* probabilities = ggml_soft_max(c, drafts.level_logits(c, state_, depth, level->tokens));
+    ggml_tensor* rows = largest(c, probabilities, ranks_);
+    ggml_tensor* found = at_places(c, probabilities, as_index(c, rows, heads_.output_rows()));
+    level->graph.finish(ggml_concat(c, rows, found, 0));  // [2 * ranks, columns]
+    return *level;
+}
+
+void DrawnLevels::level(Drafts& drafts, int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    const auto length = static_cast<size_t>(depth), nodes = paths.size() / length;
+    const bool reads_path = heads_.metadata().reads_path();
+    Level& level = level_for(drafts, depth, reads_path ? static_cast<int64_t>(nodes) : 1);
+    if (reads_path) ggml_backend_tensor_set(level.tokens, paths.data(), 0, paths.size_bytes());
+    const auto found = level.graph.compute();
+    const auto width = static_cast<size_t>(ranks_);
+    out.ranks = std::min(ranks, ranks_);
+    out.tokens.clear();
+    out.q.clear();
+    out.origins.clear();
+    for (size_t node = 0; node < nodes; ++node) {
+        const auto column = found.subspan(reads_path ? 2 * width * node : 0, 2 * width);
+        for (size_t rank = 0; rank < static_cast<size_t>(out.ranks); ++rank) {
+            out.tokens.push_back(heads_.token(static_cast<int>(column[rank])));
+            out.q.push_back(column[width + rank]);
+        }
+    }
+}
+
 SecondGraph::SecondGraph(const Heads& heads) : heads_(heads), backend_(start_backend(heads)) {
-    context_.reset(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    states_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, heads.model().embedding_size(), Tree::max_size);
-    buffer_.reset(
-        ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(heads.device())));
-    if (!buffer_)
-        throw OutOfMemory("no memory for the states of a step on the device", "lower {n_gpu_layers} or {ctx_size}");
-    ggml_backend_buffer_clear(buffer_.get(), 0);
+    states_ = ggml_new_tensor_2d(tensors_.context(), GGML_TYPE_F32, heads.model().embedding_size(), Tree::max_size);
+    tensors_.allocate(heads.device(), "the states of a step on the device", "lower {n_gpu_layers} or {ctx_size}");
+    tensors_.clear();
 }
 
 ggml_tensor* SecondGraph::keep(ggml_context* c, ggml_tensor* states) {

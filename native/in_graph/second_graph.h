@@ -1,14 +1,49 @@
 // Drafts behind a node that the host has accepted: a graph of the heads' own, from states that stay on the device.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <span>
+#include <vector>
 
+#include "drafting/level_source.h"
 #include "heads/graph.h"
 #include "in_graph/drafts.h"
-#include "in_graph/drawn_levels.h"
 
 namespace medusa::in_graph {
 
+// Levels of which the host draws tokens (rejection sampling): a graph of each, since what lies below a node is asked
+// for once its token is known. States stay on the device; of each level the likeliest tokens come with their
+// probabilities.
+class DrawnLevels {
+  public:
+    // states [h, Tree::max_size]: of the newest decode. Throws OutOfMemory.
+    DrawnLevels(const Heads& heads, ggml_backend_t backend, ggml_tensor* states);
+
+    // Behind `node` of those. The prefix layer, if any, has begun.
+    void begin(Drafts& drafts, int node);
+    // As LevelSource has it, of up to proposal_width ranks.
+    void level(Drafts& drafts, int depth, std::span<const Token> paths, int ranks, LevelDrafts& out);
+
+  private:
+    struct Level {
+        HeadsGraph graph;
+        ggml_tensor* tokens;  // I32 [depth * columns] of paths, from the root on; of heads that read none: nullptr
+    };
+    Level& level_for(Drafts& drafts, int depth, int64_t columns);
+
+    const Heads& heads_;
+    ggml_backend_t backend_;
+    ggml_tensor* states_;
+    int ranks_;  // that come
+    DeviceTensors tensors_{1};
+    ggml_tensor* state_ = nullptr;  // F32 [h, 1]: what the heads read in this step
+    std::unique_ptr<HeadsGraph> first_;
+    ggml_tensor* node_ = nullptr;                                       // F32 [1, 1]: its input
+    std::map<std::pair<int, int64_t>, std::unique_ptr<Level>> levels_;  // by depth and columns
+};
+
+// Drafts behind a node that the host has accepted: a graph of the heads' own, from states that stay on the device.
 class SecondGraph {
   public:
     // Throws Error, or OutOfMemory.
@@ -36,8 +71,7 @@ class SecondGraph {
 
     const Heads& heads_;
     ggml_backend_ptr backend_;
-    ggml_context_ptr context_;
-    ggml_backend_buffer_ptr buffer_;
+    DeviceTensors tensors_{1};
     ggml_tensor* states_ = nullptr;  // F32 [h, Tree::max_size]
     Graph drafts_{}, follows_{};
     std::unique_ptr<DrawnLevels> drawn_;

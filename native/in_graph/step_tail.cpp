@@ -6,7 +6,7 @@ namespace medusa::in_graph {
 namespace {
 
 // What comes to the host of a greedy step, in this order, then the likeliest tokens, then the drafts.
-enum Found : size_t { number_rows, node, next, found_count };
+enum Found : size_t { number_rows, node, next };
 
 // Logits that nobody asks for are not computed, where they follow from the states step by step.
 void leave_out(ggml_tensor* logits, const ggml_tensor* states) {
@@ -86,8 +86,8 @@ std::optional<GreedyStep> StepTail::end(std::span<const float> found) {
         ranked_.read(found, tree_.size());
         return std::nullopt;
     }
-    const size_t rows = names_likeliest_ ? likeliest_.read(found.subspan(found_count), tree_.size()) : 0;
-    drafted_.assign(found.begin() + static_cast<std::ptrdiff_t>(found_count + rows), found.end());
+    const size_t rows = names_likeliest_ ? likeliest_.read(found.subspan(greedy_numbers), tree_.size()) : 0;
+    drafted_.assign(found.begin() + static_cast<std::ptrdiff_t>(greedy_numbers + rows), found.end());
     std::optional<GreedyStep> step;
     if (static_cast<int>(found[number_rows]) == tree_.size()) {
         step = GreedyStep{static_cast<int>(found[node]), static_cast<Token>(found[next])};
@@ -151,7 +151,7 @@ Likeliest StepTail::likeliest(int row) {
 
 size_t StepTail::most_tensors() const {
     const size_t drafts = drafts_ ? drafts_->most_tensors() + prefix_graph_tensors : 0;
-    const size_t greedy = acceptance_tensors + likeliest_tensors + found_count + 4 + drafts;
+    const size_t greedy = acceptance_tensors + likeliest_tensors + greedy_numbers + 4 + drafts;
     return std::max(greedy, ranked_tensors + SecondGraph::kept_tensors);
 }
 

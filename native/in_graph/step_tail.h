@@ -8,12 +8,13 @@
 
 #include "in_graph/acceptance.h"
 #include "in_graph/drafts.h"
-#include "in_graph/likeliest_rows.h"
-#include "in_graph/ranked_rows.h"
+#include "in_graph/named_rows.h"
 #include "in_graph/second_graph.h"
 #include "llama/graph_tail.h"
 
 namespace medusa::in_graph {
+
+inline constexpr size_t greedy_numbers = 3;  // of acceptance, in front of all others
 
 class StepTail final : public GraphTail {
   public:

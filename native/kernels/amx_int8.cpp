@@ -4,21 +4,10 @@
 // A cell's codes, unpacked to signed bytes, are the right operand of a tile product as they lie in memory: 8 tile rows
 // of 16 weight rows x 4 columns. The left operand has a row for each activation column. The products are exact
 // integers; what is done with them in floating point is done as elsewhere, in the same order.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cstring>
-#include <vector>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/avx512.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
-
-#include "kernels/avx512.inl"
 
 constexpr int most_columns = 16;  // of a tile
 // Up to this many columns fill half a tile: a product then takes two units of the weights at once, the first one for
@@ -90,7 +79,7 @@ void arrange(const Job& job, int first, int n, int64_t begin, int64_t cells, boo
     const int depth = halved ? 2 * unit_columns : unit_columns;
     std::memset(pairs, 0, static_cast<size_t>((cells + 1) / 2) * sizeof(ActivationPair));
     for (int c = 0; c < n; ++c) {
-        const auto* base = static_cast<const char*>(job.activations) + (first + c) * job.stride;
+        const char* base = job.column(first + c);
         const auto* q = reinterpret_cast<const int8_t*>(base) + begin * cell_columns;
         const CellSums* sums = column_sums(base, job.columns) + begin;
         for (int64_t cell = 0; cell < cells; ++cell) {
@@ -127,7 +116,7 @@ struct Tile {
 };
 
 template <Codes codes, Scales scales, bool has_table>
-inline void unpack_pair(const Tile& tile, int64_t pair) {
+MEDUSA_INLINE void unpack_pair(const Tile& tile, int64_t pair) {
     constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
     uint8_t* to = tile.codes + (pair & tile.code_mask) * code_pair_bytes;
     for (int64_t cell = 2 * pair; cell < std::min(2 * pair + 2, tile.cells); ++cell, to += code_pair_bytes / 2) {
@@ -208,16 +197,16 @@ void multiply_tile(const Tile& tile) {
         const int64_t done = pair - 2;
         const int32_t* products = products_at(done);
         const ActivationPair& activations = tile.activations[done];
-        if constexpr (head_bytes<scales> != 0) {
+        if constexpr (head_bytes(scales) != 0) {
             if (done % (cells_per_super / 2) == 0) {
                 head = load_head<scales>(scale);
-                scale += head_bytes<scales>;
+                scale += head_bytes(scales);
             }
         }
         for (int side = 0; side < 2 && 2 * done + side < tile.cells; ++side) {
             const Scale s = load_scale<scales>(head, scale);
             if (tile.unpack) prefetch(scale, tile.last, tile.far);
-            scale += own_bytes<scales>;
+            scale += own_bytes(scales);
             const float *d = activations.d[side], *all = activations.all[side];
 #pragma GCC unroll 16
             for (int c = 0; c < n; ++c) {
@@ -244,8 +233,7 @@ template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
     // Sums of half cells, which its mins are multiplied with, are not among what is arranged.
     if constexpr (scales == Scales::super_half_min) {
-        return avx512vnni.multiply(job.format, job.packed, job.columns, job.begin, job.end, job.activations, job.stride,
-                                   job.n, job.result, job.result_stride);
+        return avx512vnni.multiply(job);
     }
     static constexpr void (*functions[most_columns / 2])(const Tile&) = {
         multiply_tile<codes, scales, has_table, 2>,  multiply_tile<codes, scales, has_table, 4>,
@@ -283,8 +271,7 @@ void run(const Job& job) {
                             &scratch.activations[static_cast<size_t>(t * pairs)]);
         }
         for (int64_t group = job.begin; group < job.end; ++group) {
-            const uint8_t* codes_of_group =
-                static_cast<const uint8_t*>(job.packed) + group * job.format.group_bytes(job.columns);
+            const uint8_t* codes_of_group = job.group(group);
             tile.code = codes_of_group + static_cast<size_t>(begin) * job.format.code_bytes();
             tile.scale =
                 codes_of_group + static_cast<size_t>(cells) * job.format.code_bytes() + job.format.scale_bytes(begin);
@@ -300,10 +287,8 @@ void run(const Job& job) {
     _tile_release();
 }
 
-void multiply_few(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                  const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const auto by = n < fewest_columns(format) ? avx512vnni.multiply : multiply;
-    by(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
+void multiply_few(const Job& job) {
+    job.n < fewest_columns(job.format) ? avx512vnni.multiply(job) : multiply(job);
 }
 
 }  // namespace

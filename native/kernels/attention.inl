@@ -1,4 +1,18 @@
-// Included inside the anonymous namespace of each file of an instruction set, after its standard headers.
+// What attention has in common on all instruction sets; each file has a copy of its own.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/attention_layout.h"
+#include "kernels/format.h"
+#include "kernels/inline.h"
+
+namespace medusa::kernels {
+namespace {
 
 constexpr int lanes = attention_lanes;
 
@@ -353,3 +367,6 @@ class Part {
     const AttentionPart memory_;
     const Cells keys_, values_;
 };
+
+}  // namespace
+}  // namespace medusa::kernels

@@ -1,21 +1,9 @@
 // Attention with AVX2; see attention.cpp for what is computed. Compiled with AVX2, FMA and F16C; nothing here may run
 // before select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
-
-#include "kernels/attention_layout.h"
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/attention.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/attention.inl"
 
 constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 

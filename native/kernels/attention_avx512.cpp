@@ -1,20 +1,8 @@
 // Attention with AVX-512; see attention.cpp for what is computed. Compiled with AVX512 F, BW, DQ and VL.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
-
-#include "kernels/attention_layout.h"
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/attention.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/attention.inl"
 
 constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 

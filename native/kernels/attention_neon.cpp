@@ -1,20 +1,8 @@
 // Attention with NEON; see attention.cpp for what is computed. Any 64-bit ARM processor runs it.
-#include <arm_neon.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <utility>
-
-#include "kernels/attention_layout.h"
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/attention.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/attention.inl"
 
 constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
 constexpr int parts = 4;     // registers that 16 lanes fill

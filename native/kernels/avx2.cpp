@@ -1,18 +1,8 @@
 // Compiled with AVX2, FMA and F16C; nothing here may run before select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/dispatch.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
 
 // Products are added up in 16 bits first. Unsigned codes are narrow enough for several of them; the others become
 // signed weights, whose products with their signs moved over to the activation fit once.

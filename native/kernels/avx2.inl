@@ -176,10 +176,10 @@ class Packed {
           table_(tile.table) {}
 
     MEDUSA_INLINE void begin_cell(int64_t cell) {
-        if constexpr (head_bytes<scales> != 0) {
+        if constexpr (head_bytes(scales) != 0) {
             if (cell % cells_per_super == 0) {
                 for (int part = 0; part < parts; ++part) head_[part] = load_head(part);
-                scale_ += head_bytes<scales>;
+                scale_ += head_bytes(scales);
             }
         }
         if (!ahead_) return;
@@ -190,7 +190,7 @@ class Packed {
     }
     void end_cell() {
         code_ += sizes.code_bytes();
-        scale_ += own_bytes<scales>;
+        scale_ += own_bytes(scales);
     }
     __m256i word(int j, int part) const { return load_word<codes, has_table>(code_ + 32 * part, j, table_); }
     Scale scale(int part) const { return load_scale<scales>(head_[part], scale_, lanes * part); }
@@ -296,7 +296,7 @@ template <int n>
 void arrange(const Job& job, int first, int64_t begin, int64_t cells, void* target) {
     auto* to = static_cast<Activations<n>*>(target);
     for (int c = 0; c < n; ++c) {
-        const auto* base = static_cast<const char*>(job.activations) + static_cast<size_t>(first + c) * job.stride;
+        const char* base = job.column(first + c);
         const char* q = base + begin * cell_columns;
         const CellSums* sums = column_sums(base, job.columns) + begin;
         for (int64_t cell = 0; cell < cells; ++cell, q += cell_columns) {
@@ -386,7 +386,7 @@ class Columns {
     // Cells at..at+step_-1 of a group, in the block begin..end-1.
     void multiply_step(int64_t group, int64_t begin, int64_t end, int64_t at) {
         const Format& format = job_.format;
-        const uint8_t* code = static_cast<const uint8_t*>(job_.packed) + group * format.group_bytes(job_.columns);
+        const uint8_t* code = job_.group(group);
         tile_.code = code + static_cast<size_t>(at) * format.code_bytes();
         tile_.scale = code + static_cast<size_t>(cells_) * format.code_bytes() + format.scale_bytes(at);
         tile_.cells = std::min(step_, end - at);
@@ -420,8 +420,7 @@ class Columns {
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
     if constexpr (scales == Scales::super_half_min) {
-        return multiply_q2_k_avx2(job.format, job.packed, job.columns, job.begin, job.end, job.activations, job.stride,
-                                  job.n, job.result, job.result_stride);
+        return multiply_q2_k_avx2(job);
     }
     using P = Packed<codes, scales, has_table>;
     using U = typename P::WhenUnpacked;

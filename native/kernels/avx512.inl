@@ -1,4 +1,10 @@
-// Reading weights with AVX-512. Included inside the anonymous namespace of each file, after dispatch.inl.
+// Reading weights with AVX-512.
+#pragma once
+
+#include "kernels/dispatch.inl"
+
+namespace medusa::kernels {
+namespace {
 
 constexpr int words = 8;  // a cell is 8 registers of 16 rows x 4 columns
 
@@ -119,3 +125,6 @@ inline Scale load_head(const uint8_t* at) {
     }
     return head;
 }
+
+}  // namespace
+}  // namespace medusa::kernels

@@ -1,22 +1,10 @@
 // 16 rows in the lanes of a zmm register, up to 16 activation columns at a time: their sums and a cell's weights fill
 // 24 registers. See scalar.cpp for what is computed. Compiled with AVX512 F, BW, DQ, VL and VNNI; nothing here may run
 // before select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <utility>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/avx512.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
-
-#include "kernels/avx512.inl"
 
 constexpr int tile_columns = 16;
 
@@ -28,12 +16,12 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
     __m512 acc[n];
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
     Scale head{};
-    Pace<sizes.code_bytes() + own_bytes<scales>, words * n> pace;  // a product a cycle
+    Pace<sizes.code_bytes() + own_bytes(scales), words * n> pace;  // a product a cycle
     for (int64_t cell = 0; cell < cells; ++cell) {
-        if constexpr (head_bytes<scales> != 0) {
+        if constexpr (head_bytes(scales) != 0) {
             if (cell % cells_per_super == 0) {
                 head = load_head<scales>(scale);
-                scale += head_bytes<scales>;
+                scale += head_bytes(scales);
             }
         }
         __m512i w[words];
@@ -73,7 +61,7 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
         }
         const size_t one = pace.one();
         code += one * sizes.code_bytes();
-        scale += one * own_bytes<scales>;
+        scale += one * own_bytes(scales);
     }
     for (int c = 0; c < n; ++c) _mm512_storeu_ps(result + c * result_stride, acc[c]);
 }
@@ -100,21 +88,17 @@ void run(const Job& job) {
         table = _mm512_broadcast_i32x4(_mm_xor_si128(signed_values, _mm_set1_epi8(static_cast<char>(0x80))));
     }
     const int64_t cells = job.columns / cell_columns;
-    const size_t group_bytes = job.format.group_bytes(job.columns);
     const uint8_t* last = job.last_line();
-    const size_t far = far_ahead_in(group_bytes);
+    const size_t far = far_ahead_in(job.format.group_bytes(job.columns));
     const int tiles = (job.n + tile_columns - 1) / tile_columns;
     // A group of rows stays in the first cache for all tiles of columns.
     for (int64_t group = job.begin; group < job.end; ++group) {
-        const uint8_t* code = static_cast<const uint8_t*>(job.packed) + group * group_bytes;
+        const uint8_t* code = job.group(group);
         const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
         for (int tile = 0; tile < tiles; ++tile) {
             const int first = job.n * tile / tiles, n = job.n * (tile + 1) / tiles - first;
             Column column[tile_columns];
-            for (int c = 0; c < n; ++c) {
-                const auto* base = static_cast<const char*>(job.activations) + (first + c) * job.stride;
-                column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
-            }
+            for (int c = 0; c < n; ++c) column[c] = column_at(job, first + c);
             float* result = job.result + first * job.result_stride + group * group_rows;
             functions.of[n - 1](code, scale, cells, table, column, last, far, result, job.result_stride);
         }

@@ -1,19 +1,9 @@
 // The AVX2 kernels with the dot products of AVX-VNNI, for processors without AVX512.
 // Compiled with AVX2, FMA, F16C and AVX-VNNI; nothing here may run before select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/dispatch.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
 
 template <Codes codes, bool has_table>
 constexpr bool is_signed = false;

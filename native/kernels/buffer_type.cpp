@@ -13,12 +13,10 @@
 #include <vector>
 
 #include "base/platform.h"
-#include "kernels/dot_products.h"
-#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
+#include "kernels/operators.h"
 #include "kernels/product.h"
-#include "kernels/recurrent.h"
 
 namespace medusa::kernels {
 

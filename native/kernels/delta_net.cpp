@@ -1,10 +1,5 @@
 // The reference of the gated delta net: the fast kernels do the same operations in the same order.
-
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/delta_net.h"
-#include "kernels/format.h"
+#include "kernels/delta_net.inl"
 
 namespace medusa::kernels {
 namespace {
@@ -45,8 +40,6 @@ struct Lanes {
         return left.x[0];
     }
 };
-
-#include "kernels/delta_net.inl"
 
 }  // namespace
 

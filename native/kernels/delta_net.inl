@@ -1,6 +1,16 @@
-// Included inside the anonymous namespace of each file of an instruction set, after its standard headers. `Lanes` has
-// 16 numbers and what is done with them: load, store, stream (a store past the caches, to multiples of 64 bytes),
-// scaled, fma, sum; Lanes::streamed() after the last stream. Sums fold halves onto each other.
+// The gated delta net of each instruction set; each file has a copy of its own. `Lanes` has 16 numbers and what is done
+// with them: load, store, stream (a store past the caches, to multiples of 64 bytes), scaled, fma, sum;
+// Lanes::streamed() after the last stream. Sums fold halves onto each other.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/delta_net.h"
+#include "kernels/format.h"
+
+namespace medusa::kernels {
+namespace {
 
 // Decays of one head for some tokens: one number each, or one for each key number.
 template <typename Lanes>
@@ -117,3 +127,6 @@ void recur(const DeltaNet& net, int64_t begin, int64_t end) {
     }
     if (net.past_caches) Lanes::streamed();
 }
+
+}  // namespace
+}  // namespace medusa::kernels

@@ -1,11 +1,6 @@
 // The gated delta net with AVX2 and FMA; see delta_net.inl. Nothing here may run before select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/delta_net.h"
-#include "kernels/format.h"
+#include "kernels/delta_net.inl"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {
@@ -36,8 +31,6 @@ struct Lanes {
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
     }
 };
-
-#include "kernels/delta_net.inl"
 
 }  // namespace
 

@@ -1,11 +1,6 @@
 // The gated delta net with AVX-512; see delta_net.inl. Nothing here may run before select_kernels() has seen it.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/delta_net.h"
-#include "kernels/format.h"
+#include "kernels/delta_net.inl"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {
@@ -28,8 +23,6 @@ struct Lanes {
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
     }
 };
-
-#include "kernels/delta_net.inl"
 
 }  // namespace
 

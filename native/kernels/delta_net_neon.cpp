@@ -1,11 +1,6 @@
 // The gated delta net with NEON; see delta_net.inl.
-#include <arm_neon.h>
-
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/delta_net.h"
-#include "kernels/format.h"
+#include "kernels/delta_net.inl"
+#include "kernels/inline.h"
 
 namespace medusa::kernels {
 namespace {
@@ -42,8 +37,6 @@ struct Lanes {
         return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
     }
 };
-
-#include "kernels/delta_net.inl"
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-#include "kernels/dot_products.h"
+#include "kernels/operators.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "kernels/flash_attention.h"
+#include "kernels/operators.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,13 @@
-// Products with matrices of floats; see scalar.cpp for what is computed. Included inside the anonymous namespace of
-// each file of an instruction set, after its standard headers, kernels/format.h and kernels/prefetch.inl.
+// Products with matrices of floats; see scalar.cpp for what is computed. Each file has a copy of its own.
+#pragma once
+
+#include <climits>
+#include <utility>
+
+#include "kernels/prefetch.inl"
+
+namespace medusa::kernels {
+namespace {
 
 // Groups of rows that stay in the second cache while all columns pass.
 constexpr int64_t groups_together = 4;
@@ -39,27 +47,23 @@ void multiply_tile(const uint8_t* weights, int64_t columns, const float* const* 
 }
 
 template <typename Isa, Codes codes, int... before>
-void run(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end, const char* activations,
-         size_t stride, int n, float* result, size_t result_stride, std::integer_sequence<int, before...>) {
+void run(const Job& job, std::integer_sequence<int, before...>) {
     using Tile = void (*)(const uint8_t*, int64_t, const float* const*, const uint8_t*, float*, size_t);
     constexpr int widest = sizeof...(before), size = codes == Codes::f32 ? 4 : 2;
     static constexpr Tile tiles[] = {multiply_tile<Isa, codes, before + 1>...};
     static constexpr int rows[] = {Isa::vectors(before + 1) * Isa::lanes...};
-    const int column_tiles = (n + widest - 1) / widest;
-    const size_t group_bytes = format.group_bytes(columns);
-    const auto* weights = static_cast<const uint8_t*>(packed);
-    const uint8_t* last = weights + static_cast<size_t>(end) * group_bytes - 64;
-    for (int64_t first = begin; first < end; first += groups_together) {
+    const int column_tiles = (job.n + widest - 1) / widest;
+    const uint8_t* last = job.last_line();
+    for (int64_t first = job.begin; first < job.end; first += groups_together) {
         for (int tile = 0; tile < column_tiles; ++tile) {
-            const int column = n * tile / column_tiles, count = n * (tile + 1) / column_tiles - column;
+            const int column = job.n * tile / column_tiles, count = job.n * (tile + 1) / column_tiles - column;
             const float* x[widest];
-            for (int c = 0; c < count; ++c) {
-                x[c] = reinterpret_cast<const float*>(activations + static_cast<size_t>(column + c) * stride);
-            }
-            for (int64_t group = first; group < std::min(first + groups_together, end); ++group) {
+            for (int c = 0; c < count; ++c) x[c] = reinterpret_cast<const float*>(job.column(column + c));
+            for (int64_t group = first; group < std::min(first + groups_together, job.end); ++group) {
+                float* result = job.result + column * job.result_stride + group * group_rows;
                 for (int row = 0; row < group_rows; row += rows[count - 1]) {
-                    tiles[count - 1](weights + static_cast<size_t>(group) * group_bytes + row * size, columns, x, last,
-                                     result + column * result_stride + group * group_rows + row, result_stride);
+                    tiles[count - 1](job.group(group) + row * size, job.columns, x, last, result + row,
+                                     job.result_stride);
                 }
             }
         }
@@ -67,15 +71,16 @@ void run(const Format& format, const void* packed, int64_t columns, int64_t begi
 }
 
 template <typename Isa>
-void multiply_by(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                 const void* activations, size_t stride, int n, float* result, size_t result_stride) {
+void multiply_by(const Job& job) {
     constexpr auto tiles = std::make_integer_sequence<int, Isa::widest>{};
-    const auto* x = static_cast<const char*>(activations);
-    if (format.codes == Codes::f16) {
-        run<Isa, Codes::f16>(format, packed, columns, begin, end, x, stride, n, result, result_stride, tiles);
-    } else if (format.codes == Codes::bf16) {
-        run<Isa, Codes::bf16>(format, packed, columns, begin, end, x, stride, n, result, result_stride, tiles);
+    if (job.format.codes == Codes::f16) {
+        run<Isa, Codes::f16>(job, tiles);
+    } else if (job.format.codes == Codes::bf16) {
+        run<Isa, Codes::bf16>(job, tiles);
     } else {
-        run<Isa, Codes::f32>(format, packed, columns, begin, end, x, stride, n, result, result_stride, tiles);
+        run<Isa, Codes::f32>(job, tiles);
     }
 }
+
+}  // namespace
+}  // namespace medusa::kernels

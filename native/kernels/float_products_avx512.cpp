@@ -1,20 +1,9 @@
 // Products with matrices of floats, with AVX-512. Compiled with AVX512 F, BW, DQ and VL; nothing here may run before
 // select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <climits>
-#include <utility>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/float_products.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/prefetch.inl"
-
-#include "kernels/float_products.inl"
 
 struct Avx512 {
     using Vector = __m512;
@@ -38,9 +27,8 @@ struct Avx512 {
 
 }  // namespace
 
-void multiply_floats_avx512(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                            const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    multiply_by<Avx512>(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
+void multiply_floats_avx512(const Job& job) {
+    multiply_by<Avx512>(job);
     _mm256_zeroupper();  // else code for plain SSE crawls from here on
 }
 

@@ -1,19 +1,8 @@
 // Products with matrices of floats, with NEON. Any 64-bit ARM processor runs it.
-#include <arm_neon.h>
-
-#include <algorithm>
-#include <climits>
-#include <utility>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/float_products.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/prefetch.inl"
-
-#include "kernels/float_products.inl"
 
 struct Neon {
     using Vector = float32x4_t;
@@ -36,9 +25,8 @@ struct Neon {
 
 }  // namespace
 
-void multiply_floats_neon(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                          const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    multiply_by<Neon>(format, packed, columns, begin, end, activations, stride, n, result, result_stride);
+void multiply_floats_neon(const Job& job) {
+    multiply_by<Neon>(job);
 }
 
 }  // namespace medusa::kernels

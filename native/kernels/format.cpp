@@ -6,30 +6,6 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-constexpr Format formats[] = {
-    {GGML_TYPE_Q4_0, Codes::u4, Scales::half, 8, nullptr},
-    {GGML_TYPE_Q4_1, Codes::u4, Scales::half_min, 0, nullptr},
-    {GGML_TYPE_Q5_0, Codes::u5, Scales::half, 16, nullptr},
-    {GGML_TYPE_Q5_1, Codes::u5, Scales::half_min, 0, nullptr},
-    {GGML_TYPE_Q8_0, Codes::u8, Scales::half, 128, nullptr},
-    {GGML_TYPE_IQ4_NL, Codes::u4, Scales::half, 128, iq4_values},
-    {GGML_TYPE_MXFP4, Codes::u4, Scales::exponent, 128, mxfp4_values},
-    {GGML_TYPE_Q2_K, Codes::u2, Scales::super_half_min, -1, nullptr},
-    {GGML_TYPE_Q3_K, Codes::u3, Scales::super_half, 4, nullptr},
-    {GGML_TYPE_Q4_K, Codes::u4, Scales::super_min, 0, nullptr},
-    {GGML_TYPE_Q5_K, Codes::u5, Scales::super_min, 0, nullptr},
-    {GGML_TYPE_Q6_K, Codes::u6, Scales::super_half, 32, nullptr},
-    {GGML_TYPE_IQ4_XS, Codes::u4, Scales::super_cell, 128, iq4_values},
-    {GGML_TYPE_TQ1_0, Codes::u2, Scales::super_cell, 1, nullptr},
-    {GGML_TYPE_TQ2_0, Codes::u2, Scales::super_cell, 1, nullptr},
-    {GGML_TYPE_F16, Codes::f16, Scales::none, 0, nullptr},
-    {GGML_TYPE_BF16, Codes::bf16, Scales::none, 0, nullptr},
-    {GGML_TYPE_F32, Codes::f32, Scales::none, 0, nullptr},
-};
-
 using Bytes = const uint8_t*;
 
 // Digit `i` of the number in base 3 that fills a byte as a fraction of 243.
@@ -140,12 +116,9 @@ struct ScaleSlots {
 };
 
 ScaleSlots slots(const Format& format, uint8_t* scales, int64_t cell) {
-    const size_t own = format.scale_bytes(cells_per_super) / cells_per_super;  // with its share of the super-block's
-    if (!format.has_super()) return {scales + cell * own, nullptr};
-    const size_t super_bytes = has_min(format.scales) ? 64 : 32;
-    const size_t cell_bytes = format.scales == Scales::super_cell ? 16 : 32;
+    const size_t own = own_bytes(format.scales), head = head_bytes(format.scales);
     uint8_t* super = scales + cell / cells_per_super * format.scale_bytes(cells_per_super);
-    return {super + super_bytes + cell % cells_per_super * cell_bytes, super};
+    return {super + head + cell % cells_per_super * own, super};
 }
 
 void copy_half(uint8_t* target, int lane, Bytes source) {

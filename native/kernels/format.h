@@ -20,6 +20,12 @@ inline constexpr int cell_columns = 32;
 inline constexpr int cells_per_super = 8;  // a K-quant's super-block of 256
 
 enum class Codes { u2, u3, u4, u5, u6, u8, f16, bf16, f32 };
+
+constexpr size_t bits_of(Codes codes) {
+    constexpr size_t bits[] = {2, 3, 4, 5, 6, 8, 16, 16, 32};
+    return bits[static_cast<size_t>(codes)];
+}
+
 // How d and m are stored.
 enum class Scales {
     half,            // per cell: f16 d[16]; m follows from the zero point
@@ -39,6 +45,19 @@ constexpr bool has_halves(Scales scales) {
     return scales == Scales::super_half || scales == Scales::super_half_min;
 }
 
+// Bytes of a cell's own scales.
+constexpr size_t own_bytes(Scales scales) {
+    if (scales == Scales::none) return 0;
+    if (scales == Scales::half_min) return 64;
+    return scales == Scales::super_cell || scales == Scales::exponent ? 16 : 32;
+}
+
+// Of those of a super-block, which stand before its cells' own; 0: it has none.
+constexpr size_t head_bytes(Scales scales) {
+    if (scales == Scales::super_min || scales == Scales::super_half_min) return 64;
+    return scales == Scales::super_half || scales == Scales::super_cell ? 32 : 0;
+}
+
 // What one ggml type becomes.
 struct Format {
     ggml_type type;
@@ -47,58 +66,41 @@ struct Format {
     int zero;             // m = -zero * d, unless stored
     const int8_t* table;  // codes index a table of signed values, stored + 128; nullptr: the code is the value
 
-    constexpr size_t code_bytes() const {  // of one cell
-        switch (codes) {
-            case Codes::u2:
-                return 128;
-            case Codes::u3:
-                return 192;
-            case Codes::u4:
-                return 256;
-            case Codes::u5:
-                return 320;
-            case Codes::u6:
-                return 384;
-            case Codes::u8:
-                return 512;
-            case Codes::f16:
-            case Codes::bf16:
-                return 1024;
-            case Codes::f32:
-                return 2048;
-        }
-        return 0;
-    }
-    // Of `cells` cells. Super-block scales stand before those of their cells.
+    constexpr size_t code_bytes() const { return bits_of(codes) * group_rows * cell_columns / 8; }  // of one cell
     constexpr size_t scale_bytes(int64_t cells) const {
         const auto n = static_cast<size_t>(cells);
-        switch (scales) {
-            case Scales::half:
-                return n * 32;
-            case Scales::half_min:
-                return n * 64;
-            case Scales::super_min:
-            case Scales::super_half_min:
-                return n * 32 + n / cells_per_super * 64;
-            case Scales::super_half:
-                return n * 32 + n / cells_per_super * 32;
-            case Scales::super_cell:
-                return n * 16 + n / cells_per_super * 32;
-            case Scales::exponent:
-                return n * 16;
-            case Scales::none:
-                return 0;
-        }
-        return 0;
+        return n * own_bytes(scales) + n / cells_per_super * head_bytes(scales);
     }
     constexpr size_t group_bytes(int64_t columns) const {
         const int64_t cells = columns / cell_columns;
         return static_cast<size_t>(cells) * code_bytes() + (scale_bytes(cells) + 63) / 64 * 64;
     }
     constexpr bool is_float() const { return scales == Scales::none; }
-    constexpr bool has_super() const {
-        return scales == Scales::super_min || has_halves(scales) || scales == Scales::super_cell;
-    }
+    constexpr bool has_super() const { return head_bytes(scales) > 0; }
+};
+
+inline constexpr int8_t iq4_values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+inline constexpr int8_t mxfp4_values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+inline constexpr Format formats[] = {
+    {GGML_TYPE_Q4_0, Codes::u4, Scales::half, 8, nullptr},
+    {GGML_TYPE_Q4_1, Codes::u4, Scales::half_min, 0, nullptr},
+    {GGML_TYPE_Q5_0, Codes::u5, Scales::half, 16, nullptr},
+    {GGML_TYPE_Q5_1, Codes::u5, Scales::half_min, 0, nullptr},
+    {GGML_TYPE_Q8_0, Codes::u8, Scales::half, 128, nullptr},
+    {GGML_TYPE_IQ4_NL, Codes::u4, Scales::half, 128, iq4_values},
+    {GGML_TYPE_MXFP4, Codes::u4, Scales::exponent, 128, mxfp4_values},
+    {GGML_TYPE_Q2_K, Codes::u2, Scales::super_half_min, -1, nullptr},
+    {GGML_TYPE_Q3_K, Codes::u3, Scales::super_half, 4, nullptr},
+    {GGML_TYPE_Q4_K, Codes::u4, Scales::super_min, 0, nullptr},
+    {GGML_TYPE_Q5_K, Codes::u5, Scales::super_min, 0, nullptr},
+    {GGML_TYPE_Q6_K, Codes::u6, Scales::super_half, 32, nullptr},
+    {GGML_TYPE_IQ4_XS, Codes::u4, Scales::super_cell, 128, iq4_values},
+    {GGML_TYPE_TQ1_0, Codes::u2, Scales::super_cell, 1, nullptr},
+    {GGML_TYPE_TQ2_0, Codes::u2, Scales::super_cell, 1, nullptr},
+    {GGML_TYPE_F16, Codes::f16, Scales::none, 0, nullptr},
+    {GGML_TYPE_BF16, Codes::bf16, Scales::none, 0, nullptr},
+    {GGML_TYPE_F32, Codes::f32, Scales::none, 0, nullptr},
 };
 
 // nullptr: no kernel for this type.
@@ -149,8 +151,23 @@ struct DeltaNet;  // delta_net.h
 
 // Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row]. Each
 // result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
-using Multiply = void (*)(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
+struct Job {
+    const Format& format;
+    const void* packed;
+    int64_t columns, begin, end;
+    const void* activations;
+    size_t stride;
+    int n;
+    float* result;
+    size_t result_stride;
+
+    const uint8_t* group(int64_t index) const {
+        return static_cast<const uint8_t*>(packed) + static_cast<size_t>(index) * format.group_bytes(columns);
+    }
+    const uint8_t* last_line() const { return group(end) - 64; }
+    const char* column(int c) const { return static_cast<const char*>(activations) + static_cast<size_t>(c) * stride; }
+};
+using Multiply = void (*)(const Job& job);
 
 // One instruction set's kernels. product.h calls those that a format wants.
 struct Kernels {
@@ -172,18 +189,14 @@ void quantize_avx2(const Format& format, const float* x, int64_t columns, void* 
 void quantize_avx512(const Format& format, const float* x, int64_t columns, void* column);
 void attend_avx2(const Attention& attention, const AttentionShare& share, int phase);
 void attend_avx512(const Attention& attention, const AttentionShare& share, int phase);
-void multiply_q2_k_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                        const void* activations, size_t stride, int n, float* result, size_t result_stride);
-void multiply_floats_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
-void multiply_floats_avx512(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                            const void* activations, size_t stride, int n, float* result, size_t result_stride);
+void multiply_q2_k_avx2(const Job& job);
+void multiply_floats_avx2(const Job& job);
+void multiply_floats_avx512(const Job& job);
 void delta_net_avx2(const DeltaNet& net, int64_t begin, int64_t end);
 void delta_net_avx512(const DeltaNet& net, int64_t begin, int64_t end);
 #elif defined(__aarch64__) || defined(_M_ARM64)
 void attend_neon(const Attention& attention, const AttentionShare& share, int phase);
-void multiply_floats_neon(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                          const void* activations, size_t stride, int n, float* result, size_t result_stride);
+void multiply_floats_neon(const Job& job);
 void delta_net_neon(const DeltaNet& net, int64_t begin, int64_t end);
 #endif
 

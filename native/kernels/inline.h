@@ -1,7 +1,14 @@
-// Functions that have to be inlined. Compilers take functions that do nothing but prefetch for useless: GCC drops calls
-// of those that it has not inlined by then, and with them the prefetches (tests/kernels/test_prefetches.py).
+// What each file of an instruction set begins with.
 #pragma once
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
+
+// Functions that have to be inlined. Compilers take functions that do nothing but prefetch for useless: GCC drops calls
+// of those that it has not inlined by then, and with them the prefetches (tests/kernels/test_prefetches.py).
 #if defined(_MSC_VER) && !defined(__clang__)
 #define MEDUSA_INLINE __forceinline
 #else

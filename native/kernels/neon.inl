@@ -1,5 +1,11 @@
 // 4 rows in the lanes of a register, up to 16 activation columns at a time. See scalar.cpp for what is computed.
-// Included inside the anonymous namespace of each file. Sums stay in registers only where what adds to them is inlined.
+// Sums stay in registers only where what adds to them is inlined.
+#pragma once
+
+#include "kernels/dispatch.inl"
+
+namespace medusa::kernels {
+namespace {
 
 constexpr int tile_columns = 16;
 constexpr int words = 8;  // a cell is 8 registers of 4 rows x 4 columns
@@ -133,7 +139,7 @@ struct Head {
 template <Scales scales>
 MEDUSA_INLINE Head load_head(const uint8_t* head, int row) {
     const float32x4_t none = vdupq_n_f32(0);
-    if constexpr (head_bytes<scales> == 0) return {none, none};
+    if constexpr (head_bytes(scales) == 0) return {none, none};
     if constexpr (!has_min(scales)) return {halves(head + 2 * row), none};
     return {halves(head + 2 * row), vnegq_f32(halves(head + 32 + 2 * row))};
 }
@@ -253,7 +259,7 @@ struct Place {
     }
     MEDUSA_INLINE void next() {
         code += sizes.code_bytes();
-        scale += own_bytes<scales>;
+        scale += own_bytes(scales);
     }
 };
 
@@ -275,7 +281,7 @@ MEDUSA_INLINE Rows<scales> rows_from(int first) {
 // The cells of a super-block, whose scales are read once; all cells where there is none.
 template <Scales scales>
 MEDUSA_INLINE int64_t cells_together(int64_t cells) {
-    return head_bytes<scales> == 0 ? cells : cells_per_super;
+    return head_bytes(scales) == 0 ? cells : cells_per_super;
 }
 
 // Sums of 4 rows by n columns.
@@ -330,7 +336,7 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
     Place<codes, scales> at{code, scale};
     for (int64_t cell = 0; cell < cells;) {
         for (int i = 0; i < quads; ++i) rows[i].read(at.scale);
-        at.scale += head_bytes<scales>;
+        at.scale += head_bytes(scales);
         for (const int64_t end = cell + cells_together<scales>(cells); cell < end; ++cell) {
             at.template prefetch_ahead<group_rows / at_once>(first / at_once, own.last);
             // Written out: compilers keep the sums in registers only if they see these indices early.
@@ -360,7 +366,7 @@ struct Group {
 };
 
 inline Group group_at(const Job& job, int64_t index) {
-    const auto* code = static_cast<const uint8_t*>(job.packed) + index * job.format.group_bytes(job.columns);
+    const uint8_t* code = job.group(index);
     return {code, code + static_cast<size_t>(job.columns / cell_columns) * job.format.code_bytes(),
             job.result + index * group_rows};
 }
@@ -368,11 +374,6 @@ inline Group group_at(const Job& job, int64_t index) {
 inline Constants constants_of(const Job& job) {
     const Format& format = job.format;
     return {format.table ? vld1q_s8(format.table) : vdupq_n_s8(0), job.last_line()};
-}
-
-inline Column column_at(const Job& job, int c) {
-    const auto* base = static_cast<const char*>(job.activations) + c * job.stride;
-    return {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
 }
 
 // Memory of a thread for rearranged activations, until its next call.
@@ -393,9 +394,8 @@ void in_strips(const Job& job, const Strip& multiply_strip) {
     const int strips = (job.n + widest - 1) / widest;
     for (int i = 0, first = 0; i < strips; ++i) {
         const int end = i + 1 < strips ? job.n * (i + 1) / strips / 2 * 2 : job.n;
-        multiply_strip(Job{job.format, job.packed, job.columns, job.begin, job.end,
-                           static_cast<const char*>(job.activations) + first * job.stride, job.stride, end - first,
-                           job.result + first * job.result_stride, job.result_stride});
+        multiply_strip(Job{job.format, job.packed, job.columns, job.begin, job.end, job.column(first), job.stride,
+                           end - first, job.result + first * job.result_stride, job.result_stride});
         first = end;
     }
 }
@@ -468,3 +468,6 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
         sums[cell].start[1] = two ? -format.zero * sum[1] : 0;
     }
 }
+
+}  // namespace
+}  // namespace medusa::kernels

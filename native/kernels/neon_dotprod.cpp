@@ -1,19 +1,8 @@
 // Compiled for ARMv8.2 with dot products; nothing here may run before select_kernels() has seen them.
-#include <arm_neon.h>
-
-#include <algorithm>
-#include <cstring>
-#include <utility>
-#include <vector>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/neon.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
-#include "kernels/neon.inl"
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {

@@ -1,21 +1,10 @@
 // Products of 2 rows by 2 columns at a time (smmla); a single column goes by dot products.
 // Compiled for ARMv8.2 with dot products and 8-bit matrix products; nothing here may run before select_kernels() has
 // seen them.
-#include <arm_neon.h>
-
-#include <algorithm>
-#include <cstring>
-#include <utility>
-#include <vector>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/neon.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/dispatch.inl"
-#include "kernels/neon.inl"
 
 // Two activation columns as a tile reads them: cell by cell 8 values of the first, 8 of the second, and so on, `starts`
 // times both columns' integer twice over, both columns' d twice over, and the same of what the mins are multiplied
@@ -142,7 +131,7 @@ void multiply_pairs(const uint8_t* code, const uint8_t* scale, int64_t cells, in
     Place<codes, scales> at{code, scale};
     for (int64_t cell = 0; cell < cells;) {
         for (int i = 0; i < quads; ++i) rows[i].read(at.scale);
-        at.scale += head_bytes<scales>;
+        at.scale += head_bytes(scales);
         for (const int64_t end = cell + cells_together<scales>(cells); cell < end; ++cell) {
             at.template prefetch_ahead<group_rows / at_once>(first / at_once, own.last);
             constexpr auto add = add_cell_of_pairs<codes, scales, has_table, pairs>;

@@ -1,6 +1,5 @@
 // Compiled as kernels/amx_int8.cpp.
-#include <immintrin.h>
-
+#include "kernels/inline.h"
 #include "kernels/peak.h"
 
 namespace medusa::lab {

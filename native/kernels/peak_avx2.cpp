@@ -1,36 +1,27 @@
 // Compiled as kernels/avx2.cpp. Narrow codes: eight products are added up in 16 bits, then widened.
-#include <immintrin.h>
-
-#include <cstring>
-#include <utility>
-
-#include "kernels/peak.h"
+#include "kernels/peak.inl"
 
 namespace medusa::lab {
 namespace {
 
-using Register = __m256i;
 constexpr int products = 8;
-
-inline Register filled(char byte) {
-    return _mm256_set1_epi8(byte);
-}
-inline void keep(Register& value);
-// Eight independent products. Kept weights, as a compiler moves constant products out of the loop.
-inline Register dot(Register sum, Register a, Register b) {
-    Register narrow = _mm256_maddubs_epi16(sum, b);
-    for (int i = 1; i < products; ++i) {
-        Register weights = a;
-        keep(weights);
-        narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(weights, b));
+struct Isa {
+    using Register = __m256i;
+    static Register filled(char byte) { return _mm256_set1_epi8(byte); }
+    // Eight independent products. Kept weights, as a compiler moves constant products out of the loop.
+    static Register dot(Register sum, Register a, Register b) {
+        Register narrow = _mm256_maddubs_epi16(sum, b);
+        for (int i = 1; i < products; ++i) {
+            Register weights = a;
+            keep(weights);
+            narrow = _mm256_add_epi16(narrow, _mm256_maddubs_epi16(weights, b));
+        }
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, a));
     }
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(narrow, a));
-}
-
-#include "kernels/peak.inl"
+};
 
 }  // namespace
 
-const Peak peak_avx2 = {"avx2", chains * products * 32, run};
+const Peak peak_avx2 = {"avx2", chains * products * 32, run<Isa>};
 
 }  // namespace medusa::lab

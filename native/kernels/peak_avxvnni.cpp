@@ -1,27 +1,17 @@
 // Compiled as kernels/avxvnni.cpp.
-#include <immintrin.h>
-
-#include <cstring>
-#include <utility>
-
-#include "kernels/peak.h"
+#include "kernels/peak.inl"
 
 namespace medusa::lab {
 namespace {
 
-using Register = __m256i;
-
-inline Register filled(char byte) {
-    return _mm256_set1_epi8(byte);
-}
-inline Register dot(Register sum, Register a, Register b) {
-    return _mm256_dpbusd_avx_epi32(sum, a, b);
-}
-
-#include "kernels/peak.inl"
+struct Isa {
+    using Register = __m256i;
+    static Register filled(char byte) { return _mm256_set1_epi8(byte); }
+    static Register dot(Register sum, Register a, Register b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
+};
 
 }  // namespace
 
-const Peak peak_avxvnni = {"avxvnni", chains * 32, run};
+const Peak peak_avxvnni = {"avxvnni", chains * 32, run<Isa>};
 
 }  // namespace medusa::lab

@@ -1,27 +1,17 @@
 // Compiled as kernels/attention_neon.cpp.
-#include <arm_neon.h>
-
-#include <cstring>
-#include <utility>
-
-#include "kernels/peak.h"
+#include "kernels/peak.inl"
 
 namespace medusa::lab {
 namespace {
 
-using Register = float32x4_t;
-
-inline Register filled(char byte) {
-    return vdupq_n_f32(byte);
-}
-inline Register dot(Register sum, Register a, Register b) {
-    return vfmaq_f32(sum, a, b);
-}
-
-#include "kernels/peak.inl"
+struct Isa {
+    using Register = float32x4_t;
+    static Register filled(char byte) { return vdupq_n_f32(byte); }
+    static Register dot(Register sum, Register a, Register b) { return vfmaq_f32(sum, a, b); }
+};
 
 }  // namespace
 
-const Peak peak_floats_neon = {"neon", chains * 4, run};
+const Peak peak_floats_neon = {"neon", chains * 4, run<Isa>};
 
 }  // namespace medusa::lab

@@ -1,27 +1,19 @@
 // Compiled as kernels/neon_dotprod.cpp.
-#include <arm_neon.h>
-
-#include <cstring>
-#include <utility>
-
-#include "kernels/peak.h"
+#include "kernels/peak.inl"
 
 namespace medusa::lab {
 namespace {
 
-using Register = int8x16_t;
-
-inline Register filled(char byte) {
-    return vdupq_n_s8(static_cast<int8_t>(byte));
-}
-inline Register dot(Register sum, Register a, Register b) {
-    return vreinterpretq_s8_s32(vdotq_s32(vreinterpretq_s32_s8(sum), a, b));
-}
-
-#include "kernels/peak.inl"
+struct Isa {
+    using Register = int8x16_t;
+    static Register filled(char byte) { return vdupq_n_s8(static_cast<int8_t>(byte)); }
+    static Register dot(Register sum, Register a, Register b) {
+        return vreinterpretq_s8_s32(vdotq_s32(vreinterpretq_s32_s8(sum), a, b));
+    }
+};
 
 }  // namespace
 
-const Peak peak_neon_dotprod = {"neon-dotprod", chains * 16, run};
+const Peak peak_neon_dotprod = {"neon-dotprod", chains * 16, run<Isa>};
 
 }  // namespace medusa::lab

@@ -1,4 +1,26 @@
-// Included inside the anonymous namespace of each file that reads packed weights.
+// Of each file that reads packed weights: a copy of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/format.h"
+#include "kernels/inline.h"
+
+namespace medusa::kernels {
+namespace {
+
+struct Column {
+    const int8_t* q;
+    const CellSums* sums;
+};
+
+inline Column column_at(const Job& job, int c) {
+    const char* base = job.column(c);
+    return {reinterpret_cast<const int8_t*>(base), column_sums(base, job.columns)};
+}
 
 // Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself: they are
 // asked for early into the second cache and shortly before use into the first.
@@ -52,3 +74,6 @@ class Pace {
 
     size_t one_ = waits ? unknown_to_compilers() : 1;
 };
+
+}  // namespace
+}  // namespace medusa::kernels

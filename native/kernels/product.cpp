@@ -17,17 +17,16 @@ void multiply(const Kernels& kernels, const Format& format, const void* packed, 
               size_t result_stride) {
     const Multiply by = format.is_float() ? kernels.multiply_floats : kernels.multiply;
     const int64_t whole = std::min(end, rows / group_rows);
-    if (begin < whole) by(format, packed, columns, begin, whole, activations, stride, n, result, result_stride);
+    const Job job{format, packed, columns, begin, whole, activations, stride, n, result, result_stride};
+    if (begin < whole) by(job);
     if (whole >= end) return;
     // The last group's lanes without rows have no place in the result.
     constexpr int most = 32;
-    const auto* group = static_cast<const char*>(packed) + static_cast<size_t>(whole) * format.group_bytes(columns);
     const auto left = static_cast<size_t>(rows - whole * group_rows);
     for (int c = 0; c < n; c += most) {
         float lanes[most * group_rows];
         const int count = std::min(most, n - c);
-        by(format, group, columns, 0, 1, static_cast<const char*>(activations) + c * stride, stride, count, lanes,
-           group_rows);
+        by({format, job.group(whole), columns, 0, 1, job.column(c), stride, count, lanes, group_rows});
         for (int i = 0; i < count; ++i) {
             std::memcpy(result + (c + i) * result_stride + whole * group_rows, lanes + i * group_rows,
                         left * sizeof(float));

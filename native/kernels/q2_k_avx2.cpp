@@ -1,18 +1,10 @@
 // Products of Q2_K with AVX2, whose half cells have scales and mins of their own: 8 rows in the lanes of a register, up
 // to 4 activation columns at a time. See scalar.cpp for what is computed. Nothing here may run before select_kernels()
 // has seen AVX2, FMA and F16C.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cstring>
-
-#include "kernels/format.h"
-#include "kernels/inline.h"
+#include "kernels/prefetch.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/prefetch.inl"
 
 constexpr int tile_columns = 4;
 constexpr int lanes = 8;  // half a group
@@ -40,11 +32,6 @@ inline __m256i dot(__m256i plane, const int8_t* q) {
     }
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
-
-struct Column {
-    const int8_t* q;
-    const CellSums* sums;
-};
 
 // Rows first..first+7 of a group times `n` columns.
 template <int n>
@@ -89,28 +76,21 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, int
 
 }  // namespace
 
-void multiply_q2_k_avx2(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                        const void* activations, size_t stride, int n, float* result, size_t result_stride) {
+void multiply_q2_k_avx2(const Job& job) {
     static constexpr decltype(&multiply_tile<1>) tiles[tile_columns] = {multiply_tile<1>, multiply_tile<2>,
                                                                         multiply_tile<3>, multiply_tile<4>};
-    const size_t group_bytes = format.group_bytes(columns);
-    const auto* weights = static_cast<const uint8_t*>(packed);
-    const uint8_t* last = weights + static_cast<size_t>(end) * group_bytes - 64;
-    const int64_t cells = columns / cell_columns;
-    for (int64_t group = begin; group < end; ++group) {
-        const uint8_t* code = weights + static_cast<size_t>(group) * group_bytes;
-        const uint8_t* scale = code + static_cast<size_t>(cells) * format.code_bytes();
-        for (int column_begin = 0; column_begin < n; column_begin += tile_columns) {
-            const int count = std::min(tile_columns, n - column_begin);
+    const uint8_t* last = job.last_line();
+    const int64_t cells = job.columns / cell_columns;
+    for (int64_t group = job.begin; group < job.end; ++group) {
+        const uint8_t* code = job.group(group);
+        const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
+        for (int column_begin = 0; column_begin < job.n; column_begin += tile_columns) {
+            const int count = std::min(tile_columns, job.n - column_begin);
             Column column[tile_columns];
-            for (int c = 0; c < count; ++c) {
-                const auto* base =
-                    static_cast<const char*>(activations) + static_cast<size_t>(column_begin + c) * stride;
-                column[c] = {reinterpret_cast<const int8_t*>(base), column_sums(base, columns)};
-            }
+            for (int c = 0; c < count; ++c) column[c] = column_at(job, column_begin + c);
+            float* result = job.result + column_begin * job.result_stride + group * group_rows;
             for (int first = 0; first < group_rows; first += lanes) {
-                tiles[count - 1](code, scale, cells, first, column, last,
-                                 result + column_begin * result_stride + group * group_rows + first, result_stride);
+                tiles[count - 1](code, scale, cells, first, column, last, result + first, job.result_stride);
             }
         }
     }

@@ -1,6 +1,16 @@
-// Activations to 8 bits, four cells at a time; see scalar.cpp for what is computed. Included inside the anonymous
-// namespace of each file of an instruction set of x86, after its standard headers and kernels/format.h; the file then
-// defines quantize_four().
+// Activations to 8 bits on x86, four cells at a time; see scalar.cpp for what is computed. Each file has a copy of its
+// own, and defines quantize_four().
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/format.h"
+#include "kernels/inline.h"
+
+namespace medusa::kernels {
+namespace {
 
 constexpr int cells_together = 4;
 
@@ -63,3 +73,6 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
         }
     }
 }
+
+}  // namespace
+}  // namespace medusa::kernels

@@ -1,17 +1,9 @@
 // Activations to 8 bits with AVX2. Compiled with AVX2, FMA and F16C; nothing here may run before select_kernels() has
 // seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "kernels/format.h"
+#include "kernels/quantize.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/quantize.inl"
 
 // A cell's 16-bit values as bytes, in their order.
 inline __m256i bytes_of(__m256i low, __m256i high) {

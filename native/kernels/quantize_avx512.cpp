@@ -1,17 +1,9 @@
 // Activations to 8 bits with AVX-512. Compiled with AVX512 F, BW, DQ and VL; nothing here may run before
 // select_kernels() has seen them.
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
-#include "kernels/format.h"
+#include "kernels/quantize.inl"
 
 namespace medusa::kernels {
 namespace {
-
-#include "kernels/quantize.inl"
 
 // The largest magnitude of each of four cells, as bits of floats: a NaN's are larger than any number's.
 __m128i largest_of_four(const __m512 (&x)[2 * cells_together]) {

@@ -1,4 +1,4 @@
-#include "kernels/recurrent.h"
+#include "kernels/operators.h"
 
 #include <algorithm>
 #include <cstdint>

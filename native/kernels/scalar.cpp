@@ -104,17 +104,15 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
     }
 }
 
-void multiply(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-              const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    const int64_t cells = columns / cell_columns;
+void multiply(const Job& job) {
+    const Format& format = job.format;
+    const int64_t cells = job.columns / cell_columns;
     const bool halves = has_halves(format.scales), mins_of_halves = halves && has_min(format.scales);
-    for (int64_t group = begin; group < end; ++group) {
-        const uint8_t* codes = static_cast<const uint8_t*>(packed) + group * format.group_bytes(columns);
-        const uint8_t* scales = codes + static_cast<size_t>(cells) * format.code_bytes();
-        for (int c = 0; c < n; ++c) {
-            const auto* column = static_cast<const char*>(activations) + c * stride;
-            const auto* q = reinterpret_cast<const int8_t*>(column);
-            const CellSums* sums = column_sums(column, columns);
+    for (int64_t group = job.begin; group < job.end; ++group) {
+        const uint8_t *codes = job.group(group), *scales = codes + static_cast<size_t>(cells) * format.code_bytes();
+        for (int c = 0; c < job.n; ++c) {
+            const auto* q = reinterpret_cast<const int8_t*>(job.column(c));
+            const CellSums* sums = column_sums(job.column(c), job.columns);
             for (int lane = 0; lane < group_rows; ++lane) {
                 float acc = 0;
                 for (int64_t cell = 0; cell < cells; ++cell) {
@@ -134,7 +132,7 @@ void multiply(const Format& format, const void* packed, int64_t columns, int64_t
                         acc = std::fma(scale.m, sums[cell].all, acc);
                     }
                 }
-                result[c * result_stride + group * group_rows + lane] = acc;
+                job.result[c * job.result_stride + group * group_rows + lane] = acc;
             }
         }
     }
@@ -153,18 +151,17 @@ float float_at(Codes codes, const uint8_t* weights, int64_t i) {
 }
 
 // Even and odd columns add up apart.
-void multiply_floats(const Format& format, const void* packed, int64_t columns, int64_t begin, int64_t end,
-                     const void* activations, size_t stride, int n, float* result, size_t result_stride) {
-    for (int64_t group = begin; group < end; ++group) {
-        const uint8_t* weights = static_cast<const uint8_t*>(packed) + group * format.group_bytes(columns);
-        for (int c = 0; c < n; ++c) {
-            const auto* x = reinterpret_cast<const float*>(static_cast<const char*>(activations) + c * stride);
+void multiply_floats(const Job& job) {
+    for (int64_t group = job.begin; group < job.end; ++group) {
+        const uint8_t* weights = job.group(group);
+        for (int c = 0; c < job.n; ++c) {
+            const auto* x = reinterpret_cast<const float*>(job.column(c));
             for (int lane = 0; lane < group_rows; ++lane) {
                 float sum[2] = {};
-                for (int64_t i = 0; i < columns; ++i) {
-                    sum[i % 2] = std::fma(float_at(format.codes, weights, i * group_rows + lane), x[i], sum[i % 2]);
+                for (int64_t i = 0; i < job.columns; ++i) {
+                    sum[i % 2] = std::fma(float_at(job.format.codes, weights, i * group_rows + lane), x[i], sum[i % 2]);
                 }
-                result[c * result_stride + group * group_rows + lane] = sum[0] + sum[1];
+                job.result[c * job.result_stride + group * group_rows + lane] = sum[0] + sum[1];
             }
         }
     }

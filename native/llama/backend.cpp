@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "base/common.h"
-#include "base/other_programs.h"
+#include "base/platform.h"
 #include "kernels/buffer_type.h"
 #include "kernels/cleared_buffers.h"
 #include "kernels/ggml_internals.h"
@@ -74,6 +74,12 @@ void register_kernels() {
 #endif
 }
 
+// As long as it lives, each text that libllama logs on this thread goes to `read`, too.
+struct LogReader {
+    explicit LogReader(std::function<void(const char*)> read) { log_reader = std::move(read); }
+    ~LogReader() { log_reader = nullptr; }
+};
+
 }  // namespace
 
 std::string log_reason() {
@@ -84,14 +90,6 @@ std::string log_reason() {
 std::string allocation_reason() {
     const std::lock_guard lock(log_mutex);
     return last_allocation_error.empty() ? "" : " (" + last_allocation_error + ")";
-}
-
-LogReader::LogReader(std::function<void(const char*)> read) {
-    log_reader = std::move(read);
-}
-
-LogReader::~LogReader() {
-    log_reader = nullptr;
 }
 
 void initialise_backend() {
@@ -132,6 +130,33 @@ ggml_type type_by_name(const std::string& name) {
         if (known && name == known) return static_cast<ggml_type>(type);
     }
     throw Error("unknown type " + name + ": f16, bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+}
+
+void set_threads(ggml_backend_t backend, int threads) {
+    const auto registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+    if (const auto set = reinterpret_cast<ggml_backend_set_n_threads_t>(
+            ggml_backend_reg_get_proc_address(registry, "ggml_backend_set_n_threads"))) {
+        set(backend, threads);
+    }
+}
+
+void quantize_model(const std::string& source, const std::string& target, const QuantizeParams& params,
+                    const OnQuantized& on_tensor) {
+    initialise_backend();
+    auto p = llama_model_quantize_default_params();
+    p.nthread = params.threads;
+    p.ftype = static_cast<llama_ftype>(params.file_type);
+    p.allow_requantize = params.allow_requantize;
+    p.pure = params.pure;
+    p.max_buf_size = size_t{256} << 20;
+    // libllama reports its progress to the log alone: "[  12/ 290] blk.0.attn_q.weight ...".
+    const LogReader progress([&](const char* text) {
+        int tensor = 0, tensors = 0;
+        if (on_tensor && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) on_tensor(tensor, tensors);
+    });
+    if (llama_model_quantize(source.c_str(), target.c_str(), &p)) {
+        throw Error("quantizing " + source + " failed" + log_reason(), "choose another {quant}");
+    }
 }
 
 }  // namespace medusa

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "ggml.h"
+#include "ggml-backend.h"
 
 namespace medusa {
 
@@ -26,16 +26,27 @@ std::string log_reason();
 // The same of the newest one about an allocation; empty when there is none.
 std::string allocation_reason();
 
-// As long as it lives, each text that libllama logs on this thread goes to `read`, too.
-class LogReader {
-  public:
-    explicit LogReader(std::function<void(const char*)> read);
-    ~LogReader();
-    LogReader(const LogReader&) = delete;
-    LogReader& operator=(const LogReader&) = delete;
-};
+// Of a backend's computations from here on; nothing to a device.
+void set_threads(ggml_backend_t backend, int threads);
 
 // ggml type by its name ("f16", "q8_0"); Error for an unknown name.
 ggml_type type_by_name(const std::string& name);
+
+// Quantization of whole base models through libllama, its mixed recipes included.
+
+// Told before each tensor, counted from 1.
+using OnQuantized = std::function<void(int tensor, int tensors)>;
+
+struct QuantizeParams {
+    int file_type = 0;  // llama_ftype, GGUF's general.file_type
+    int threads = 1;
+    bool allow_requantize = false;
+    bool pure = false;  // every matrix in the file type's own type, where its rows fill the blocks
+};
+
+// Writes `target`, the base model of `source` in another file type. Not interruptible. Throws Error with libllama's
+// reason.
+void quantize_model(const std::string& source, const std::string& target, const QuantizeParams& params,
+                    const OnQuantized& on_tensor);
 
 }  // namespace medusa

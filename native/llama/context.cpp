@@ -6,9 +6,9 @@
 
 #include "kernels/buffer_type.h"
 #include "kernels/cleared_buffers.h"
-#include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
+#include "kernels/operators.h"
 #include "llama.h"
 #include "llama/backend.h"
 

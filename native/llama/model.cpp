@@ -2,18 +2,12 @@
 
 #include <algorithm>
 
-#include "base/bus_error.h"
-#include "base/large_stack.h"
+#include "base/platform.h"
 #include "kernels/ggml_internals.h"
 #include "llama/backend.h"
-#include "llama/tokenizer_stack.h"
 
 namespace medusa {
 namespace {
-
-std::string token_text(const llama_vocab* vocab, llama_token token) {
-    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab, token);
-}
 
 // Ends with a null, as libllama wants it.
 std::vector<ggml_backend_dev_t> devices_named(const std::vector<std::string>& names) {
@@ -50,6 +44,47 @@ void check_tensors(const GgufFile& file) {
         throw Error(file.path() + ": tensor " + info.name + " has type " + ggml_type_name(info.type) +
                     ", which no model computes with: the file is damaged, download it again");
     }
+}
+
+// --- how much stack the tokenizers need for a text
+
+// Measured with GCC 12: 331 bytes. Debug and sanitizer builds take more.
+constexpr size_t bytes_per_character = 1024;
+constexpr size_t harmless = 256;  // characters: needs less than the smallest stack that threads have
+constexpr size_t most_characters = 8'000'000;
+constexpr size_t most_digits_of_superbpe = 4000;
+
+size_t characters_in(std::string_view text) {
+    const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+    return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins));
+}
+
+size_t longest_number(std::string_view text) {
+    size_t now = 0, longest = 0;
+    for (const char c : text) {
+        now = c >= '0' && c <= '9' ? now + 1 : 0;
+        longest = std::max(longest, now);
+    }
+    return longest;
+}
+
+// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of kind "gpt2" do that with std::regex, which in
+// libstdc++ calls itself for every character of a match; what a match may hold differs by splitter, and for some it is
+// the whole text. kind, splitter: the file's tokenizer.ggml.model and tokenizer.ggml.pre. 0: any thread's stack is
+// large enough. Throws Error for a text that would take too much, or too long.
+size_t tokenizer_stack(std::string_view text, std::string_view kind, std::string_view splitter) {
+    if (text.size() <= harmless || kind != "gpt2") return 0;
+    if (const size_t number = longest_number(text); splitter == "superbpe" && number > most_digits_of_superbpe) {
+        // It looks at all digits behind each one: 4,000 take half a second, ten times as many a minute.
+        throw Error("the text has " + std::to_string(number) + " digits in a row, the tokenizer takes " +
+                    std::to_string(most_digits_of_superbpe) + ": shorten them");
+    }
+    const size_t characters = characters_in(text);
+    if (characters > most_characters) {
+        throw Error("the text has " + std::to_string(characters) + " characters, the tokenizer takes " +
+                    std::to_string(most_characters) + " at a time: shorten it");
+    }
+    return characters * bytes_per_character;
 }
 
 }  // namespace
@@ -160,11 +195,15 @@ std::optional<std::string> LlamaModel::chat_template() const {
     return text;
 }
 
+const char* LlamaModel::token_text(Token token) const {
+    return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(vocab_, token);
+}
+
 std::string LlamaModel::bos_text() const {
-    return token_text(vocab_, llama_vocab_bos(vocab_));
+    return token_text(llama_vocab_bos(vocab_));
 }
 std::string LlamaModel::eos_text() const {
-    return token_text(vocab_, llama_vocab_eos(vocab_));
+    return token_text(llama_vocab_eos(vocab_));
 }
 bool LlamaModel::adds_bos() const {
     return llama_vocab_get_add_bos(vocab_);
@@ -202,7 +241,7 @@ std::string LlamaModel::detokenize(const std::vector<Token>& tokens, bool specia
 }
 
 std::string LlamaModel::piece(Token token, bool special) const {
-    if (token < 0 || token >= vocab_size()) throw Error("token " + std::to_string(token) + " is not in the vocabulary");
+    require_tokens({&token, 1}, "");
     std::string text(64, '\0');
     auto length = llama_token_to_piece(vocab_, token, text.data(), static_cast<int32_t>(text.size()), 0, special);
     if (length < 0) {
@@ -215,6 +254,14 @@ std::string LlamaModel::piece(Token token, bool special) const {
 
 bool LlamaModel::is_end_of_generation(Token token) const {
     return llama_vocab_is_eog(vocab_, token);
+}
+
+void LlamaModel::require_tokens(std::span<const Token> tokens, const std::string& what) const {
+    for (const Token token : tokens) {
+        if (token < 0 || token >= vocab_size()) {
+            throw Error(what + "token " + std::to_string(token) + " is not in the vocabulary");
+        }
+    }
 }
 
 std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {

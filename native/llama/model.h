@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ class LlamaModel final : public Vocabulary {
     // Throws Error where a decode gives no hidden states beside its logits: nothing can be drafted from them.
     void require_states() const;
     std::optional<std::string> chat_template() const;
+    // As the vocabulary spells it; "" for no token.
+    const char* token_text(Token token) const;
     std::string bos_text() const;
     std::string eos_text() const;
     bool adds_bos() const;
@@ -60,6 +63,8 @@ class LlamaModel final : public Vocabulary {
     std::string piece(Token token) const override { return piece(token, false); }
     std::string piece(Token token, bool special) const;
     bool is_end_of_generation(Token token) const override;
+    // Throws Error, which begins with `what`, where one of them is not in the vocabulary.
+    void require_tokens(std::span<const Token> tokens, const std::string& what) const;
 
     // Name and tensor of every loaded weight; empty where the platform does not export them.
     std::vector<std::pair<std::string, ggml_tensor*>> tensors() const;

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <utility>
 
-#include "base/other_programs.h"
 #include "base/platform.h"
 
 namespace medusa {

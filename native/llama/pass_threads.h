@@ -6,7 +6,7 @@
 
 #include "base/common.h"
 #include "decoding/target.h"
-#include "decoding/thread_control.h"
+#include "llama/thread_control.h"
 
 namespace medusa {
 

@@ -10,7 +10,7 @@
 
 namespace medusa {
 
-class LlamaTarget final : public Target {
+class LlamaTarget final : public Target, private GraphSteps {
   public:
     // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will be given trees
     // within `bounds`, chains where the model is recurrent.
@@ -30,11 +30,7 @@ class LlamaTarget final : public Target {
     std::span<const float> hidden(int row) override {
         return tapped_ ? context_->tapped(first_row_ + row) : context_->hidden(first_row_ + row);
     }
-    StepWay take_way(StepWay wanted) override;
-    bool pads() const override { return pads_ && way_ != StepWay::host; }
-    std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
-    std::span<const RankedToken> ranked(int row) override;
-    Likeliest likeliest(int row) override;
+    GraphSteps* in_graph() override { return tail_ ? this : nullptr; }
     int reused_graphs() const { return context_->reused_graphs(); }
     // What the tail of the params needs and is not there; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
@@ -47,6 +43,11 @@ class LlamaTarget final : public Target {
     ThreadUse thread_use() const override { return context_->thread_use(); }
 
   private:
+    StepWay take_way(StepWay wanted) override { return way_ = context_->take_way(wanted); }
+    bool pads() const override { return pads_ && way_ != StepWay::host; }
+    std::optional<GreedyStep> greedy_step() const override { return greedy_step_; }
+    std::span<const RankedToken> ranked(int row) override;
+    Likeliest likeliest(int row) override;
     void forget();
     // Tokens of a prompt that can be decoded at once where the state of each is wanted.
     size_t states_at_once() const;

@@ -47,17 +47,8 @@ Role role_of(const std::string& name, const ggml_tensor* tensor, bool looked_up)
 }  // namespace
 
 const char* role_name(Role role) {
-    switch (role) {
-        case Role::matrix:
-            return "matrix";
-        case Role::experts:
-            return "experts";
-        case Role::embedding:
-            return "embedding";
-        case Role::other:
-            return "other";
-    }
-    return "";
+    constexpr const char* names[] = {"matrix", "experts", "embedding", "other"};
+    return names[static_cast<size_t>(role)];
 }
 
 std::vector<DeviceUse> devices_of(const LlamaModel& model) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/buffer_type.h"
-#include "kernels/flash_attention.h"
+#include "kernels/operators.h"
 #include "llama/model.h"
 
 namespace medusa {

@@ -1,36 +1,14 @@
 #include "probes/product_timing.h"
 
-#include <memory>
 #include <random>
 
 #include "base/common.h"
-#include "ggml-alloc.h"
+#include "ggml-cpp.h"
+#include "llama/backend.h"
 #include "probes/placement.h"
 
 namespace medusa {
 namespace {
-
-template <auto free>
-struct Freed {
-    template <typename T>
-    void operator()(T* object) const {
-        free(object);
-    }
-};
-using BackendPtr = std::unique_ptr<ggml_backend, Freed<ggml_backend_free>>;
-using ContextPtr = std::unique_ptr<ggml_context, Freed<ggml_free>>;
-using AllocatorPtr = std::unique_ptr<ggml_gallocr, Freed<ggml_gallocr_free>>;
-
-BackendPtr start_cpu(int threads) {
-    const auto device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    BackendPtr backend(ggml_backend_dev_init(device, nullptr));
-    if (!backend) throw Error("cannot start the CPU backend");
-    if (const auto set_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
-            ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_set_n_threads"))) {
-        set_threads(backend.get(), threads);
-    }
-    return backend;
-}
 
 std::vector<float> random_columns(size_t count) {
     std::mt19937 random(0);
@@ -46,11 +24,13 @@ ProductTimes time_products(const LlamaModel& model, const std::string& type, int
     if (columns < 1 || repeats < 1) throw Error("timing: columns and repeats must be positive");
     const std::vector<ggml_tensor*> matrices = matrices_of(model, type);
     if (matrices.empty()) throw Error("no " + type + " matrices on the CPU in " + model.path());
-    const BackendPtr backend = start_cpu(threads);
+    const ggml_backend_ptr backend(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    if (!backend) throw Error("cannot start the CPU backend");
+    set_threads(backend.get(), threads);
 
     ProductTimes out;
     const size_t tensors = 2 * matrices.size();
-    const ContextPtr context(
+    const ggml_context_ptr context(
         ggml_init({tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(tensors, false), nullptr, true}));
     ggml_cgraph* graph = ggml_new_graph_custom(context.get(), tensors, false);
     std::vector<ggml_tensor*> inputs;
@@ -67,7 +47,7 @@ ProductTimes time_products(const LlamaModel& model, const std::string& type, int
         out.bytes += ggml_nbytes(matrix);
         out.products += static_cast<uint64_t>(ggml_nelements(matrix));
     }
-    const AllocatorPtr allocator(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.get())));
+    const ggml_gallocr_ptr allocator(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend.get())));
     if (!ggml_gallocr_alloc_graph(allocator.get(), graph)) throw Error("no memory to time " + type + " products");
     for (ggml_tensor* input : inputs) {
         const auto values = random_columns(static_cast<size_t>(ggml_nelements(input)));

@@ -20,13 +20,9 @@ double cost(std::span<const float> logits, Token token) {
 }  // namespace
 
 Scores score(std::shared_ptr<LlamaModel> model, std::span<const Token> tokens, int width, Threads threads) {
-    const int count = static_cast<int>(tokens.size()), vocabulary = model->vocab_size();
+    const int count = static_cast<int>(tokens.size());
     if (count < 1) throw Error("score: there are no tokens");
-    for (const Token token : tokens) {
-        if (token < 0 || token >= vocabulary) {
-            throw Error("score: token " + std::to_string(token) + " is not in the vocabulary");
-        }
-    }
+    model->require_tokens(tokens, "score: ");
     width = std::min(width, count);
     ContextParams params;
     params.context_size = count;

@@ -2,7 +2,7 @@
 #include "bindings/session_binding.h"
 #include "heads/graph.h"
 #include "in_graph/acceptance.h"
-#include "in_graph/ranked_rows.h"
+#include "in_graph/named_rows.h"
 #include "in_graph/rows.h"
 #include "llama/target.h"
 #include "testing/module.h"

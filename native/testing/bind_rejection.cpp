@@ -1,4 +1,4 @@
-#include "decoding/rejection.h"
+#include "decoding/accept.h"
 #include "testing/module.h"
 
 namespace medusa::testing {

@@ -1,6 +1,6 @@
 #include "base/platform.h"
-#include "decoding/thread_control.h"
-#include "drafting/economy.h"
+#include "drafting/watchdog.h"
+#include "llama/thread_control.h"
 #include "testing/module.h"
 
 namespace medusa::testing {

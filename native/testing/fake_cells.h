@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "decoding/tree_cache.h"
+#include "decoding/sequence_memory.h"
 
 namespace medusa::testing {
 

@@ -1,8 +1,7 @@
 // A draft model without weights: it knows the fake target as well as it is told to.
 #pragma once
 
-#include "decoding/branch_cache.h"
-#include "decoding/branching_model.h"
+#include "draft_model/branching_model.h"
 #include "testing/fake_target.h"
 
 namespace medusa::testing {

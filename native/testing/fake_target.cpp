@@ -6,9 +6,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "decoding/chain_memory.h"
 #include "decoding/sampler.h"
-#include "decoding/tree_cache.h"
+#include "decoding/sequence_memory.h"
 
 namespace medusa::testing {
 namespace {

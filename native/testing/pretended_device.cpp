@@ -1,6 +1,6 @@
 #include "testing/pretended_device.h"
 
-#include "kernels/ggml_internals.h"
+#include "testing/backend_internals.h"
 
 #if defined(__linux__) || defined(__APPLE__)
 #include <sys/mman.h>

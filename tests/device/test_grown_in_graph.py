@@ -11,16 +11,23 @@ from typing import Any
 import pytest
 import random_heads
 from device_run import run
-from fixtures import BASE_VOCAB, tiny_base
+from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 from test_in_graph import EVERYWHERE, MOST_BYTES
 
-from medusa_cli.decoding import transfers
+from medusa_cli import native
 from medusa_cli.models import demo
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
 # Many nodes pay, though the heads are random: they are believed in, and nodes cost next to nothing.
 GENEROUS = {"calibration": [[0.5] * 24] * 3, "costs": [[1, 1.0], [32, 1.001]]}
 SLOW = {"delay_us": 5_000}  # each graph, whatever it has to do
+
+
+def grown(vocabulary: int, heads: int, rows: int, kind: str, recycled: int = 0) -> int:
+    """Bytes of a step with a dynamic tree, as the engine tells them."""
+    tree = native.Tree([])
+    shape = {"kind": kind, "head_count": heads, "output_rows": rows}
+    return native.step_transfers(tree, vocabulary, BASE_HIDDEN, **shape, recycled=recycled)["grown"]
 
 
 def padded(nodes: int) -> int:
@@ -63,7 +70,7 @@ def test_a_grown_tree_is_one_graph_with_the_host_s_text(
     assert device["counters"]["graphs"] == decodes
     assert device["counters"]["to_host_bytes"] <= MOST_BYTES * (decodes - 1)
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
-    sent = transfers.of_grown_step_in_graph(3, rows, kind)
+    sent = grown(BASE_VOCAB, 3, rows, kind)
     assert device["counters"]["to_host_bytes"] == sent * (decodes - 1)
     assert set(device["operators"]) <= EVERYWHERE
     # Many nodes, of ever other shapes, of a few sizes.
@@ -82,7 +89,7 @@ def test_deep_trees_bring_no_more(base: str, tmp_path: Path) -> None:
     cpu, device = run(**order, device=False), run(**order)
     assert device["host_reason"] == "the vocabulary is smaller than what is found"  # of 320 tokens
     assert device["tokens"] == cpu["tokens"]
-    assert transfers.of_grown_step_in_graph(12, 32000, "hydra") <= MOST_BYTES
+    assert grown(32000, 12, 32000, "hydra") <= MOST_BYTES
 
 
 @pytest.mark.model

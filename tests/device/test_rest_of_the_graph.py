@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 import random_heads
 from device_run import run
-from fixtures import BASE_VOCAB, tiny_base
-from test_grown_in_graph import GENEROUS, SLOW, padded
+from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
+from test_grown_in_graph import GENEROUS, SLOW, grown, padded
 from test_in_graph import EVERYWHERE, MOST_BYTES, UNEVEN, WIDE
 
-from medusa_cli.decoding import transfers
+from medusa_cli import native
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
 LONG = "The quick brown fox jumps over the lazy dog and runs. " * 5
+
+
+def greedy(choices: list[list[int]], kind: str | None, recycled: int = 0) -> int:
+    """Bytes of a step with this tree, as the engine tells them."""
+    tree = native.Tree(choices)
+    return native.step_transfers(tree, BASE_VOCAB, BASE_HIDDEN, kind=kind, recycled=recycled)["greedy"]
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +58,7 @@ def test_recycled_tokens_are_learned_from_the_graph(base: str, write: Any, kind:
     assert device["counters"]["graphs"] == decodes
     assert device["counters"]["waits"] <= decodes
     sizes = [1, *(padded(nodes) for nodes in device["nodes"])]
-    if kind:
-        sent = [transfers.of_grown_step_in_graph(3, BASE_VOCAB, kind, n) for n in sizes]
-    else:
-        sent = [transfers.of_step_in_graph([], None, n) for n in sizes]
+    sent = [grown(BASE_VOCAB, 3, BASE_VOCAB, kind, n) if kind else greedy([], None, n) for n in sizes]
     assert max(sent) <= MOST_BYTES
     # A step that rests brings no drafts.
     assert device["counters"]["to_host_bytes"] <= sum(sent)
@@ -92,7 +95,7 @@ def test_plain_steps_draft_nothing(base: str, write: Any, kind: Any, prefix: boo
     whole = run(**order)
     if temperature == 0:
         steps = len(asked)
-        sent = transfers.of_step_in_graph(WIDE, kind)
+        sent = greedy(WIDE, kind)
         drafting = sum([*drafts, *asked])
         assert device["counters"]["to_host_bytes"] == drafting * sent + (steps - drafting + 1) * 12
     assert device["counters"]["to_host_bytes"] < whole["counters"]["to_host_bytes"] * 2
@@ -118,7 +121,7 @@ def test_heads_that_read_the_prompt_do_so_in_the_graph(
     rows = [1, *(device["nodes"] if tree != "dynamic" else map(padded, device["nodes"]))]
     assert device["counters"]["logits"] == sum(rows)
     if tree != "dynamic" and not temperature:
-        assert device["counters"]["to_host_bytes"] == len(rows) * transfers.of_step_in_graph(tree, kind)
+        assert device["counters"]["to_host_bytes"] == len(rows) * greedy(tree, kind)
     assert set(device["operators"]) <= EVERYWHERE
 
 

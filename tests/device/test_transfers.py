@@ -13,7 +13,7 @@ from device_run import run
 from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 
 from medusa_cli import native
-from medusa_cli.decoding import transfers, trees
+from medusa_cli.decoding import trees
 from medusa_cli.models import demo
 
 TREES = {
@@ -21,6 +21,11 @@ TREES = {
     "wide": native.Tree([[n] for n in range(12)] + [[n, 0] for n in range(12)] + [[0, 0, 0]]),
 }
 NEEDS_DEVICE = pytest.mark.skipif(sys.platform == "win32", reason="the device needs POSIX memory protection")
+
+
+def on_host(told: dict[str, int]) -> int:
+    """Bytes of a step that the host accepts and drafts."""
+    return told["logits"] + told["states"] + told["heads"]
 
 
 def counted(order: dict[str, Any]) -> float:
@@ -44,11 +49,10 @@ def test_the_formula_is_what_the_device_counts(
     order = {"model": base, "heads": heads, "tree": tree.choices, "prompt": "abc"}
     found = counted({**order, "temperature": 1.0, "top_k": 0})
     rows = BASE_VOCAB if lm_head == "own" else random_heads.DRAFT_VOCABULARY
-    told = transfers.of_step(tree.parents, BASE_VOCAB, BASE_HIDDEN, transfers.HeadRows(kind, rows, prefix))
-    assert found == pytest.approx(told.total, rel=0.05)
-    greedy = transfers.of_step_in_graph(tree.choices, kind)
-    assert counted(order) == greedy
-    sampled = transfers.of_sampled_step_in_graph(tree.size, BASE_VOCAB, greedy)
+    told = native.step_transfers(tree, BASE_VOCAB, BASE_HIDDEN, kind=kind, output_rows=rows, has_prefix=prefix)
+    assert found == pytest.approx(on_host(told), rel=0.05)
+    assert counted(order) == told["greedy"]
+    sampled = told["sampled"]
     assert counted({**order, "temperature": 1.0}) == pytest.approx(sampled, rel=0.2)
     assert sampled <= 16384 * max(tree.size, 16) / 16
 
@@ -57,8 +61,9 @@ def test_the_formula_is_what_the_device_counts(
 def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> None:
     order = {"model": str(tiny_base(tmp_path / "base.gguf")), "prompt": "abc"}
     found = counted({**order, "temperature": 1.0, "top_k": 0})
-    assert found == transfers.of_step([-1], BASE_VOCAB, BASE_HIDDEN, None).total == BASE_VOCAB * 4
-    assert counted(order) == transfers.of_step_in_graph([], None) == 12
+    told = native.step_transfers(native.Tree([]), BASE_VOCAB, BASE_HIDDEN)
+    assert found == on_host(told) == BASE_VOCAB * 4
+    assert counted(order) == told["greedy"] == 12
 
 
 @pytest.mark.parametrize(
@@ -72,9 +77,9 @@ def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> No
 )
 def test_what_a_tree_sends(kind: str, prefix: bool, heads: int) -> None:
     """One column of each of Medusa's heads; of Hydra's one below each parent: the root, and three nodes."""
-    told = transfers.of_step([-1, 0, 0, 0, 1, 2, 3], 50, 8, transfers.HeadRows(kind, 100, prefix))
-    assert (told.logits, told.states, told.heads) == (4 * 7 * 50, 4 * 7 * 8, heads)
-    assert told.total == told.logits + told.states + told.heads
+    tree = native.Tree.from_parents([-1, 0, 0, 0, 1, 2, 3])
+    told = native.step_transfers(tree, 50, 8, kind=kind, output_rows=100, has_prefix=prefix)
+    assert (told["logits"], told["states"], told["heads"]) == (4 * 7 * 50, 4 * 7 * 8, heads)
 
 
 @NEEDS_DEVICE

@@ -1,0 +1,139 @@
+#include "decoding/sequence_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace medusa {
+
+bool TreeCache::truncate(int count) {
+    if (count >= position()) return true;
+    if (!ops_.remove(-1, count, -1)) return false;
+    for (int& filled : in_step_) filled = std::min(filled, count);
+    return true;
+}
+
+void TreeCache::forget() {
+    std::fill(in_step_.begin(), in_step_.end(), 0);
+}
+
+void TreeCache::prepare(const Tree& tree, std::span<const Token>) {
+    for (int leaf = 1; leaf < tree.leaf_count(); ++leaf) {
+        if (in_step_[leaf] == position()) continue;
+        ops_.copy(0, leaf, in_step_[leaf], position());
+        in_step_[leaf] = position();
+    }
+}
+
+void TreeCache::commit(const Tree& tree, const std::vector<int>& path) {
+    const int start = position();
+    const int end = start + static_cast<int>(path.size());
+    const int winner = tree.sequences(path.back()).front();
+    // All that is deeper than the accepted path goes, whatever branch it is on.
+    if (tree.depth() >= static_cast<int>(path.size())) ops_.remove(-1, end, -1);
+    // How many nodes of the path each leaf shares; its own nodes beside the path are removed, the path's are added.
+    std::vector<int> shared(tree.leaf_count(), 0);
+    for (const int node : path) {
+        for (const int leaf : tree.sequences(node)) ++shared[leaf];
+    }
+    for (int leaf = 0; leaf < tree.leaf_count(); ++leaf) {
+        const int kept = start + shared[leaf];
+        if (kept != end) {
+            ops_.remove(leaf, kept, -1);
+            ops_.copy(winner, leaf, kept, end);
+        }
+        in_step_[leaf] = end;
+    }
+}
+
+void ChainMemory::appended(int count) {
+    position_ += count;
+    pending_.clear();
+    saved_ = false;
+}
+
+bool ChainMemory::truncate(int count) {
+    const int held = position_ - static_cast<int>(pending_.size());
+    if (count >= position_) return true;
+    if (count < held) return go_back(count);
+    pending_.resize(count - held);
+    position_ = count;
+    return true;
+}
+
+// To the newest checkpoint within the first `count` tokens.
+bool ChainMemory::go_back(int count) {
+    while (newest_checkpoint() > count) checkpoints_.pop_back();
+    if (checkpoints_.empty()) return false;
+    if (copied_) ops_.remove(1, 0, -1);
+    pending_.clear();
+    saved_ = copied_ = false;
+    position_ = newest_checkpoint();
+    // Cells of single tokens beside the state go only after it: what holds both asks the state first.
+    return ops_.set_state(checkpoints_.back().state) && ops_.remove(0, position_, -1);
+}
+
+int ChainMemory::next_keep(int end) const {
+    const int strided = (position_ / stride + 1) * stride, last = end - before_end;
+    const int next = strided < last ? strided : last;
+    return next > position_ && next >= newest_checkpoint() + least ? next : end;
+}
+
+void ChainMemory::keep() {
+    std::vector<uint8_t> state = ops_.state();
+    if (state.empty() || !pending_.empty()) return;
+    checkpoints_.push_back({position_, std::move(state)});
+    const auto bytes = [this] {
+        return std::accumulate(checkpoints_.begin(), checkpoints_.end(), size_t{0},
+                               [](size_t sum, const Checkpoint& one) { return sum + one.state.size(); });
+    };
+    while (checkpoints_.size() > 1 && (checkpoints_.size() > most_checkpoints || bytes() > most_bytes)) {
+        checkpoints_.erase(checkpoints_.begin());
+    }
+}
+
+void ChainMemory::forget() {
+    position_ = 0;
+    pending_.clear();
+    checkpoints_.clear();
+    saved_ = copied_ = false;
+}
+
+void ChainMemory::prepare(const Tree& tree, std::span<const Token> tokens) {
+    if (tree.leaf_count() > 1) throw Error("a recurrent model can check only a chain of drafts");
+    if (snapshots_ > 0 && tree.size() > 1 + snapshots_) throw Error("the chain is longer than the state can step back");
+    chain_.assign(tokens.begin(), tokens.end());
+    if (snapshots_ > 0 || saved_ || tree.size() == 1) return;
+    ops_.remove(1, 0, -1);
+    ops_.copy(0, 1, 0, -1);
+    saved_ = copied_ = true;
+}
+
+void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
+    const auto accepted = static_cast<int>(path.size());
+    if (accepted == tree.size()) {
+        appended(accepted);
+        return;
+    }
+    position_ += accepted;
+    if (snapshots_ > 0) {
+        if (!ops_.remove(0, position_, -1))
+            throw Error("the state of this model cannot be rolled back", "use {no_spec}");
+        return;
+    }
+    restore();
+    pending_.insert(pending_.end(), chain_.begin(), chain_.begin() + accepted);
+}
+
+// A failed decode leaves the running state half written.
+bool ChainMemory::rollback() {
+    if (!saved_) return go_back(position_);
+    restore();
+    return true;
+}
+
+void ChainMemory::restore() {
+    ops_.remove(0, 0, -1);
+    ops_.copy(1, 0, 0, -1);
+}
+
+}  // namespace medusa

@@ -1,0 +1,91 @@
+#include "draft_model/levels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "decoding/sampler.h"
+
+namespace medusa {
+
+DraftModelLevels::DraftModelLevels(std::unique_ptr<BranchingModel> model, int vocab_size, int depth)
+    : model_(std::move(model)), vocab_size_(std::min(vocab_size, model_->vocab_size())), depth_(depth) {}
+
+// `came`: the tokens behind the committed ones. Those that were decoded ahead are committed.
+void DraftModelLevels::keep_accepted(std::span<const Token> came) {
+    std::vector<int> path;
+    for (size_t d = 0; d < levels_.size() && d < came.size(); ++d) {
+        const Level& level = levels_[d];
+        const size_t length = d + 2;
+        int found = -1;
+        for (size_t row = 0; row < level.parents.size() && found < 0; ++row) {
+            const bool below = d == 0 || level.parents[row] == path.back();
+            if (below && level.paths[row * length + length - 1] == came[d]) found = static_cast<int>(row);
+        }
+        if (found < 0) break;
+        path.push_back(found);
+    }
+    model_->keep(path);
+    text_.insert(text_.end(), came.begin(), came.begin() + static_cast<std::ptrdiff_t>(path.size()));
+}
+
+// Afterwards the model's newest row is that of the text's last token.
+void DraftModelLevels::follow(std::span<const Token> text) {
+    const auto mismatch = std::mismatch(text_.begin(), text_.end(), text.begin(), text.end()).first;
+    auto same = static_cast<size_t>(mismatch - text_.begin());
+    if (same == text_.size()) {
+        keep_accepted(text.subspan(same));
+        same = text_.size();
+    }
+    levels_.clear();
+    // The last token is decoded again where it is known, for its row.
+    same = std::min(same, text.size() - 1);
+    if (same < text_.size()) {
+        model_->truncate(static_cast<int>(same));
+        same = static_cast<size_t>(model_->position());
+    }
+    std::vector<Token> rest;
+    for (const Token token : text.subspan(same)) rest.push_back(known(token));
+    model_->append(rest);
+    text_.assign(text.begin(), text.end());
+}
+
+void DraftModelLevels::decode(int depth, std::span<const Token> paths) {
+    const auto length = static_cast<size_t>(depth);
+    Level level{{paths.begin(), paths.end()}, {}};
+    std::vector<Token> tokens;
+    for (size_t at = 0; at < paths.size(); at += length) {
+        int parent = 0;
+        if (!levels_.empty()) {
+            const std::vector<Token>& above = levels_.back().paths;
+            for (size_t i = 0; !std::equal(above.begin() + i, above.begin() + i + length - 1, paths.begin() + at);) {
+                i += length - 1;
+                ++parent;
+            }
+        }
+        level.parents.push_back(parent);
+        tokens.push_back(known(paths[at + length - 1]));
+    }
+    model_->branch(level.parents, tokens);
+    levels_.push_back(std::move(level));
+}
+
+void DraftModelLevels::likeliest(int row, int ranks, LevelDrafts& out) {
+    const auto logits = model_->logits(row).first(static_cast<size_t>(vocab_size_));
+    top_indices(logits, ranks, likeliest_);
+    const float largest = logits[likeliest_[0]];
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - largest);
+    for (const int token : likeliest_) {
+        out.tokens.push_back(token);
+        out.q.push_back(static_cast<float>(std::exp(logits[token] - largest) / sum));
+    }
+}
+
+void DraftModelLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+    out = {ranks, {}, {}};
+    if (depth > 1) decode(depth, paths);
+    const int rows = static_cast<int>(paths.size()) / depth;
+    for (int row = 0; row < rows; ++row) likeliest(row, ranks, out);
+}
+
+}  // namespace medusa

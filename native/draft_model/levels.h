@@ -1,0 +1,44 @@
+// A second, smaller model as the source of drafts (Leviathan et al. 2023, arXiv:2211.17192; as a tree: SpecInfer).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "draft_model/branching_model.h"
+#include "drafting/level_source.h"
+
+namespace medusa {
+
+// Probabilities are those of the draft model at temperature 1. Its cache follows the text: drafts that were accepted
+// stay in it.
+class DraftModelLevels final : public LevelSource {
+  public:
+    // vocab_size: of the model that is drafted for; the two may differ by padding.
+    DraftModelLevels(std::unique_ptr<BranchingModel> model, int vocab_size, int depth);
+
+    DrafterNeeds needs() const override { return {}; }
+    int depth() const override { return depth_; }
+    void prompt(std::span<const Token> prompt) override { follow(prompt); }
+    void begin(const DraftInput& input) override { follow(input.context); }
+    void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
+
+  private:
+    // Tokens of the newest step that were decoded ahead: paths [n][depth + 1], from the root on, of level `depth`.
+    struct Level {
+        std::vector<Token> paths;
+        std::vector<int> parents;
+    };
+    void follow(std::span<const Token> text);
+    void keep_accepted(std::span<const Token> came);
+    void decode(int depth, std::span<const Token> paths);
+    void likeliest(int row, int ranks, LevelDrafts& out);
+    Token known(Token token) const { return token < model_->vocab_size() ? token : 0; }
+
+    std::unique_ptr<BranchingModel> model_;
+    int vocab_size_, depth_;
+    std::vector<Token> text_;    // committed in the model's cache
+    std::vector<Level> levels_;  // [d]: of depth d + 1
+    std::vector<int> likeliest_;
+};
+
+}  // namespace medusa

@@ -1,0 +1,49 @@
+// The likeliest tokens of rows of logits in a few numbers, in place of whole rows.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "decoding/in_graph.h"
+#include "ggml.h"
+#include "in_graph/rows.h"
+
+namespace medusa::in_graph {
+
+// What sampling looks at.
+class RankedRows {
+  public:
+    // That a row brings.
+    static int64_t numbers(int64_t vocabulary);
+    // F32 numbers of logits [vocabulary, n]: the logits, the tokens, whether the row is all numbers.
+    static ggml_tensor* build(ggml_context* c, ggml_tensor* logits);
+    // Those numbers, of n rows.
+    void read(std::span<const float> found, int n);
+    // As Target::ranked(): empty where the row holds NaN, or equals at its end leave open which tokens these are.
+    std::span<const RankedToken> row(int row) const;
+
+  private:
+    std::vector<std::vector<RankedToken>> rows_;
+};
+inline constexpr size_t ranked_tensors = largest_tensors + 24;  // that build() makes, at most
+
+// What drafters learn from the rows of a greedy step (Token Recycling).
+class LikeliestRows {
+  public:
+    // That a row brings.
+    static int64_t numbers(int64_t vocabulary);
+    // F32 numbers of logits [vocabulary, n]: the tokens of each row, then the lead of each.
+    ggml_tensor* build(ggml_context* c, ggml_tensor* logits);
+    // Those numbers, of n rows, first in `found`. Returns how many they are.
+    size_t read(std::span<const float> found, int n);
+    void clear() { rows_.clear(); }
+    // As Target::likeliest(), but that equals at the end of a row leave open which of them it names.
+    Likeliest row(int row) const;
+
+  private:
+    int64_t vocabulary_ = 0;
+    std::vector<Likeliest> rows_;
+};
+inline constexpr size_t likeliest_tensors = largest_tensors + 16;  // that build() makes, at most
+
+}  // namespace medusa::in_graph
