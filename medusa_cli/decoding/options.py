@@ -55,7 +55,11 @@ class EngineOptions:
     ctx_size: Annotated[
         int,
         Option(
-            "Context size in tokens; 0: the model's own, at most 4096.", short="-c", metavar="N", low=0, common=True
+            "Context size in tokens; 0: the model's own, as memory allows (4096 on GPUs).",
+            short="-c",
+            metavar="N",
+            low=0,
+            common=True,
         ),
     ] = 0
     threads: Annotated[

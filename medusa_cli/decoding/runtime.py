@@ -11,16 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medusa_cli.decoding import devices, drafting, model_sampling, offload, prompts, repeatable, trees, trial
+from medusa_cli.decoding import (
+    context_size,
+    devices,
+    drafting,
+    model_sampling,
+    offload,
+    prompts,
+    repeatable,
+    trees,
+    trial,
+)
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
 from medusa_cli.decoding.model_sampling import ModelSampling
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import Settings, engine_default
 from medusa_cli.decoding.template import Message, Tools
 from medusa_cli.models import demo, heads, references
-from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError, OptionError
-from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -198,17 +206,18 @@ def _open(
             from medusa_cli.decoding import profile
 
             tuned = profile.tuned(model, path, options, console)
+    options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options))
     repeats = draft.repeat_steps or (seeded and _text_follows_drafts(model, options, draft))
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, repeats=repeats)
     if tree is not None:
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-        _check_cache(model, options)
+        context_size.check(model, options)
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, loaded, plan, options, small)
     kept = _recall(model, session, plan, console) if draft.history else None
-    n_ctx = min(session.n_ctx, options.ctx_size or session.n_ctx)
+    n_ctx = min(session.n_ctx, options.ctx_size)
     return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept, _sampling(ref, console))
 
 
@@ -227,16 +236,6 @@ def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     return found
-
-
-def _check_cache(model: native.Model, options: EngineOptions) -> None:
-    """MedusaError for a context that this machine could not hold at all: filling its memory would end the process."""
-    total, _ = machine.memory()
-    types = options.cache_type_k.value, options.cache_type_v.value
-    needed = _cache_bytes(model.path, offload.Context(options.ctx_size, *types))
-    if not model.gpu and total is not None and needed > total:
-        text = "a context of {tokens} tokens needs {needed}, this machine has {total}: give a smaller {ctx_size}"
-        raise OptionError(text, tokens=options.ctx_size, needed=size(needed), total=size(total))
 
 
 def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:

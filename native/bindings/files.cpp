@@ -2,6 +2,7 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "ggml-backend.h"
+#include "kernels/cleared_buffers.h"
 #include "llama/backend.h"
 #include "llama/model.h"
 
@@ -146,6 +147,9 @@ void bind_files(nb::module_& m) {
           "names.");
     m.def("physical_cores", &physical_cores,
           "Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most.");
+    m.def(
+        "buffers_are_lazy", &kernels::buffers_are_lazy,
+        "Whether a cache takes memory only where it is written; elsewhere all of it at once. GPUs always take it all.");
     m.def(
         "thread_advice",
         [] {

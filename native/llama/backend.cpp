@@ -8,6 +8,7 @@
 #include "base/common.h"
 #include "base/other_programs.h"
 #include "kernels/buffer_type.h"
+#include "kernels/cleared_buffers.h"
 #include "kernels/ggml_internals.h"
 
 namespace medusa {
@@ -100,6 +101,7 @@ void initialise_backend() {
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
         register_kernels();
+        kernels::clear_buffers_lazily();
         llama_backend_init();
         begin_measuring_other_programs();
     });
