@@ -17,11 +17,12 @@ void bind_states(nb::module_& m) {
     nb::class_<States>(m, "States", "What a model computes for a text of T tokens, float32.")
         .def_ro("best", &States::best, "The argmax after each token.")
         .def_ro("last_logits", &States::last_logits, "Behind the last token.")
+        // The arrays own their numbers: nothing of the object, which a property's policy would keep alive.
         .def_prop_ro(
-            "after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); },
+            "after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); }, nb::rv_policy::automatic,
             "[T, n_embd] states after the tapped layer; None without one.")
         .def_prop_ro(
-            "post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); },
+            "post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); }, nb::rv_policy::automatic,
             "[T, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs are\n"
             "asked.");
     nb::class_<StatesReader>(m, "StatesReader", "Reads one text after another, each from an empty cache.")
