@@ -1,5 +1,8 @@
 #include "decoding/chain_memory.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace medusa {
 
 void ChainMemory::appended(int count) {
@@ -10,18 +13,49 @@ void ChainMemory::appended(int count) {
 
 bool ChainMemory::truncate(int count) {
     const int held = position_ - static_cast<int>(pending_.size());
-    if (count < position_ && count < held) return false;
-    if (count < position_) {
-        pending_.resize(count - held);
-        position_ = count;
-    }
+    if (count >= position_) return true;
+    if (count < held) return go_back(count);
+    pending_.resize(count - held);
+    position_ = count;
     return true;
+}
+
+// To the newest checkpoint within the first `count` tokens.
+bool ChainMemory::go_back(int count) {
+    while (newest_checkpoint() > count) checkpoints_.pop_back();
+    if (checkpoints_.empty()) return false;
+    if (copied_) ops_.remove(1, 0, -1);
+    pending_.clear();
+    saved_ = copied_ = false;
+    position_ = newest_checkpoint();
+    // Cells of single tokens beside the state go only after it: what holds both asks the state first.
+    return ops_.set_state(checkpoints_.back().state) && ops_.remove(0, position_, -1);
+}
+
+int ChainMemory::next_keep(int end) const {
+    const int strided = (position_ / stride + 1) * stride, last = end - before_end;
+    const int next = strided < last ? strided : last;
+    return next > position_ && next >= newest_checkpoint() + least ? next : end;
+}
+
+void ChainMemory::keep() {
+    std::vector<uint8_t> state = ops_.state();
+    if (state.empty() || !pending_.empty()) return;
+    checkpoints_.push_back({position_, std::move(state)});
+    const auto bytes = [this] {
+        return std::accumulate(checkpoints_.begin(), checkpoints_.end(), size_t{0},
+                               [](size_t sum, const Checkpoint& one) { return sum + one.state.size(); });
+    };
+    while (checkpoints_.size() > 1 && (checkpoints_.size() > most_checkpoints || bytes() > most_bytes)) {
+        checkpoints_.erase(checkpoints_.begin());
+    }
 }
 
 void ChainMemory::forget() {
     position_ = 0;
     pending_.clear();
-    saved_ = false;
+    checkpoints_.clear();
+    saved_ = copied_ = false;
 }
 
 void ChainMemory::prepare(const Tree& tree, std::span<const Token> tokens) {
@@ -31,7 +65,7 @@ void ChainMemory::prepare(const Tree& tree, std::span<const Token> tokens) {
     if (snapshots_ > 0 || saved_ || tree.size() == 1) return;
     ops_.remove(1, 0, -1);
     ops_.copy(0, 1, 0, -1);
-    saved_ = true;
+    saved_ = copied_ = true;
 }
 
 void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
@@ -52,7 +86,7 @@ void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
 
 // A failed decode leaves the running state half written.
 bool ChainMemory::rollback() {
-    if (!saved_) return false;
+    if (!saved_) return go_back(position_);
     restore();
     return true;
 }

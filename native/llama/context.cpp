@@ -305,6 +305,20 @@ void LlamaContext::copy(int source, int target, int from, int to) {
     llama_memory_seq_cp(llama_get_memory(context_), source, target, from, to);
 }
 
+// Attention's cells are left out: they can be cut.
+std::vector<uint8_t> LlamaContext::state() {
+    std::vector<uint8_t> out(llama_state_seq_get_size_ext(context_, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY));
+    const size_t written =
+        llama_state_seq_get_data_ext(context_, out.data(), out.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+    out.resize(written);
+    return out;
+}
+
+bool LlamaContext::set_state(std::span<const uint8_t> state) {
+    return llama_state_seq_set_data_ext(context_, state.data(), state.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) ==
+           state.size();
+}
+
 void LlamaContext::clear() {
     llama_memory_clear(llama_get_memory(context_), false);
 }

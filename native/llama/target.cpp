@@ -140,6 +140,19 @@ DecodeStatus LlamaTarget::append_for_tail(std::span<const Token> tokens, const S
 }
 
 DecodeStatus LlamaTarget::append_rest(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state) {
+    const int end = position() + static_cast<int>(rest.size());
+    while (position() < end) {
+        const auto part = static_cast<size_t>(memory_->next_keep(end) - position());
+        if (const DecodeStatus status = append_part(rest.first(part), stop, on_state); status != DecodeStatus::ok) {
+            return status;
+        }
+        if (position() < end) memory_->keep();
+        rest = rest.subspan(part);
+    }
+    return DecodeStatus::ok;
+}
+
+DecodeStatus LlamaTarget::append_part(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state) {
     if (on_state) {
         if (hidden_) context_->set_hidden(true);
         return append_with_states(rest, stop, on_state);

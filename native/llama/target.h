@@ -58,6 +58,7 @@ class LlamaTarget final : public Target {
     DecodeStatus append_for_tail(std::span<const Token> tokens, const StopPoll& stop);
     // Of a prompt, all but the last token.
     DecodeStatus append_rest(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state);
+    DecodeStatus append_part(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
     void finish_decode(DecodeStatus status);
 

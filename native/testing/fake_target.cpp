@@ -1,6 +1,7 @@
 #include "testing/fake_target.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -53,6 +54,22 @@ void FakeTarget::copy(int source, int target, int from, int to) {
     cells_.copy(source, target, from, to);
 }
 
+// Of a recurrent state: the tokens it has seen.
+std::vector<uint8_t> FakeTarget::state() {
+    const std::vector<Token> seen = cells_.sequence(0);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(seen.data());
+    return snapshots_ ? std::vector<uint8_t>(bytes, bytes + seen.size() * sizeof(Token)) : std::vector<uint8_t>();
+}
+
+bool FakeTarget::set_state(std::span<const uint8_t> state) {
+    std::vector<Token> seen(state.size() / sizeof(Token));
+    std::memcpy(seen.data(), state.data(), state.size());
+    cells_.remove(0, 0, -1);
+    for (size_t i = 0; i < seen.size(); ++i) cells_.add(static_cast<int>(i), seen[i], {0});
+    newest_ = 0;
+    return true;
+}
+
 int FakeTarget::truncate(int count) {
     if (!sequences_->truncate(count)) forget();
     return sequences_->position();
@@ -85,9 +102,16 @@ std::vector<float> FakeTarget::logits_after(const std::vector<Token>& tokens) co
 
 DecodeStatus FakeTarget::prefill(std::span<const Token> tokens, const StopPoll& stop, const OnState&) {
     if (static_cast<int>(cells_.size() + tokens.size()) > context_size_) return DecodeStatus::context_full;
-    add_pending();
-    for (size_t i = 0; i < tokens.size(); ++i) cells_.add(position() + static_cast<int>(i), tokens[i], {0});
-    sequences_->appended(static_cast<int>(tokens.size()));
+    const int end = position() + static_cast<int>(tokens.size()), last = end - 1;
+    while (position() < end) {
+        const int next = position() < last ? sequences_->next_keep(last) : end;
+        const auto part = static_cast<size_t>(next - position());
+        add_pending();
+        for (size_t i = 0; i < part; ++i) cells_.add(position() + static_cast<int>(i), tokens[i], {0});
+        sequences_->appended(static_cast<int>(part));
+        tokens = tokens.subspan(part);
+        if (next < last) sequences_->keep();
+    }
     rows_.assign(1, logits_after(cells_.sequence(0)));
     return DecodeStatus::ok;
 }

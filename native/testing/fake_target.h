@@ -40,6 +40,8 @@ class FakeTarget final : public Target, private CacheOps {
   private:
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
+    std::vector<uint8_t> state() override;
+    bool set_state(std::span<const uint8_t> state) override;
     bool can_remove(int sequence, int from) const;
     void forget();
     void add_pending();

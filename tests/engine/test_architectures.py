@@ -166,6 +166,30 @@ def test_states_are_taken_back_exactly(name: str, files: dict[str, Path], tmp_pa
         assert drafted.stats["tokens_per_step"] < 3, "some drafts are refused"
 
 
+@pytest.mark.skipif(not KERNELS, reason="llama.cpp's kernels round differently for each width")
+@pytest.mark.parametrize("kind", [None, "medusa", "hydra++"])
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe", "nemotron_h", "granitehybrid", "mamba2"])
+def test_states_go_back_to_checkpoints(name: str, kind: str | None, files: dict[str, Path], tmp_path: Path) -> None:
+    """A conversation whose earlier turns change is read again from the last checkpoint before the change."""
+    model = native.Model(str(files[name]))
+    heads = None
+    if kind == "medusa":
+        heads = repeating_heads(tmp_path / "heads.gguf", model)
+    elif kind:
+        heads = native.Heads(
+            model, str(write(tmp_path / "heads.gguf", random_heads(kind, "base", hidden=model.n_embd)))
+        )
+    session = native.Session(model, heads, tree=CHAIN if heads else None, lookup=heads is None, n_ctx=1024)
+    said = [3 + i * 7 % 40 for i in range(100)]
+    for turn in range(4):
+        sampling = native.Sampling(temperature=1.0, seed=turn)
+        answer = session.generate(said, max_tokens=40, sampling=sampling, ignore_eos=True)
+        fresh = native.Session(model, n_ctx=1024).generate(said, max_tokens=40, sampling=sampling, ignore_eos=True)
+        assert answer.tokens == fresh.tokens
+        assert (answer.reused_tokens > 0) == (turn > 0)
+        said = [*said[:-3], *answer.tokens[20:], *(3 + i * (turn + 2) % 40 for i in range(50))]
+
+
 def row(name: str, model: native.Model) -> str:
     """Of the page's table."""
     drafts = DRAFTS[native.draft_memory(model)]
