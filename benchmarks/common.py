@@ -126,7 +126,7 @@ def chat_tokens(model: native.Model, text: str) -> list[int]:
 
 def fixed_text(model: native.Model, count: int, more: Sequence[Path] = ()) -> list[int]:
     """The first `count` tokens of the project's own passages, followed by the files `more`."""
-    from medusa_cli.prompts.seeds.passages import PASSAGES
+    from medusa_cli.prompts.seeds.data import PASSAGES
 
     texts = [*PASSAGES, *(path.read_text("utf-8") for path in more)]
     tokens = model.tokenize("\n\n".join(texts), add_special=True, parse_special=False)

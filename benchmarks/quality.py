@@ -26,7 +26,7 @@ from rich.table import Table
 from medusa_cli import native
 from medusa_cli.decoding.tree_search import greedy_tree
 from medusa_cli.prompts import bench_set
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 from medusa_cli.support.errors import MedusaError
 
 GRAM = 4

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from medusa_cli import accelerate, native
 from medusa_cli.bench.process import Remote
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 from medusa_cli.support.errors import MedusaError
 
 BUSY = "while True: pass"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what to say of those that do not."""
+"""Files read in pieces, files that appear whole or not at all, and what to say of those that do not."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import contextlib
 import errno
 import os
 import secrets
+import signal
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
 
-from .ending import ending_signals_raise
 from .errors import MedusaError
+
+CHUNK = 4 << 20
 
 
 def explain_os_error(error: OSError, path: Path) -> MedusaError:
@@ -29,6 +33,54 @@ def check_regular(path: Path) -> None:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise MedusaError(f"{path}: not a regular file but a pipe, a socket or a device: give a file")
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file for reading. MedusaError where that fails."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def chunks(source: BinaryIO, start: int, count: int) -> Iterator[bytes]:
+    """`count` bytes from `start` on. MedusaError when they end early."""
+    source.seek(start)
+    while count:
+        data = source.read(min(CHUNK, count))
+        if not data:
+            raise MedusaError("the input file became shorter while it was read, run the command again")
+        yield data
+        count -= len(data)
+
+
+@contextlib.contextmanager
+def ending_signals_raise() -> Iterator[None]:
+    """SIGTERM and SIGHUP become SystemExit for a while, so that clean-up code runs; only the first one counts.
+
+    Signals that are ignored (nohup) or handled otherwise stay so, and nothing changes outside the main thread.
+    """
+    before = {}
+    ended = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ended
+        if not ended:
+            ended = True
+            raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        usual = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+        before = {number: signal.signal(number, end) for number in usual}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from rich.table import Table
 from medusa_cli import native
 from medusa_cli.models import references
 from medusa_cli.models.base_file import output_rows, read_base
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 from medusa_cli.support.progress import phase
 from medusa_cli.training import train
 from medusa_cli.training.backbone import fit, layers, parity, shape, states

@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MedusaError
 from .config import MAX_LAYERS, Config
 from .rope import Rope, read_rope, write_scaling
 
@@ -49,7 +48,10 @@ class Architecture:
         self.heads = integer("num_attention_heads")
         self.heads_kv = integer("num_key_value_heads") if self.config.get("num_key_value_heads") else self.heads
         self.context_length = integer("max_position_embeddings", high=1 << 31)
-        self.head_size = self._head_size()
+        states_size = self.config.get("head_dim") is not None
+        if not states_size and self.hidden % self.heads:
+            raise self.config.refuse("hidden_size", f"a multiple of the {self.heads} attention heads")
+        self.head_size = integer("head_dim") if states_size else self.hidden // self.heads
         self.tied = self.config.flag("tie_word_embeddings")
         if self.heads % self.heads_kv:
             raise self.config.refuse("num_key_value_heads", f"a divisor of the {self.heads} attention heads")
@@ -62,13 +64,6 @@ class Architecture:
 
     def check(self) -> None:
         """Refuses settings that libllama would ignore, so that its results would differ from the checkpoint's."""
-
-    def _head_size(self) -> int:
-        if self.config.get("head_dim") is not None:
-            return self.config.integer("head_dim")
-        if self.hidden % self.heads:
-            raise self.config.refuse("hidden_size", f"a multiple of the {self.heads} attention heads")
-        return self.hidden // self.heads
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """GGUF name -> torch shape of every tensor that must be there (output.weight apart: it may be tied)."""
@@ -127,11 +122,3 @@ class Architecture:
         if self.config.get("head_dim") is not None:
             writer.add_key_length(self.head_size)
             writer.add_value_length(self.head_size)
-
-    def refuse_sliding_window(self) -> None:
-        """For architectures that libllama runs with full attention only."""
-        if self.config.flag("use_sliding_window"):
-            raise MedusaError(
-                f"{self.config.where}: sliding-window attention is not supported by libllama for this architecture: "
-                "set use_sliding_window to false there (contexts within the window are not affected)"
-            )

@@ -8,8 +8,7 @@ from gguf import TokenType
 
 from ..errors import MedusaError
 from .pretokenizers import find_pretokenizer
-from .tokenizer_files import TOKENIZER, TokenizerFiles
-from .tokens import Tokens
+from .tokenizer_files import TOKENIZER, TokenizerFiles, Tokens
 
 ENCODED_SPACE = "Ġ"
 

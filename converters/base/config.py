@@ -15,8 +15,8 @@ MAX_SIZE = 1 << 24
 class Config:
     """The values of one config.json. `where` names the file in messages, `defaults` are the architecture's own."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        self.values, self.where, self.defaults = values, where, defaults or {}
+    def __init__(self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any]) -> None:
+        self.values, self.where, self.defaults = values, where, defaults
 
     def get(self, key: str) -> Any:
         """The value, the default when the key is absent or null, None when there is no default."""

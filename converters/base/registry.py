@@ -1,16 +1,221 @@
-"""Which classes of config.json's `architectures` can be converted."""
+"""The architectures that can be converted: one small class each, found by config.json's `architectures`.
+
+What they share stands in architecture.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import MedusaError
-from .architecture import Architecture
-from .gemma import Gemma3
-from .llama import Llama, Mistral
-from .phi import Phi3
-from .qwen import Qwen2, Qwen3
+from .architecture import BLOCK_BIASES, Architecture
+from .rope import llama3_factors, longrope_attention_factor, read_rope
+
+GEMMA_PERIOD = 6
+GEMMA_LAYERS_27B = 62
+
+
+class Llama(Architecture):
+    """Rotary pairs are neighbours in libllama and half a head apart in transformers, hence the reordered q and k."""
+
+    kind = gguf.MODEL_ARCH.LLAMA
+    defaults = {"max_position_embeddings": 2048}  # noqa: RUF012
+    rope_kinds = ("default", "linear", "llama3", "yarn", "dynamic")
+    biases = BLOCK_BIASES
+    states_space_prefix = True
+
+    def extra_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The frequency factors of Llama 3's scaling."""
+        return {"rope_freqs.weight": llama3_factors(self.rope, self.head_size)} if self.rope.kind == "llama3" else {}
+
+    def transform(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Rows of q and k in libllama's order."""
+        part = name.split(".")[-2]
+        if part == "attn_q":
+            return interleave_halves(values, self.heads)
+        if part == "attn_k":
+            return interleave_halves(values, self.heads_kv)
+        return values
+
+    def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """The usual ones, and sizes that libllama asks for here."""
+        super().write_parameters(writer)
+        writer.add_vocab_size(self.vocabulary)
+        writer.add_rope_dimension_count(self.head_size)
+        if self.config.get("head_dim") is None:
+            writer.add_key_length(self.head_size)
+            writer.add_value_length(self.head_size)
+
+
+class Mistral(Llama):
+    """Llama with grouped heads by default. libllama attends fully here: its sliding window is not applied."""
+
+    defaults = {"max_position_embeddings": 131072, "num_key_value_heads": 8}  # noqa: RUF012
+
+
+def interleave_halves(values: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Rows (first half, second half) of each head become pairs: row i and row i + half lie side by side."""
+    halves = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+class Qwen2(Architecture):
+    """Biases on q, k and v."""
+
+    kind = gguf.MODEL_ARCH.QWEN2
+    defaults = {"max_position_embeddings": 32768}  # noqa: RUF012
+    biases = ("attn_q", "attn_k", "attn_v")
+
+    def check(self) -> None:
+        """No sliding windows, and in Qwen2 heads that fill the hidden size."""
+        if self.config.flag("use_sliding_window"):
+            raise MedusaError(
+                f"{self.config.where}: sliding-window attention is not supported by libllama for this architecture: "
+                "set use_sliding_window to false there (contexts within the window are not affected)"
+            )
+        if self.kind is gguf.MODEL_ARCH.QWEN2 and self.head_size * self.heads != self.hidden:
+            raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
+
+
+class Qwen3(Qwen2):
+    """Norms on the queries and keys of each head, a head size of its own."""
+
+    kind = gguf.MODEL_ARCH.QWEN3
+    defaults = {"max_position_embeddings": 32768, "head_dim": 128}  # noqa: RUF012
+
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With norms of queries and keys."""
+        norms = {"attn_q_norm.weight": (self.head_size,), "attn_k_norm.weight": (self.head_size,)}
+        return {**super().block_shapes(), **norms}
+
+
+class Gemma3(Architecture):
+    """Norm weights are stored as their difference from 1; five sliding-window layers before each full one."""
+
+    kind = gguf.MODEL_ARCH.GEMMA3
+    defaults = {  # noqa: RUF012
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "query_pre_attn_scalar": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    }
+    activation_key = "hidden_activation"
+    activations = ("gelu_pytorch_tanh",)
+    rope_kinds = ("default", "linear")
+
+    def check(self) -> None:
+        """libllama fixes the layer pattern, the attention scale and the direction; other values would be ignored."""
+        config = self.config
+        if config.flag("use_bidirectional_attention"):
+            raise config.refuse("use_bidirectional_attention", "false")
+        if config.get("attn_logit_softcapping") is not None:
+            raise config.refuse("attn_logit_softcapping", "null")
+        types = config.get("layer_types")
+        numbers = range(1, self.layers + 1)
+        wanted = ["sliding_attention" if i % GEMMA_PERIOD else "full_attention" for i in numbers]
+        period = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or GEMMA_PERIOD
+        if (types is not None and types != wanted) or (types is None and period != GEMMA_PERIOD):
+            raise MedusaError(f"{config.where}: libllama knows Gemma 3 only with every sixth layer attending fully")
+        scale = self.hidden // self.heads if self.layers == GEMMA_LAYERS_27B else self.head_size
+        if config.number("query_pre_attn_scalar") != scale:
+            raise config.refuse("query_pre_attn_scalar", f"{scale}, which libllama computes for these sizes")
+        self.window = config.integer("sliding_window")
+        self.local_rope = self._local_rope()
+
+    def _local_rope(self) -> float:
+        parameters = self.config.section("rope_parameters")
+        if "sliding_attention" in parameters:
+            return read_rope(self.config, ("default",), "sliding_attention").theta
+        return self.config.number("rope_local_base_freq")
+
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With norms of queries and keys, and those behind attention and MLP."""
+        norms = {"attn_q_norm.weight": (self.head_size,), "attn_k_norm.weight": (self.head_size,)}
+        posts = {"post_attention_norm.weight": (self.hidden,), "post_ffw_norm.weight": (self.hidden,)}
+        return {**super().block_shapes(), **norms, **posts}
+
+    def transform(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Norm weights plus the 1 that the checkpoint leaves out."""
+        return values.astype(np.float32) + 1 if name.endswith("norm.weight") else values
+
+    def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """The usual ones, the window and its own rotary base."""
+        super().write_parameters(writer)
+        writer.add_float32(f"{writer.arch}.rope.freq_base_swa", self.local_rope)
+        writer.add_sliding_window(self.window)
+        if self.config.get("final_logit_softcapping"):
+            writer.add_final_logit_softcapping(self.config.number("final_logit_softcapping"))
+
+
+class Phi3(Architecture):
+    """Phi-3 to Phi-4: q, k, v in one matrix, gate and up in another; positions may rotate a part of each head only."""
+
+    kind = gguf.MODEL_ARCH.PHI3
+    defaults = {  # noqa: RUF012
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 1.0,
+    }
+    rope_kinds = ("default", "longrope", "yarn")
+
+    def check(self) -> None:
+        """Settles how much of each head rotates, and the context that the model was first trained for."""
+        if self.head_size * self.heads != self.hidden:
+            raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
+        partial = self.rope.values.get("partial_rotary_factor", self.config.number("partial_rotary_factor"))
+        if not isinstance(partial, (int, float)) or not 0 < partial <= 1:
+            raise self.config.refuse("partial_rotary_factor", "a number above 0 and at most 1")
+        self.rotary = int(partial * self.hidden) // self.heads
+        original = self.rope.values.get("original_max_position_embeddings")
+        key = "original_max_position_embeddings"
+        self.original_context = self.config.integer(key, low=2) if original is None else int(self.rope.number(key))
+
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """With q, k and v, and gate and up, each in one matrix."""
+        shapes = super().block_shapes()
+        rows = [shapes.pop(f"attn_{part}.weight")[0] for part in "qkv"]
+        del shapes["ffn_gate.weight"]
+        fused = {"attn_qkv.weight": (sum(rows), self.hidden), "ffn_up.weight": (2 * self.feed_forward, self.hidden)}
+        return {**shapes, **fused}
+
+    def extra_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """The factors of longrope, for long and for short contexts."""
+        if self.rope.kind == "default":
+            return {}
+        keys = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
+        return {name: self.rope.factors(key, self.rotary // 2) for name, key in keys.items()}
+
+    def write_parameters(self, writer: gguf.GGUFWriter) -> None:
+        """Those that libllama reads of a Phi-3, in the order of llama.cpp's converter."""
+        writer.add_context_length(self.context_length)
+        writer.add_rope_scaling_orig_ctx_len(self.original_context)
+        writer.add_embedding_length(self.hidden)
+        writer.add_feed_forward_length(self.feed_forward)
+        writer.add_block_count(self.layers)
+        writer.add_head_count(self.heads)
+        writer.add_head_count_kv(self.heads_kv)
+        writer.add_layer_norm_rms_eps(self.config.number("rms_norm_eps"))
+        writer.add_rope_dimension_count(self.rotary)
+        writer.add_rope_freq_base(self.rope.theta)
+        writer.add_sliding_window(self.config.integer("sliding_window", 0) if self.config.get("sliding_window") else 0)
+        if self.rope.kind != "default":
+            # Phi's older configs say yarn or su where they mean longrope; transformers reads them so, and so do we.
+            factor = longrope_attention_factor(self.rope, self.context_length, self.original_context)
+            writer.add_rope_scaling_attn_factors(factor)
+
 
 ARCHITECTURES: dict[str, type[Architecture]] = {
     "LlamaForCausalLM": Llama,

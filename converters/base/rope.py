@@ -97,10 +97,9 @@ def _write_yarn(writer: gguf.GGUFWriter, rope: Rope, context_length: int) -> Non
         if rope.values.get(key) is not None:
             _write_attention_factor(writer, rope.number(key), factor)
             break
-    if rope.values.get("beta_fast") is not None:
-        _add_yarn(writer, "beta_fast", rope.number("beta_fast"))
-    if rope.values.get("beta_slow") is not None:
-        _add_yarn(writer, "beta_slow", rope.number("beta_slow"))
+    for key in ("beta_fast", "beta_slow"):
+        if rope.values.get(key) is not None:
+            _add_yarn(writer, key, rope.number(key))
 
 
 def _add_yarn(writer: gguf.GGUFWriter, name: str, value: float) -> None:

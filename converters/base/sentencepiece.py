@@ -7,15 +7,13 @@ its own way to them needs the protobuf package.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from gguf import TokenType
 
 from ..errors import MedusaError
 from .byte_level import read_entries
-from .tokenizer_files import TOKENIZER, TokenizerFiles
-from .tokens import PADDING_SCORE, Tokens
+from .tokenizer_files import PADDING_SCORE, TOKENIZER, TokenizerFiles, Tokens
 
 MODEL_FILE = "tokenizer.model"
 BLANK = "▁"
@@ -24,6 +22,7 @@ BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # Field numbers of sentencepiece_model.proto, and the model type that is merged by scores as libllama does it.
 TRAINER, NORMALIZER, MODEL_TYPE, DUMMY_PREFIX = 2, 3, 3, 3
 UNIGRAM, BPE = 1, 2
+Value = TypeVar("Value", int, bytes)
 
 
 def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
@@ -40,7 +39,7 @@ def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
         proto = processor.serialized_model_proto()
     except (OSError, RuntimeError, ValueError) as error:
         raise MedusaError(f"{where}: not a SentencePiece model, download it again") from error
-    if _number(_message(proto, TRAINER), MODEL_TYPE, UNIGRAM) != BPE:
+    if _field(_field(proto, TRAINER, b""), MODEL_TYPE, UNIGRAM) != BPE:
         raise MedusaError(f"{where}: not a BPE model, and libllama reads no other kind: give a GGUF as the base")
     count = processor.GetPieceSize()
     if count > size:
@@ -54,7 +53,7 @@ def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
     for added in (files.extra_tokens(), files.listed_tokens(), files.decoder_tokens()):
         tokens.put_added(added, space=BLANK)
     tokens.add_space_prefix = files.space_prefix()
-    if tokens.add_space_prefix is None and not _number(_message(proto, NORMALIZER), DUMMY_PREFIX, 1):
+    if tokens.add_space_prefix is None and not _field(_field(proto, NORMALIZER, b""), DUMMY_PREFIX, 1):
         tokens.add_space_prefix = False
     return tokens
 
@@ -126,18 +125,23 @@ def _steps(step: Any, parts: str) -> list[dict[str, Any]]:
     return [part if isinstance(part, dict) else {"type": part} for part in steps]
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(field number, value) of a protocol-buffer message that its own library has parsed before."""
-    at = 0
+def _field(data: bytes, number: int, default: Value) -> Value:
+    """The last value (a number, or the bytes of a sub-message) in a field of a protocol-buffer message.
+
+    sentencepiece has parsed the message before.
+    """
+    at, found = 0, default
     while at < len(data):
         tag, at = _varint(data, at)
+        value: int | bytes
         if tag & 7 == 0:
             value, at = _varint(data, at)
-            yield tag >> 3, value
-            continue
-        size, at = {1: (8, at), 5: (4, at)}.get(tag & 7) or _varint(data, at)
-        yield tag >> 3, data[at : at + size]
-        at += size
+        else:
+            size, at = {1: (8, at), 5: (4, at)}.get(tag & 7) or _varint(data, at)
+            value, at = data[at : at + size], at + size
+        if tag >> 3 == number and isinstance(value, type(default)):
+            found = value
+    return found
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -147,14 +151,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
         if byte < 0x80:
             return value, at
-
-
-def _message(data: bytes, field: int) -> bytes:
-    """The last sub-message in `field`, empty when there is none."""
-    found = [value for number, value in _fields(data) if number == field and isinstance(value, bytes)]
-    return found[-1] if found else b""
-
-
-def _number(data: bytes, field: int, default: int) -> int:
-    found = [value for number, value in _fields(data) if number == field and isinstance(value, int)]
-    return found[-1] if found else default

@@ -6,7 +6,7 @@ opens files past the checkpoint's checks; so the rules are written out here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,10 @@ import gguf
 
 from ..errors import MedusaError
 from .config import Config
-from .tokenizer_files import TOKENIZER_CONFIG, TokenizerFiles, read_json
+from .tokenizer_files import TOKENIZER_CONFIG, TokenizerFiles
 
 KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+WRITTEN_KINDS = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
 TEMPLATE_FILE, TEMPLATE_JSON = "chat_template.jinja", "chat_template.json"
 
 
@@ -30,18 +31,9 @@ class SpecialTokens:
 
     def write(self, writer: gguf.GGUFWriter) -> None:
         """The tokenizer.ggml.*_token_id and add_*_token keys and the template."""
-        id_writers: dict[str, Callable[[int], None]] = {
-            "bos": writer.add_bos_token_id,
-            "eos": writer.add_eos_token_id,
-            "unk": writer.add_unk_token_id,
-            "sep": writer.add_sep_token_id,
-            "pad": writer.add_pad_token_id,
-            "mask": writer.add_mask_token_id,
-            "eot": writer.add_eot_token_id,
-        }
-        for kind, write_id in id_writers.items():
+        for kind in WRITTEN_KINDS:
             if kind in self.ids:
-                write_id(self.ids[kind])
+                getattr(writer, f"add_{kind}_token_id")(self.ids[kind])
         for kind, adds in self.adds.items():
             writer.add_bool(f"tokenizer.ggml.add_{kind}_token", adds)
         if self.chat_template is not None:
@@ -128,7 +120,7 @@ def _chat_template(files: TokenizerFiles) -> str | list[dict[str, str]] | None:
     if template is None:
         template = files.checkpoint.read_text(TEMPLATE_FILE)
     if template is None:
-        template, where = (read_json(files.checkpoint, TEMPLATE_JSON) or {}).get("chat_template"), TEMPLATE_JSON
+        template, where = (files.checkpoint.read_json(TEMPLATE_JSON) or {}).get("chat_template"), TEMPLATE_JSON
     if template is None or isinstance(template, str):
         return template
     named = isinstance(template, list) and all(

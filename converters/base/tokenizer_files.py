@@ -1,17 +1,20 @@
-"""The tokenizer's JSON files of a checkpoint, read once, and the small facts that both tokenizer families need."""
+"""The tokenizer's JSON files of a checkpoint, read once, and the token list that both families make of them."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
+from gguf import TokenType
+
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.strict_json import parse_json
 from ..errors import MedusaError
 
 TOKENIZER, TOKENIZER_CONFIG, ADDED_TOKENS = "tokenizer.json", "tokenizer_config.json", "added_tokens.json"
 ID = re.compile(r"[0-9]{1,9}")
+PADDING_SCORE, ADDED_SCORE = -10000.0, -1000.0
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,16 @@ class AddedToken:
     strips_right: bool
 
 
-@dataclass(frozen=True)
 class TokenizerFiles:
-    """tokenizer: tokenizer.json, None when absent. config: tokenizer_config.json, {} when absent."""
+    """tokenizer: tokenizer.json, None when absent. config: tokenizer_config.json, {} when absent.
 
-    checkpoint: Checkpoint
-    tokenizer: dict[str, Any] | None
-    config: dict[str, Any]
+    MedusaError for damaged ones.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.tokenizer = checkpoint.read_json(TOKENIZER)
+        self.config = checkpoint.read_json(TOKENIZER_CONFIG) or {}
 
     def where(self, file_name: str) -> str:
         """The file's name for messages."""
@@ -69,19 +75,8 @@ class TokenizerFiles:
 
     def extra_tokens(self) -> list[AddedToken]:
         """The tokens of added_tokens.json, which has texts and ids only."""
-        entries = read_json(self.checkpoint, ADDED_TOKENS) or {}
+        entries = self.checkpoint.read_json(ADDED_TOKENS) or {}
         return [_added({"content": text}, id, self.where(ADDED_TOKENS)) for text, id in entries.items()]
-
-
-def read_tokenizer_files(checkpoint: Checkpoint) -> TokenizerFiles:
-    """The JSON files of the checkpoint's tokenizer. MedusaError for damaged ones."""
-    return TokenizerFiles(checkpoint, read_json(checkpoint, TOKENIZER), read_json(checkpoint, TOKENIZER_CONFIG) or {})
-
-
-def read_json(checkpoint: Checkpoint, file_name: str) -> dict[str, Any] | None:
-    """The object in a file beside the weights, None when there is no such file."""
-    text = checkpoint.read_text(file_name)
-    return None if text is None else parse_json(text, str(checkpoint.root / file_name))
 
 
 def looks_special(text: str) -> bool:
@@ -96,3 +91,56 @@ def _added(entry: Any, id: Any, where: str) -> AddedToken:
     if not isinstance(text, str) or isinstance(id, bool) or not isinstance(id, int) or id < 0:
         raise MedusaError(f"{where}: added token {repr(entry)[:60]} lacks a text or an id, download it again")
     return AddedToken(id, text, bool(entry.get("special")), bool(entry.get("rstrip")))
+
+
+@dataclass
+class Tokens:
+    """`size` tokens: texts, GGUF token types, scores (SentencePiece only) and merges (byte-level only).
+
+    model, pre: tokenizer.ggml.model and .pre. add_space_prefix None: libllama's default for the model.
+    """
+
+    model: str
+    pre: str
+    size: int
+    scores: list[float] | None = None
+    merges: list[str] | None = None
+    add_space_prefix: bool | None = None
+    texts: list[str] = field(init=False)
+    types: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.texts = [f"[PAD{id}]" for id in range(self.size)]
+        self.types = [int(TokenType.UNUSED)] * self.size
+
+    def put(self, id: int, text: str, kind: TokenType, score: float = 0.0) -> None:
+        """Sets one token."""
+        self.texts[id], self.types[id] = text, int(kind)
+        if self.scores is not None:
+            self.scores[id] = score
+
+    def put_added(self, added: Iterable[AddedToken], space: str = " ") -> None:
+        """Sets added tokens; those beyond the embedding's rows cannot be used and are left out.
+
+        space: what stands for a blank in the texts. libllama looks for user-defined tokens in the raw text.
+        """
+        for token in added:
+            if token.id >= self.size:
+                continue
+            if token.special or looks_special(token.text):
+                self.put(token.id, token.text, TokenType.CONTROL, ADDED_SCORE)
+            else:
+                self.put(token.id, token.text.replace(space, " "), TokenType.USER_DEFINED, ADDED_SCORE)
+
+    def has(self, *texts: str) -> bool:
+        """Whether all these texts are tokens."""
+        return set(texts).issubset(self.texts)
+
+    def repeated(self) -> str | None:
+        """A text that two tokens have, None when all differ."""
+        seen: set[str] = set()
+        for text in self.texts:
+            if text in seen:
+                return text
+            seen.add(text)
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import gguf
 
@@ -12,8 +12,7 @@ from .byte_level import is_byte_level, read_byte_level
 from .config import Config
 from .sentencepiece import MODEL_FILE, read_byte_fallback, read_sentencepiece
 from .special_tokens import SpecialTokens, read_special_tokens
-from .tokenizer_files import TOKENIZER, TokenizerFiles, read_tokenizer_files
-from .tokens import Tokens
+from .tokenizer_files import TOKENIZER, TokenizerFiles, Tokens
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,8 @@ class Vocabulary:
     """Everything under tokenizer.* of a GGUF. strips_right: its special tokens swallow white space behind them."""
 
     tokens: Tokens
-    special: SpecialTokens = field(default_factory=SpecialTokens)
-    strips_right: bool = False
+    special: SpecialTokens
+    strips_right: bool
 
     def write(self, writer: gguf.GGUFWriter) -> None:
         """Adds the metadata."""
@@ -46,7 +45,7 @@ def read_vocabulary(checkpoint: Checkpoint, config: Config, size: int) -> Vocabu
     A byte-level tokenizer.json decides; else tokenizer.model; else a tokenizer.json made from a SentencePiece model.
     MedusaError when there is no tokenizer that libllama can reproduce.
     """
-    files = read_tokenizer_files(checkpoint)
+    files = TokenizerFiles(checkpoint)
     tokens = _read_tokens(files, size)
     repeated = tokens.repeated()
     if repeated is not None:

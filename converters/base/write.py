@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import gguf
 import numpy as np
@@ -15,20 +15,17 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.safetensors_file import FLOATS, FLOATS8
 from ..errors import MedusaError
 from ..files import explain_os_error
-from .architecture import Architecture
-from .phi import Phi3
-from .registry import find_architecture
-from .vocabulary import Vocabulary, read_vocabulary
+from .registry import Phi3, find_architecture
+from .vocabulary import read_vocabulary
 
 FILE_TYPES = {
     "F32": (gguf.LlamaFileType.ALL_F32, gguf.GGMLQuantizationType.F32),
     "F16": (gguf.LlamaFileType.MOSTLY_F16, gguf.GGMLQuantizationType.F16),
     "BF16": (gguf.LlamaFileType.MOSTLY_BF16, gguf.GGMLQuantizationType.BF16),
 }
-BYTES = {gguf.GGMLQuantizationType.F32: 4, gguf.GGMLQuantizationType.F16: 2, gguf.GGMLQuantizationType.BF16: 2}
-FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 IGNORED = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
 HEAD, EMBEDDING = "output.weight", "token_embd.weight"
 CHUNK_VALUES = 4 << 20
@@ -47,7 +44,7 @@ class _Planned:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * BYTES[self.kind]
+        return int(np.prod(self.shape, dtype=np.int64)) * gguf.GGML_QUANT_SIZES[self.kind][1]
 
 
 def write_base(
@@ -66,16 +63,11 @@ def write_base(
     Norms and other vectors stay F32. One tensor is in memory at a time. MedusaError for unsupported architectures and
     tokenizers, unknown, missing or misshapen tensors, values that are not finite in the file type, failed writes.
     """
-    where = str(checkpoint.root / "config.json")
-    architecture = find_architecture(checkpoint.config, where)(checkpoint.config, where)
-    plan = _plan(checkpoint, architecture, rename or (lambda name: name), FILE_TYPES[file_type][1])
-    vocabulary = read_vocabulary(checkpoint, architecture.config, architecture.vocabulary)
-    if vocabulary.tokens.merges is not None and not architecture.states_space_prefix:
-        vocabulary.tokens.add_space_prefix = None
+    base = _Base(checkpoint, file_type, rename or (lambda name: name))
     try:
-        _write_header(path, architecture, vocabulary, plan, file_type, provenance or {}, checkpoint.root)
+        base.write_header(path, provenance or {})
         with path.open("ab") as file:
-            _write_tensors(file, checkpoint, architecture, plan, progress or (lambda done, total: None))
+            base.write_tensors(file, progress or (lambda done, total: None))
     except OSError as error:
         raise explain_os_error(error, path) from error
 
@@ -85,52 +77,121 @@ def plain_type(checkpoint: Checkpoint) -> str:
     return "BF16" if any(tensor.dtype == "BF16" for tensor in checkpoint.tensors.values()) else "F16"
 
 
-def _plan(
-    checkpoint: Checkpoint, architecture: Architecture, rename: Rename, kind: gguf.GGMLQuantizationType
-) -> list[_Planned]:
-    """Every tensor of the file in its order, checked against what the architecture needs."""
-    stored = _mapped(checkpoint, architecture, rename)
-    required, optional = architecture.shapes(), architecture.optional_shapes()
-    if not architecture.tied:
-        required[HEAD] = optional.pop(HEAD)
-    planned = [_Planned(name, None, v.shape, _kind(name, v.shape, kind)) for name, v in _extras(architecture)]
-    for name, source in stored.items():
-        tensor = checkpoint.tensors[source]
-        shape = required.pop(name, None) or optional.get(name)
-        label = f"{checkpoint.root}: tensor {source!r}"
-        if shape is None:
-            raise MedusaError(f"{label} has no place in this architecture, the model may be of another kind")
-        if tensor.shape != shape:
-            raise MedusaError(f"{label} has shape {_text(tensor.shape)}, config.json asks for {_text(shape)}")
-        if tensor.dtype not in FLOATS:
-            raise MedusaError(f"{label} has dtype {tensor.dtype}, take the unquantized model")
-        planned.append(_Planned(name, source, shape, _kind(name, shape, kind)))
-    if required:
-        raise MedusaError(f"{checkpoint.root}: lacks the tensor for {next(iter(required))}, download all weight files")
-    if architecture.tied and HEAD in stored and _equal(checkpoint, stored[HEAD], stored[EMBEDDING]):
-        planned = [tensor for tensor in planned if tensor.name != HEAD]
-    return planned
+class _Base:
+    """A base model on its way into a file: what it is to hold, checked."""
 
+    def __init__(self, checkpoint: Checkpoint, file_type: str, rename: Rename) -> None:
+        where = str(checkpoint.root / "config.json")
+        self.checkpoint = checkpoint
+        self.file_type, self.kind = FILE_TYPES[file_type]
+        self.architecture = find_architecture(checkpoint.config, where)(checkpoint.config, where)
+        self.plan = self._planned(rename)
+        self.vocabulary = read_vocabulary(checkpoint, self.architecture.config, self.architecture.vocabulary)
+        if self.vocabulary.tokens.merges is not None and not self.architecture.states_space_prefix:
+            self.vocabulary.tokens.add_space_prefix = None
 
-def _mapped(checkpoint: Checkpoint, architecture: Architecture, rename: Rename) -> dict[str, str]:
-    """GGUF name -> stored name."""
-    names = gguf.get_tensor_name_map(architecture.kind, architecture.layers)
-    stored: dict[str, str] = {}
-    for source in checkpoint.tensors:
-        plain = rename(source)
-        if plain is None or plain.endswith(IGNORED):
-            continue
-        name = names.get_name(plain, try_suffixes=(".weight", ".bias"))
-        if name is None or not name.endswith((".weight", ".bias")):
-            raise MedusaError(f"{checkpoint.root}: tensor {source!r} is unknown, the model may be of another kind")
-        if name in stored:
-            raise MedusaError(f"{checkpoint.root}: tensors {stored[name]!r} and {source!r} are both {name}, remove one")
-        stored[name] = source
-    return stored
+    def _planned(self, rename: Rename) -> list[_Planned]:
+        """Every tensor of the file in its order, checked against what the architecture needs."""
+        architecture, root = self.architecture, self.checkpoint.root
+        stored = self._mapped(rename)
+        required, optional = architecture.shapes(), architecture.optional_shapes()
+        if not architecture.tied:
+            required[HEAD] = optional.pop(HEAD)
+        self.extras = architecture.extra_tensors()
+        planned = [_Planned(name, None, v.shape, _kind(name, v.shape, self.kind)) for name, v in self.extras.items()]
+        for name, source in stored.items():
+            tensor = self.checkpoint.tensors[source]
+            shape = required.pop(name, None) or optional.get(name)
+            label = f"{root}: tensor {source!r}"
+            if shape is None:
+                raise MedusaError(f"{label} has no place in this architecture, the model may be of another kind")
+            if tensor.shape != shape:
+                raise MedusaError(f"{label} has shape {_text(tensor.shape)}, config.json asks for {_text(shape)}")
+            if tensor.dtype not in (*FLOATS, *FLOATS8):
+                raise MedusaError(f"{label} has dtype {tensor.dtype}, take the unquantized model")
+            planned.append(_Planned(name, source, shape, _kind(name, shape, self.kind)))
+        if required:
+            raise MedusaError(f"{root}: lacks the tensor for {next(iter(required))}, download all weight files")
+        if architecture.tied and HEAD in stored and _equal(self.checkpoint, stored[HEAD], stored[EMBEDDING]):
+            planned = [tensor for tensor in planned if tensor.name != HEAD]
+        return planned
 
+    def _mapped(self, rename: Rename) -> dict[str, str]:
+        """GGUF name -> stored name."""
+        architecture, root = self.architecture, self.checkpoint.root
+        names = gguf.get_tensor_name_map(architecture.kind, architecture.layers)
+        stored: dict[str, str] = {}
+        for source in self.checkpoint.tensors:
+            plain = rename(source)
+            if plain is None or plain.endswith(IGNORED):
+                continue
+            name = names.get_name(plain, try_suffixes=(".weight", ".bias"))
+            if name is None or not name.endswith((".weight", ".bias")):
+                raise MedusaError(f"{root}: tensor {source!r} is unknown, the model may be of another kind")
+            if name in stored:
+                raise MedusaError(f"{root}: tensors {stored[name]!r} and {source!r} are both {name}, remove one")
+            stored[name] = source
+        return stored
 
-def _extras(architecture: Architecture) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    yield from architecture.extra_tensors().items()
+    def write_header(self, path: Path, provenance: Mapping[str, str]) -> None:
+        """Everything in front of the tensor data."""
+        logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
+        writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[self.architecture.kind])
+        try:
+            writer.add_type(gguf.GGUFType.MODEL)
+            writer.add_name(self._name(provenance.get("general.name") or self.checkpoint.root.resolve().name))
+            for key, value in provenance.items():
+                if key != "general.name":
+                    writer.add_string(key, value)
+            self.architecture.write_parameters(writer)
+            writer.add_file_type(self.file_type)
+            writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+            self.vocabulary.write(writer)
+            for tensor in self.plan:
+                # With the type given, the shape is taken in elements whatever the array type says.
+                writer.add_tensor_info(
+                    tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, raw_dtype=tensor.kind
+                )
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+        finally:
+            writer.close()
+
+    def _name(self, name: str) -> str:
+        """general.name, from which libllama concludes whether the control tokens of a Phi-3 swallow white space.
+
+        It takes that from "phi-3" or "phi3" in the name, and then counts on tokens that only those models have.
+        """
+        if not isinstance(self.architecture, Phi3):
+            return name
+        vocabulary = self.vocabulary
+        strips = vocabulary.strips_right and vocabulary.tokens.has("<unk>", "<s>", "</s>", "<|endoftext|>")
+        says_so = any(mark in name.lower() for mark in ("phi-3", "phi3"))
+        if says_so == strips:
+            return name
+        return f"Phi-3 {name}" if strips else name.lower().replace("phi-3", "phi 3").replace("phi3", "phi 3")
+
+    def write_tensors(self, file: BinaryIO, progress: Callable[[int, int], None]) -> None:
+        """Appends the data, each tensor padded to GGUF's alignment."""
+        alignment = gguf.GGUF_DEFAULT_ALIGNMENT
+        done, total = 0, sum(tensor.nbytes for tensor in self.plan)
+        file.write(b"\0" * (-file.tell() % alignment))
+        for tensor in self.plan:
+            values = self.extras[tensor.name] if tensor.stored is None else self.checkpoint.load(tensor.stored)
+            values = self.architecture.transform(tensor.name, values).reshape(-1)
+            for start in range(0, values.size, CHUNK_VALUES):
+                data = _encoded(values[start : start + CHUNK_VALUES], tensor.kind)
+                if data is None:
+                    raise MedusaError(
+                        f"{self.checkpoint.root}: tensor {tensor.stored!r} holds values that are not finite in "
+                        f"{tensor.kind.name} (damaged weights, or F16 is too narrow: use BF16)"
+                    )
+                file.write(data.data)
+                done += data.nbytes
+                progress(done, total)
+            del values
+            file.write(b"\0" * (-tensor.nbytes % alignment))
 
 
 def _kind(name: str, shape: tuple[int, ...], kind: gguf.GGMLQuantizationType) -> gguf.GGMLQuantizationType:
@@ -142,83 +203,6 @@ def _equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
     """Whether two tensors hold the same bytes; one at a time is in memory."""
     digests = [hashlib.sha256(np.ascontiguousarray(checkpoint.load(name)).data).digest() for name in (first, second)]
     return digests[0] == digests[1]
-
-
-def _write_header(
-    path: Path,
-    architecture: Architecture,
-    vocabulary: Vocabulary,
-    plan: list[_Planned],
-    file_type: str,
-    provenance: Mapping[str, str],
-    root: Path,
-) -> None:
-    """Everything in front of the tensor data."""
-    logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture.kind])
-    try:
-        writer.add_type(gguf.GGUFType.MODEL)
-        writer.add_name(_name(provenance.get("general.name") or root.resolve().name, architecture, vocabulary))
-        for key, value in provenance.items():
-            if key != "general.name":
-                writer.add_string(key, value)
-        architecture.write_parameters(writer)
-        writer.add_file_type(FILE_TYPES[file_type][0])
-        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-        vocabulary.write(writer)
-        for tensor in plan:
-            # With the type given, the shape is taken in elements whatever the array type says.
-            writer.add_tensor_info(
-                tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, raw_dtype=tensor.kind
-            )
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-    finally:
-        writer.close()
-
-
-def _name(name: str, architecture: Architecture, vocabulary: Vocabulary) -> str:
-    """general.name, from which libllama concludes whether the control tokens of a Phi-3 swallow white space.
-
-    It takes that from "phi-3" or "phi3" in the name, and then counts on tokens that only those models have.
-    """
-    if not isinstance(architecture, Phi3):
-        return name
-    strips = vocabulary.strips_right and vocabulary.tokens.has("<unk>", "<s>", "</s>", "<|endoftext|>")
-    says_so = any(mark in name.lower() for mark in ("phi-3", "phi3"))
-    if says_so == strips:
-        return name
-    return f"Phi-3 {name}" if strips else name.lower().replace("phi-3", "phi 3").replace("phi3", "phi 3")
-
-
-def _write_tensors(
-    file: Any,
-    checkpoint: Checkpoint,
-    architecture: Architecture,
-    plan: list[_Planned],
-    progress: Callable[[int, int], None],
-) -> None:
-    """Appends the data, each tensor padded to GGUF's alignment."""
-    alignment = gguf.GGUF_DEFAULT_ALIGNMENT
-    extras = dict(_extras(architecture))
-    done, total = 0, sum(tensor.nbytes for tensor in plan)
-    file.write(b"\0" * (-file.tell() % alignment))
-    for tensor in plan:
-        values = extras[tensor.name] if tensor.stored is None else checkpoint.load(tensor.stored)
-        values = architecture.transform(tensor.name, values).reshape(-1)
-        for start in range(0, values.size, CHUNK_VALUES):
-            data = _encoded(values[start : start + CHUNK_VALUES], tensor.kind)
-            if data is None:
-                raise MedusaError(
-                    f"{checkpoint.root}: tensor {tensor.stored!r} holds values that are not finite in "
-                    f"{tensor.kind.name} (damaged weights, or F16 is too narrow: use BF16)"
-                )
-            file.write(data.data)
-            done += data.nbytes
-            progress(done, total)
-        del values
-        file.write(b"\0" * (-tensor.nbytes % alignment))
 
 
 def _encoded(values: NDArray[Any], kind: gguf.GGMLQuantizationType) -> NDArray[Any] | None:

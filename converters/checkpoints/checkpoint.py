@@ -10,14 +10,14 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..files import explain_os_error
-from .safetensors_file import SafetensorsFile, StoredTensor
+from ..files import explain_os_error, opened
+from .safetensors_file import FLOATS, FLOATS8, SafetensorsFile, StoredTensor
 from .strict_json import parse_json
 from .torch_file import TorchFile
 
@@ -28,19 +28,12 @@ MODEL_STEMS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
 HEAD_STEMS = ("medusa_lm_head", "hydra_lm_head")
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth"}
-FLOATS = ("F64", "F32", "F16", "BF16")
 SCALES = (".weight_scale", ".input_scale", ".output_scale", ".k_scale", ".v_scale")
 OTHER_QUANTIZATION = (".weight_scale_2", ".weight_scale_inv", ".weight_packed", ".qweight", ".weight.absmax")
 MAX_INDEX_BYTES = 64 << 20
 MAX_TEXT_BYTES = 256 << 20
+WeightFile = SafetensorsFile | TorchFile
 SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})(?P<suffix>\.safetensors|\.bin)")
-
-
-class _WeightFile(Protocol):
-    path: Path
-    tensors: dict[str, StoredTensor]
-
-    def load(self, name: str) -> NDArray[Any]: ...
 
 
 class Checkpoint:
@@ -55,20 +48,25 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path, root: Path, files: Iterable[_WeightFile], where: Mapping[str, str] | None = None
+        self, path: Path, root: Path, files: Iterable[WeightFile], where: Mapping[str, str] | None = None
     ) -> None:
         """where: tensor name -> file name from an index; it decides where two files hold the same name."""
         self.name = str(path)
         self.root = root
         self.tensors: dict[str, StoredTensor] = {}
         self.files: list[Path] = []
-        self._source: dict[str, _WeightFile] = {}
+        self._source: dict[str, WeightFile] = {}
         for file in files:
             self.files.append(file.path)
-            self._add(file, where or {})
+            for name, tensor in file.tensors.items():
+                if where and where.get(name, file.path.name) != file.path.name:
+                    continue
+                if name in self.tensors:
+                    other = self._source[name].path.name
+                    raise MedusaError(f"{file.path}: tensor {name!r} is also in {other}: remove one")
+                self.tensors[name], self._source[name] = tensor, file
         self._scales = _take_scales(self.name, self.tensors)
-        text = self.read_text(CONFIG)
-        self.config: dict[str, Any] = {} if text is None else parse_json(text, str(root / CONFIG))
+        self.config = self.read_json(CONFIG) or {}
 
     def load(self, name: str) -> NDArray[Any]:
         """The values of one tensor, torch order, in memory of its own that goes when the array goes.
@@ -95,14 +93,10 @@ class Checkpoint:
         path = self.path(file_name)
         return None if path is None else _read_text(path, MAX_TEXT_BYTES)
 
-    def _add(self, file: _WeightFile, where: Mapping[str, str]) -> None:
-        for name, tensor in file.tensors.items():
-            if where.get(name, file.path.name) != file.path.name:
-                continue
-            if name in self.tensors:
-                raise MedusaError(f"{file.path}: tensor {name!r} is also in {self._source[name].path.name}: remove one")
-            self.tensors[name] = tensor
-            self._source[name] = file
+    def read_json(self, file_name: str) -> dict[str, Any] | None:
+        """The JSON object in a file beside the weights, None where there is none. MedusaError for anything else."""
+        text = self.read_text(file_name)
+        return None if text is None else parse_json(text, str(self.root / file_name))
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -135,7 +129,7 @@ def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]
             del tensors[scale]
             continue
         quantized = tensors.get(weight)
-        if quantized is None or quantized.dtype not in ("F8_E4M3", "F8_E5M2") or len(quantized.shape) != 2:
+        if quantized is None or quantized.dtype not in FLOATS8 or len(quantized.shape) != 2:
             raise MedusaError(f"{label}: {weight!r} is quantized, but not to FP8: use the unquantized checkpoint")
         stored = tensors.pop(scale)
         if stored.shape not in ((), (1,), quantized.shape[:1], (quantized.shape[0], 1)) or stored.dtype not in FLOATS:
@@ -252,7 +246,7 @@ def _existing(root: Path, file_name: str) -> Path:
     return path
 
 
-def _open_file(path: Path) -> _WeightFile:
+def _open_file(path: Path) -> WeightFile:
     if path.suffix == ".safetensors":
         return SafetensorsFile(path)
     if path.suffix in SUFFIXES:
@@ -261,11 +255,8 @@ def _open_file(path: Path) -> _WeightFile:
 
 
 def _read_text(path: Path, limit: int) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with opened(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise MedusaError(f"{path}: larger than {limit >> 20} MiB, which no file of this kind is")
     try:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..files import explain_os_error
+from ..files import opened
 from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20
@@ -44,6 +44,7 @@ STORED: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
 }
 """dtype name of the format -> what lies in the file (BF16 and F8 as their bits)."""
+FLOATS, FLOATS8 = ("F64", "F32", "F16", "BF16"), ("F8_E4M3", "F8_E5M2")
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,10 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str
 
-
-@dataclass(frozen=True)
-class _Entry:
-    """One tensor of a header; `start` counts bytes from the beginning of the file."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    start: int
-    nbytes: int
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored values."""
+        return math.prod(self.shape) * STORED[self.dtype].itemsize
 
 
 class SafetensorsFile:
@@ -74,22 +70,20 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries = _read_entries(path)
-        self.tensors = {name: StoredTensor(name, entry.shape, entry.dtype) for name, entry in self._entries.items()}
+        entries = _read_entries(path)
+        self.tensors = {tensor.name: tensor for tensor, _ in entries}
+        self._starts = {tensor.name: start for tensor, start in entries}
 
     def load(self, name: str) -> NDArray[Any]:
         """The tensor's values in torch order, in fresh memory; BF16 and F8 become float32, all else stays as stored."""
-        entry = self._entries[name]
-        stored = STORED[entry.dtype]
-        try:
-            with self.path.open("rb") as file:
-                file.seek(entry.start)
-                values = np.fromfile(file, stored, entry.nbytes // stored.itemsize)
-        except OSError as error:
-            raise explain_os_error(error, self.path) from error
-        if values.nbytes != entry.nbytes:
+        tensor = self.tensors[name]
+        stored = STORED[tensor.dtype]
+        with opened(self.path) as file:
+            file.seek(self._starts[name])
+            values = np.fromfile(file, stored, math.prod(tensor.shape))
+        if values.nbytes != tensor.nbytes:
             raise MedusaError(f"{self.path}: became shorter while tensor {name!r} was read, download it again")
-        return widened(values, entry.dtype).reshape(entry.shape)
+        return widened(values, tensor.dtype).reshape(tensor.shape)
 
 
 def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -98,54 +92,48 @@ def widened(values: NDArray[Any], dtype: str) -> NDArray[Any]:
         bits = values.astype("<u4")
         bits <<= 16
         return bits.view("<f4")
-    if dtype == "F8_E4M3":
-        return _float8_table(exponent_bits=4)[values]
+    return _float8_table(dtype)[values] if dtype in FLOATS8 else values
+
+
+def _float8_table(dtype: str) -> NDArray[np.float32]:
+    """The 256 values of an 8-bit float: E5M2 is the upper half of an F16; E4M3 has NaN at all ones and no infinity."""
+    codes = np.arange(256, dtype=np.uint16)
     if dtype == "F8_E5M2":
-        return _float8_table(exponent_bits=5)[values]
-    return values
-
-
-def _float8_table(exponent_bits: int) -> NDArray[np.float32]:
-    """The 256 values of an 8-bit float: E4M3 has NaN at all ones and no infinity, E5M2 follows IEEE."""
-    mantissa_bits = 7 - exponent_bits
-    bias, top = 2 ** (exponent_bits - 1) - 1, 2**exponent_bits - 1
-    table = np.empty(256, np.float32)
-    for code in range(256):
-        exponent, mantissa = code >> mantissa_bits & top, code & 2**mantissa_bits - 1
-        fraction = mantissa / 2**mantissa_bits
-        value = math.ldexp(1 + fraction, exponent - bias) if exponent else math.ldexp(fraction, 1 - bias)
-        if exponent == top and exponent_bits == 5:
-            value = math.nan if mantissa else math.inf
-        elif code & 0x7F == 0x7F:
-            value = math.nan
-        table[code] = -value if code & 0x80 else value
+        return (codes << 8).view(np.float16).astype(np.float32)
+    # The exponent's bias is 7 where that of F16 is 15.
+    table = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8
+    table[[0x7F, 0xFF]] = np.nan
     return table
 
 
-def _read_entries(path: Path) -> dict[str, _Entry]:
-    """The tensors of the file in the order of their data, everything checked."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            prefix = file.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-            if 8 + length > size:
-                raise MedusaError(f"{path}: safetensors header longer than the file, download it again")
-            if length > MAX_HEADER_BYTES:
-                raise MedusaError(f"{path}: safetensors header of {length} bytes, more than any model needs")
-            text = file.read(length)
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+def _read_entries(path: Path) -> list[tuple[StoredTensor, int]]:
+    """The tensors of the file in the order of their data, with where that begins in the file, everything checked."""
+    with opened(path) as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        if 8 + length > size:
+            raise MedusaError(f"{path}: safetensors header longer than the file, download it again")
+        if length > MAX_HEADER_BYTES:
+            raise MedusaError(f"{path}: safetensors header of {length} bytes, more than any model needs")
+        text = file.read(length)
     header = parse_json(text, f"{path} (safetensors header)")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         raise MedusaError(f"{path}: safetensors __metadata__ is not an object, the file is damaged")
-    entries = {name: _entry(f"{path}: tensor {name!r}", value, 8 + length, size) for name, value in header.items()}
-    return dict(_checked_order(path, entries))
+    entries = [_entry(path, name, value, 8 + length, size) for name, value in header.items()]
+    entries.sort(key=lambda entry: (entry[1], entry[0].nbytes))
+    end, before = 0, ""
+    for tensor, start in entries:
+        if tensor.nbytes and start < end:
+            raise MedusaError(f"{path}: tensors {before!r} and {tensor.name!r} overlap, the file is damaged")
+        end, before = max(end, start + tensor.nbytes), tensor.name
+    return entries
 
 
-def _entry(label: str, value: Any, data_start: int, size: int) -> _Entry:
+def _entry(path: Path, name: str, value: Any, data_start: int, size: int) -> tuple[StoredTensor, int]:
+    label = f"{path}: tensor {name!r}"
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
         raise MedusaError(f"{label}: its header entry is not dtype, shape and data_offsets, the file is damaged")
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
@@ -155,11 +143,11 @@ def _entry(label: str, value: Any, data_start: int, size: int) -> _Entry:
         raise MedusaError(f"{label}: its shape is not a list of at most {MAX_DIMS} sizes, the file is damaged")
     if not _sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= size - data_start:
         raise MedusaError(f"{label}: its data does not lie inside the file, download it again")
-    nbytes = math.prod(shape) * STORED[dtype].itemsize
-    if nbytes != offsets[1] - offsets[0]:
+    tensor = StoredTensor(name, tuple(shape), dtype)
+    if tensor.nbytes != offsets[1] - offsets[0]:
         raise MedusaError(f"{label}: shape and dtype do not fit the length of its data, the file is damaged")
     check_shape(label, shape)
-    return _Entry(tuple(shape), dtype, data_start + offsets[0], nbytes)
+    return tensor, data_start + offsets[0]
 
 
 def check_shape(label: str, shape: Sequence[int]) -> None:
@@ -171,14 +159,3 @@ def check_shape(label: str, shape: Sequence[int]) -> None:
 def _sizes(values: Any) -> bool:
     """Whether it is a list of whole numbers from 0 to 2^63 - 1 (a bool is no number here)."""
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
-
-
-def _checked_order(path: Path, entries: dict[str, _Entry]) -> list[tuple[str, _Entry]]:
-    """Entries sorted by position. MedusaError where two share bytes."""
-    ordered = sorted(entries.items(), key=lambda item: (item[1].start, item[1].nbytes))
-    end, before = 0, ""
-    for name, entry in ordered:
-        if entry.nbytes and entry.start < end:
-            raise MedusaError(f"{path}: tensors {before!r} and {name!r} overlap, the file is damaged")
-        end, before = max(end, entry.start + entry.nbytes), name
-    return ordered

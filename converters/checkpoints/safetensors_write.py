@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,18 +14,15 @@ from numpy.typing import NDArray
 
 from ..errors import MedusaError
 from ..files import atomic_file
-from .safetensors_file import STORED
+from .safetensors_file import STORED, StoredTensor
 
 ALIGNMENT = 8
 
 
 @dataclass(frozen=True)
-class TensorToWrite:
-    """shape in torch order; dtype by its safetensors name, F16, F32 or an integer one; load: the values."""
+class TensorToWrite(StoredTensor):
+    """dtype: F16, F32 or an integer one; load: the values."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
     load: Callable[[], NDArray[Any]]
 
 
@@ -35,9 +31,8 @@ def write_safetensors(path: Path, tensors: Sequence[TensorToWrite]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
-        size = math.prod(tensor.shape) * STORED[tensor.dtype].itemsize
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [end, end + size]}
-        end += size
+        begin, end = end, end + tensor.nbytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     with atomic_file(path) as file:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import MedusaError
 from ..files import explain_os_error
-from .safetensors_file import StoredTensor, check_shape
+from .safetensors_file import FLOATS8, StoredTensor, check_shape
 
 RENEW_BYTES = 64 << 20
 MAX_PICKLE_BYTES = 64 << 20
@@ -61,7 +61,7 @@ class TorchFile:
             self._state, self._read = self._open(), 0
         tensor = self._state[name].detach()
         self._read += tensor.numel() * tensor.element_size()
-        if self.tensors[name].dtype in ("BF16", "F8_E4M3", "F8_E5M2"):
+        if self.tensors[name].dtype in ("BF16", *FLOATS8):
             values = np.ascontiguousarray(tensor.to(self._torch.float32).numpy())
         else:
             values = np.array(tensor.numpy(), order="C")

@@ -6,6 +6,7 @@ integers are little-endian. Readers trust nothing: each length is checked agains
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Sequence
@@ -16,13 +17,12 @@ from typing import Any
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ..errors import MedusaError
-from ..files import check_regular, explain_os_error
+from ..files import atomic_file, chunks, opened
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4
-MAX_NAME_BYTES = 63
 
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64 = 4, 5, 6, 7, 8, 9, 10
 SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -137,16 +137,14 @@ class _Cursor:
         return kind, count
 
     def skip_value(self, kind: int) -> None:
-        if kind == STRING:
-            self.advance(self.unpack("<Q"))
-        elif kind == ARRAY:
+        if kind == ARRAY:
             kind, count = self.array_head()
             if kind == STRING:
                 self.skip_strings(count)
             else:
                 self.advance(count * struct.calcsize(SCALARS[kind]))
-        elif kind in SCALARS:
-            self.advance(struct.calcsize(SCALARS[kind]))
+        elif kind == STRING or kind in SCALARS:
+            self.value(kind)
         else:
             raise MedusaError(f"{self.name}: GGUF value of unknown type {kind}, the file is damaged")
 
@@ -171,12 +169,9 @@ def tensor_bytes(name: str, shape: Sequence[int], kind: int) -> int:
         block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
         raise MedusaError(f"{name}: unknown tensor type {kind}, a newer gguf package may know it") from None
-    count = 1
-    for dimension in shape:
-        count *= dimension
     if shape[0] % block:
         raise MedusaError(f"{name}: rows of {shape[0]} values are not whole blocks of {block}, the file is damaged")
-    return count // block * size
+    return math.prod(shape) // block * size
 
 
 def parse(buffer: bytes | mmap.mmap | memoryview, name: str, start: int = 0, end: int | None = None) -> Header:
@@ -233,16 +228,12 @@ def _parse_tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorI
 
 def read_header(path: Path) -> tuple[Header, int]:
     """Header and size of the GGUF file at `path`; every tensor is checked to lie inside the file."""
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size == 0:
-                raise MedusaError(f"{path}: not a GGUF file (it is empty)")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                header = parse(view, str(path))
-    except OSError as error:
-        raise explain_os_error(error, path) from error
+    with opened(path) as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            raise MedusaError(f"{path}: not a GGUF file (it is empty)")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            header = parse(view, str(path))
     if header.tensors and header.data_offset + header.data_size > size:
         missing = header.data_offset + header.data_size - size
         raise MedusaError(f"{path}: truncated GGUF, {missing} bytes are missing, fetch the file again")
@@ -284,3 +275,18 @@ def build(kv: Sequence[KeyValue], tensors: Sequence[TensorInfo], alignment: int,
         parts += [encode_string(tensor.name), shape, struct.pack("<IQ", tensor.type, tensor.offset)]
     data = b"".join(parts)
     return data.ljust(padded(len(data), alignment), b"\0")
+
+
+def replace_metadata(path: Path, entries: Sequence[KeyValue]) -> None:
+    """Rewrites the file with `entries` in place of those of the same keys: whole, or not at all.
+
+    Tensors keep their bytes and their places in the data region, also those of a base model inside. MedusaError where
+    the file is no GGUF or its folder cannot be written.
+    """
+    header, size = read_header(path)
+    changed = {entry.key: entry for entry in entries}
+    kept = [changed.pop(entry.key, entry) for entry in header.kv]
+    start = build([*kept, *changed.values()], header.tensors, header.alignment, header.version)
+    with opened(path) as source, atomic_file(path) as out:
+        out.write(start)
+        out.writelines(chunks(source, header.data_offset, size - header.data_offset))

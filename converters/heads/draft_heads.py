@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,34 +47,50 @@ class Prefix:
     from_answer: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Writable(ABC):
+    """What a file says of trained heads of every kind, and the way into it.
+
+    base_name: general.name of the base; base_fingerprint: as gguf.fingerprint makes it. accuracy: [head][rank] =
+    P(rank is right | its parent is right). tree: choice paths, parents first. weight_type: of the matrices, one of
+    WEIGHT_TYPES.
+    """
+
+    base_name: str
+    base_fingerprint: str
+    accuracy: Sequence[Sequence[float]] = ()
+    tree: Sequence[Sequence[int]] = ()
+    weight_type: str = "f16"
+
+    @abstractmethod
+    def source(self) -> SourceHeads:
+        """The same for the writer, which makes one copy of a tensor at a time.
+
+        MedusaError for parts that do not fit together; loading a tensor raises it for values that a file cannot hold.
+        """
+
+
 @dataclass(frozen=True)
-class DraftHeads:
+class DraftHeads(Writable):
     """Draft heads and what their file will say of them.
 
     blocks: [head][block]; the first block of head k of Hydra heads is [h, h * (k + 2)] wide (k from 0), and residuals
     holds its linear residual of the same size. prefix: of Hydra++, and of Medusa heads that have one.
-    embedding_scale: what the base's token
-    embeddings are multiplied with before Hydra heads read them. weight_type: of the matrices, one of WEIGHT_TYPES.
-    lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds
-    the base token of each row, and outputs [head] or output for all, where present, the rows [D, h] themselves
-    (absent: the engine takes rows d2t of the base's output matrix when it loads).
-    accuracy: [head][rank] = P(rank is right | its parent is right). tree: choice paths, parents first.
+    embedding_scale: what the base's token embeddings are multiplied with before Hydra heads read them.
+    lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds the base token of each
+    row, and outputs [head] or output for all, where present, the rows [D, h] themselves (absent: the engine takes rows
+    d2t of the base's output matrix when it loads).
     """
 
     blocks: Sequence[Sequence[Block]]
     lm_head: str
-    base_name: str
-    base_fingerprint: str
     d2t: NDArray[np.integer] | None = None
     output: NDArray[np.floating] | None = None
     outputs: Sequence[NDArray[np.floating]] = ()
-    accuracy: Sequence[Sequence[float]] = ()
-    tree: Sequence[Sequence[int]] = field(default=())
     kind: str = "medusa"
     residuals: Sequence[Block] = ()
     prefix: Prefix | None = None
     embedding_scale: float = 1.0
-    weight_type: str = "f16"
 
     def check(self) -> int:
         """The hidden size. MedusaError for parts that do not fit together."""
@@ -130,10 +147,7 @@ class DraftHeads:
                 raise MedusaError(f"heads: {name} of the prefix layer has shape {tensors[name].shape}, not {shape}")
 
     def source(self) -> SourceHeads:
-        """The same for the writer, which makes one copy of a tensor at a time.
-
-        MedusaError as of check(); loading a tensor raises it for values that a file cannot hold.
-        """
+        """As of Writable; errors as of check()."""
         hidden = self.check()
         rows = [len(values) for values in (self.d2t, *self.outputs) if values is not None]
         return SourceHeads(
@@ -178,33 +192,6 @@ class DraftHeads:
             metadata[schema.PREFIX_NORM_EPS_KEY] = float(self.prefix.norm_eps)
             metadata[schema.PREFIX_FROM_ANSWER_KEY] = self.prefix.from_answer
         return metadata
-
-
-class Writable(Protocol):
-    """What write_heads() asks of heads; the fields are DraftHeads'."""
-
-    @property
-    def base_name(self) -> str:
-        """general.name of the base."""
-
-    @property
-    def base_fingerprint(self) -> str:
-        """As gguf.fingerprint makes it."""
-
-    @property
-    def weight_type(self) -> str:
-        """One of WEIGHT_TYPES."""
-
-    @property
-    def accuracy(self) -> Sequence[Sequence[float]]:
-        """[head][rank], or empty."""
-
-    @property
-    def tree(self) -> Sequence[Sequence[int]]:
-        """Choice paths, or empty."""
-
-    def source(self) -> SourceHeads:
-        """The tensors. MedusaError for parts that do not fit together."""
 
 
 def write_heads(path: Path, heads: Writable) -> None:

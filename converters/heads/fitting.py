@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import MedusaError
 from . import schema
-from .formats import SourceHeads, prefix_keys
+from .formats import SourceHeads
 
 
 def fitted(source: SourceHeads, heads_name: str, base: Mapping[str, Any], base_name: str) -> SourceHeads:
@@ -44,3 +44,25 @@ def _with_prefix_keys(source: SourceHeads, base: Mapping[str, Any], architecture
         norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
     )
     return replace(source, metadata={**source.metadata, **keys})
+
+
+def prefix_keys(
+    heads: SourceHeads, *, head_count: int, head_count_kv: int, rope_freq_base: float, norm_eps: float
+) -> dict[str, int | float | str]:
+    """The medusa.prefix.* keys of Hydra++ heads from their base, whose attention the prefix layer copies.
+
+    The checkpoint itself does not say them. MedusaError when they do not fit the prefix layer's shapes.
+    """
+    shapes = {item.name: item.shape for item in heads.tensors}
+    query, key = shapes[schema.prefix("attn_q")][0], shapes[schema.prefix("attn_k")][0]
+    if head_count < 1 or head_count_kv < 1 or query % head_count or key * head_count != query * head_count_kv:
+        raise MedusaError(
+            f"the heads' prefix layer has {query} x {key} query and key rows, which do not fit a base of {head_count} "
+            f"attention heads ({head_count_kv} for keys): choose the base they were trained for"
+        )
+    return {
+        schema.PREFIX_HEAD_COUNT_KEY: head_count,
+        schema.PREFIX_HEAD_COUNT_KV_KEY: head_count_kv,
+        schema.PREFIX_ROPE_FREQ_BASE_KEY: float(rope_freq_base),
+        schema.PREFIX_NORM_EPS_KEY: float(norm_eps),
+    }

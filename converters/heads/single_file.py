@@ -7,9 +7,10 @@ Blob and base data together are the base file, so libllama can open it there, an
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -17,8 +18,7 @@ from typing import BinaryIO
 from gguf.constants import GGMLQuantizationType
 
 from ..errors import MedusaError
-from ..files import atomic_file
-from ..gguf.copy import chunks, opened
+from ..files import atomic_file, chunks, opened
 from ..gguf.fingerprint import fingerprint
 from ..gguf.header import (
     DEFAULT_ALIGNMENT,
@@ -60,11 +60,9 @@ def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progr
 
     total = len(header) + region + sum(padded(tensor.nbytes, base.alignment) for tensor in heads)
     with opened(base_path) as base_file, opened(sidecar_path) as sidecar_file, atomic_file(out_path) as out:
-        copier = _Copier(out, total, on_progress)
-        copier.write(header)
-        copier.copy(base_file, 0, base_size)
-        copier.write(bytes(region - base_size))
-        _copy_tensors(copier, sidecar_file, sidecar.data_offset, sidecar.tensors, base.alignment)
+        whole_base = itertools.chain(chunks(base_file, 0, base_size), [bytes(region - base_size)])
+        pieces = _tensors(sidecar_file, sidecar.data_offset, sidecar.tensors, base.alignment)
+        _write(out, ([header], whole_base, pieces), on_progress, total)
 
 
 def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress | None = None) -> None:
@@ -86,11 +84,9 @@ def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress |
         if outer.data_offset + base_size > size:
             raise MedusaError(f"{path}: truncated GGUF, the base model is not complete, fetch the file again")
         with atomic_file(base_out) as base_file, atomic_file(sidecar_out) as sidecar_file:
-            base_copier = _Copier(base_file, total, on_progress)
-            base_copier.copy(file, outer.data_offset, base_size)
-            copier = _Copier(sidecar_file, total, on_progress, already=base_size)
-            copier.write(header)
-            _copy_tensors(copier, file, outer.data_offset, heads, DEFAULT_ALIGNMENT)
+            _write(base_file, [chunks(file, outer.data_offset, base_size)], on_progress, total)
+            pieces = _tensors(file, outer.data_offset, heads, DEFAULT_ALIGNMENT)
+            _write(sidecar_file, ([header], pieces), on_progress, total, base_size)
 
 
 def is_single_file(header: Header) -> bool:
@@ -156,29 +152,22 @@ def _embedded_size(outer: Header, base: Header) -> int:
     return size
 
 
-class _Copier:
-    """Writes to one file in chunks and reports progress; `already` bytes count as written."""
-
-    def __init__(self, out: BinaryIO, total: int, on_progress: Progress | None, already: int = 0) -> None:
-        self.out, self.total, self.on_progress, self.done = out, total, on_progress, already
-
-    def write(self, data: bytes) -> None:
-        self.out.write(data)
-        self.done += len(data)
-        if self.on_progress is not None:
-            self.on_progress(self.done, self.total)
-
-    def copy(self, source: BinaryIO, start: int, count: int) -> None:
-        for data in chunks(source, start, count):
-            self.write(data)
-
-
-def _copy_tensors(
-    copier: _Copier, source: BinaryIO, data_offset: int, tensors: Sequence[TensorInfo], alignment: int
+def _write(
+    out: BinaryIO, parts: Iterable[Iterable[bytes]], on_progress: Progress | None, total: int, done: int = 0
 ) -> None:
+    """Writes the pieces of all parts. done: bytes that count as written before."""
+    for data in itertools.chain.from_iterable(parts):
+        out.write(data)
+        done += len(data)
+        if on_progress is not None:
+            on_progress(done, total)
+
+
+def _tensors(source: BinaryIO, offset: int, tensors: Sequence[TensorInfo], alignment: int) -> Iterator[bytes]:
+    """The data of tensors of a file whose data region begins at `offset`, each padded."""
     for tensor in tensors:
-        copier.copy(source, data_offset + tensor.offset, tensor.nbytes)
-        copier.write(bytes(padded(tensor.nbytes, alignment) - tensor.nbytes))
+        yield from chunks(source, offset + tensor.offset, tensor.nbytes)
+        yield bytes(padded(tensor.nbytes, alignment) - tensor.nbytes)
 
 
 def _refuse_same_file(out_path: Path, *inputs: Path) -> None:

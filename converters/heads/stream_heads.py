@@ -14,19 +14,15 @@ gives the token at position t + 1 + j: the nodes of depth j.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import cast
 
 import numpy as np
-from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..gguf.header import read_header
 from . import schema
-from .draft_heads import tensor_of
+from .draft_heads import Writable, tensor_of
 from .formats import HeadTensor, SourceHeads
 
 Adapter = tuple[NDArray[np.floating], NDArray[np.floating]]
@@ -34,27 +30,21 @@ Adapter = tuple[NDArray[np.floating], NDArray[np.floating]]
 
 
 @dataclass(frozen=True)
-class StreamHeads:
+class StreamHeads(Writable):
     """embedding [gamma, h]; root_scale [h], None where streams do not see the root.
 
     adapters: [layer][name of a matrix], lowest layer first; empty in shared mode. first_layer: of the base, from 0.
     layers: how many from there on, up to the last. d2t [D]: the base token of each row of the draft vocabulary.
-    accuracy, tree: as of draft_heads.DraftHeads.
     """
 
     embedding: NDArray[np.floating]
     first_layer: int
     layers: int
     d2t: NDArray[np.integer]
-    base_name: str
-    base_fingerprint: str
     root_scale: NDArray[np.floating] | None = None
     adapters: Sequence[Mapping[str, Adapter]] = ()
     alpha: float = 0.0
     mode: schema.StreamsMode = "lossless"
-    accuracy: Sequence[Sequence[float]] = ()
-    tree: Sequence[Sequence[int]] = field(default=())
-    weight_type: str = "f16"
 
     @property
     def rank(self) -> int:
@@ -75,21 +65,18 @@ class StreamHeads:
         if len(self.adapters) != (self.layers if self.mode == "lossless" else 0):
             raise MedusaError("streams: lossless mode needs adapters for each layer, shared mode has none")
         for number, layer in enumerate(self.adapters):
-            self._check_adapters(number, layer)
+            if set(layer) != set(schema.STREAM_MATRICES):
+                raise MedusaError("streams: a layer needs adapters of " + ", ".join(schema.STREAM_MATRICES))
+            for name, (a, b) in layer.items():
+                if a.ndim != 2 or b.ndim != 2 or len(a) != self.rank or b.shape[1] != self.rank:
+                    found = f"{a.shape} and {b.shape}, not of rank {self.rank}"
+                    raise MedusaError(f"streams: the adapter of {name}, layer {number}, has shapes {found}")
         if len({len(row) for row in self.accuracy}) > 1 or len(self.accuracy) not in (0, count):
             raise MedusaError("streams: accuracy must be a table of streams x ranks")
         return int(hidden)
 
-    def _check_adapters(self, number: int, layer: Mapping[str, Adapter]) -> None:
-        if set(layer) != set(schema.STREAM_MATRICES):
-            raise MedusaError("streams: a layer needs adapters of " + ", ".join(schema.STREAM_MATRICES))
-        for name, (a, b) in layer.items():
-            if a.ndim != 2 or b.ndim != 2 or len(a) != self.rank or b.shape[1] != self.rank:
-                found = f"{a.shape} and {b.shape}, not of rank {self.rank}"
-                raise MedusaError(f"streams: the adapter of {name}, layer {number}, has shapes {found}")
-
     def source(self) -> SourceHeads:
-        """For the writer; errors as of DraftHeads.source()."""
+        """As of Writable; errors as of check()."""
         hidden = self.check()
         return SourceHeads(
             family="trained",
@@ -125,42 +112,3 @@ class StreamHeads:
             schema.STREAMS_ALPHA_KEY: float(self.alpha),
             schema.STREAMS_ROOT_KEY: self.root_scale is not None,
         }
-
-
-def read_stream_heads(path: Path) -> StreamHeads:
-    """What write_heads() wrote, sidecar or single file. MedusaError for other kinds and for what is missing."""
-    header, _ = read_header(path)
-    metadata = header.metadata()
-    if metadata.get(schema.KIND_KEY) != schema.STREAMS:
-        raise MedusaError(f"{path}: holds no streams, but {metadata.get(schema.KIND_KEY, 'no draft heads')}")
-    stored = {tensor.name: np.asarray(tensor.data) for tensor in GGUFReader(path).tensors}
-    try:
-        ranks = int(metadata.get(schema.ACCURACY_RANKS_KEY, 0))
-        flat = metadata.get(schema.ACCURACY_KEY, [])
-        rank, layers = int(metadata[schema.STREAMS_RANK_KEY]), int(metadata[schema.STREAMS_LAYERS_KEY])
-        heads = StreamHeads(
-            embedding=stored[schema.STREAM_EMBEDDING],
-            first_layer=int(metadata[schema.STREAMS_FIRST_LAYER_KEY]),
-            layers=layers,
-            d2t=stored[schema.D2T],
-            base_name=str(metadata[schema.BASE_NAME_KEY]),
-            base_fingerprint=str(metadata[schema.BASE_FINGERPRINT_KEY]),
-            root_scale=stored[schema.STREAM_ROOT_SCALE] if metadata[schema.STREAMS_ROOT_KEY] else None,
-            adapters=[_adapters(stored, number) for number in range(layers if rank else 0)],
-            alpha=float(metadata[schema.STREAMS_ALPHA_KEY]),
-            mode=cast(schema.StreamsMode, metadata[schema.STREAMS_MODE_KEY]),
-            accuracy=[flat[at : at + ranks] for at in range(0, len(flat), max(1, ranks))],
-            tree=schema.unflatten_tree(metadata.get(schema.TREE_KEY, [])),
-        )
-    except KeyError as error:
-        raise MedusaError(f"{path}: {error.args[0]} is missing, train the streams again") from None
-    heads.check()
-    return heads
-
-
-def _adapters(stored: Mapping[str, NDArray[np.floating]], number: int) -> dict[str, Adapter]:
-    def parts(name: str) -> Adapter:
-        a, b = (stored[schema.adapter(number, name, part)] for part in schema.ADAPTER_PARTS)
-        return a, b
-
-    return {name: parts(name) for name in schema.STREAM_MATRICES}

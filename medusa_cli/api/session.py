@@ -74,6 +74,7 @@ class Session(Asked):
         self._engine: Engine | None = engine
         self._turns = turns
         self._cached: list[int] = []
+        self._written = 0
 
     def _session(self) -> Session:
         return self
@@ -85,8 +86,8 @@ class Session(Asked):
 
     @property
     def nbytes(self) -> int:
-        """Memory of its cache, in bytes, by estimate: nearly all that a session takes."""
-        return self._open().cache_bytes
+        """Memory of its cache so far, in bytes, by estimate: nearly all that a session takes."""
+        return self._open().cache_bytes(self._written)
 
     @property
     def cached_tokens(self) -> list[int]:
@@ -102,6 +103,7 @@ class Session(Asked):
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached
+        self._written = max(self._written, len(cached))
 
     def tokens_of(self, asked: Prompt, tools: Tools | None, raw: bool) -> list[int]:
         """Token ids of a prompt."""
@@ -131,6 +133,7 @@ class Session(Asked):
             if mine:
                 engine.session.reset()
                 self._cached = []
+                self._written = 0
 
     def close(self) -> None:
         """Gives its memory back. An answer that is under way keeps it until its end."""

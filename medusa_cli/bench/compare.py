@@ -15,8 +15,6 @@ from medusa_cli.support.tables import MISSING, Table, number
 UNIMPORTANT = ("heads", "tree", "draft_model", "repeat", "seed")
 """Settings whose change is what a comparison is about, or does not bear on it."""
 
-PromptKey = tuple[str, float]
-
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """Lines on what else differs between the two runs: model, machine, settings."""
@@ -67,17 +65,14 @@ def _change(a: dict[str, Any], b: dict[str, Any], method: str, base: str | None)
     return f"{statistics.mean(ratios):.2f}{spread}"
 
 
-def _by_prompt(document: dict[str, Any], method: str, base: str | None) -> dict[PromptKey, float]:
+def _by_prompt(document: dict[str, Any], method: str, base: str | None) -> dict[summary.PromptKey, float]:
     """Tokens per second (relative to `base`'s in the same round) of each prompt, median over its repeats."""
-    speeds: dict[str, dict[tuple[str, float, int], float]] = defaultdict(dict)
+    speeds: dict[str, dict[summary.Round, float]] = defaultdict(dict)
     for run in document["runs"]:
         if run["tokens_per_second"] > 0:
             key = (run["prompt_id"], run["temperature"], run["repeat"])
             speeds[run["method"]][key] = run["tokens_per_second"]
-    values: dict[PromptKey, list[float]] = defaultdict(list)
-    for key, value in speeds[method].items():
-        if base is None:
-            values[key[:2]].append(value)
-        elif key in speeds[base]:
-            values[key[:2]].append(value / speeds[base][key])
-    return {key: statistics.median(of) for key, of in values.items()}
+    if base is None:
+        return summary.by_prompt(speeds[method])
+    ours, its = speeds[method], speeds[base]
+    return summary.by_prompt({key: ours[key] / its[key] for key in ours.keys() & its.keys()})

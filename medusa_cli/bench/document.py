@@ -11,7 +11,7 @@ from medusa_cli import __version__
 from medusa_cli.bench import spec_bench, summary
 from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.bench.spec_bench import Question
 from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.support import machine
@@ -38,11 +38,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
         "medusa": __version__,
         "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": plan.model, "description": description},
-        "machine": {
-            "cpu": machine.cpu_name(),
-            "cores_physical": native.physical_cores(),
-            "memory_total": machine.memory()[0],
-        },
+        "machine": this_machine(),
         "settings": {
             "data": data,
             "prompts": len(plan.prompts),
@@ -58,11 +54,19 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
             "synth_accept": plan.synth_accept,
             **json.loads(json.dumps(dataclasses.asdict(plan.engine))),
         },
-        "loops": [dataclasses.asdict(loop) for loop in found.loops],
+        "loops": found.loops,
         "methods": methods,
         "spec_bench": _spec_bench(found.outcomes),
         "runs": _runs(found.outcomes),
     }
+
+
+def this_machine() -> dict[str, Any]:
+    """Where a document's figures are from."""
+    from medusa_cli import native
+
+    memory, _ = machine.memory()
+    return {"cpu": machine.cpu_name(), "cores_physical": native.physical_cores(), "memory_total": memory}
 
 
 def _method(plan: Plan, found: Measurements, name: str) -> dict[str, Any]:
@@ -93,10 +97,7 @@ def _spec_bench(outcomes: list[Outcome]) -> dict[str, Any]:
     for outcome in outcomes:
         base = plain.get(outcome.round)
         if base is not None and outcome.method != PLAIN:
-            drafted = outcome.steps - outcome.plain_steps
-            committed = outcome.tokens_per_step * drafted + outcome.plain_steps
-            question = Question(outcome.category, outcome.whole_speed, base.whole_speed, outcome.steps, committed)
-            found.setdefault(outcome.method, []).append(question)
+            found.setdefault(outcome.method, []).append((outcome, base.whole_speed))
     return {name: spec_bench.figures(questions) for name, questions in found.items()}
 
 

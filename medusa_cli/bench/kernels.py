@@ -115,19 +115,9 @@ def measure(
 
 def table(rows: Sequence[Row], model: str) -> tables.Table:
     headers = (
-        "type",
-        "size",
-        "columns",
-        "ms",
-        "op/byte",
-        "GB/s",
-        "GMAC/s",
-        "of roof",
-        "bound",
-        "x 1 col.",
-        "llama.cpp ms",
+        "type", "size", "columns", "ms", "op/byte", "GB/s", "GMAC/s", "of roof", "bound", "x 1 col.", "llama.cpp ms",
         "speedup",
-    )
+    )  # fmt: skip
     lines = []
     for row in rows:
         what = (row.type, f"{row.nbytes / 1e6:.1f} MB") if row.columns == 1 else ("", "")
@@ -160,16 +150,6 @@ class Attention:
             native.VerifyTimer(model, widest, position=cells, n_ctx=room_for(widest), n_threads=threads)
             for cells in (FEW_CELLS, FEW_CELLS + CELLS)
         ]
-
-    @staticmethod
-    def is_of_one_kind(model: native.Model, path: str, widest: int) -> bool:
-        from medusa_cli import native
-
-        metadata, name = native.read_gguf(path).metadata, f"{model.architecture}.attention"
-        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
-        windowed = f"{name}.sliding_window" in metadata
-        fits = model.n_ctx_train >= room_for(widest)
-        return plain and f"{name}.head_count" in metadata and fits and not windowed and not model.is_recurrent
 
     def ms(self, width: int) -> float:
         """Milliseconds of all layers; noise can make it negative."""
@@ -205,7 +185,13 @@ class Products:
 
     def attend(self, widest: int) -> bool:
         """Prepares for attention of up to so many tokens; whether it is of one kind."""
-        if Attention.is_of_one_kind(self._model, self._path, widest):
+        from medusa_cli import native
+
+        metadata, name = native.read_gguf(self._path).metadata, f"{self._model.architecture}.attention"
+        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
+        windowed = f"{name}.sliding_window" in metadata
+        fits = self._model.n_ctx_train >= room_for(widest)
+        if plain and f"{name}.head_count" in metadata and fits and not windowed and not self._model.is_recurrent:
             self._attention = Attention(self._model, self._path, widest, self._threads)
         return self._attention is not None
 

@@ -6,6 +6,7 @@ AMX kernels, which crash in some builds.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.protocol import Order, Spec
 from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
@@ -52,13 +53,8 @@ class ModelDrafter:
 
     def __call__(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
         count = min(self._count, self._llama.n_ctx() - len(input_ids) - 1)
-        drafted: list[int] = []
-        if count > 0:
-            for token in self._llama.generate(input_ids.tolist(), temp=0.0):
-                drafted.append(token)
-                if len(drafted) == count:
-                    break
-        return np.array(drafted, dtype=np.intc)
+        drafted = itertools.islice(self._llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
+        return np.array(list(drafted), dtype=np.intc)
 
 
 def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None) -> Any:
@@ -72,9 +68,6 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
         raise MedusaError(f"{path} holds heads, which llama-cpp-python cannot load: take it apart with `medusa split`")
     most = engine_default("n_ctx")
     trained = metadata.get(f"{metadata.get('general.architecture')}.context_length", most)
-    types = [
-        getattr(llama_cpp, f"GGML_TYPE_{kind.value.upper()}") for kind in (options.cache_type_k, options.cache_type_v)
-    ]
     try:
         return llama_cpp.Llama(
             path,
@@ -83,8 +76,8 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
             n_threads=options.threads or native.physical_cores(),
             n_threads_batch=options.threads or native.physical_cores(),
             flash_attn=options.cache_type_v.value not in ("f32", "f16", "bf16"),
-            type_k=types[0],
-            type_v=types[1],
+            type_k=getattr(llama_cpp, f"GGML_TYPE_{options.cache_type_k.value.upper()}"),
+            type_v=getattr(llama_cpp, f"GGML_TYPE_{options.cache_type_v.value.upper()}"),
             logits_all=drafter is not None,
             draft_model=drafter,
             verbose=False,
@@ -136,14 +129,19 @@ class LlamaCppDriver:
         self._vocabulary = llama_cpp.llama_model_get_vocab(self._llama.model)
         self._tokenizer = LlamaTokenizer(self._llama, self._vocabulary)
         self._n_draft = count
-        self.ready = Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
-    def generate(self, order: Order) -> dict[str, Any]:
-        """See Outcome. An incomplete last step counts for neither steps nor acceptance."""
+    def loaded(self) -> dict[str, Any]:
+        """The fields of a Ready."""
+        return {"description": self._llama.metadata.get("general.name", ""), "n_ctx": self._llama.n_ctx()}
+
+    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """asked: the fields of an Order. An incomplete last step counts for neither steps nor acceptance."""
         import llama_cpp
 
+        order = Order(**asked)
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
-        if len(prompt) >= self._llama.n_ctx():
+        room = self._llama.n_ctx() - len(prompt)
+        if room <= 0:
             raise MedusaError(f"the prompt has {len(prompt)} tokens, the context holds {self._llama.n_ctx()}")
         clock = StepClock(self._llama, self._drafter)
         self._llama.reset()
@@ -151,7 +149,7 @@ class LlamaCppDriver:
             self._small.reset()
         self._llama.set_seed(order.seed)
         tokens: list[int] = []
-        reason = "length"
+        reason = "length" if order.max_tokens <= room else "context_full"
         defaults = Settings(temperature=order.temperature)
         with clock:
             for token in self._llama.generate(
@@ -162,10 +160,7 @@ class LlamaCppDriver:
                     reason = "eos"
                     break
                 tokens.append(token)
-                if len(tokens) == order.max_tokens:
-                    break
-                if len(prompt) + len(tokens) >= self._llama.n_ctx():
-                    reason = "context_full"
+                if len(tokens) == min(order.max_tokens, room):
                     break
         return {
             "tokens": tokens,

@@ -6,13 +6,11 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from medusa_cli.bench import lookahead
-from medusa_cli.bench.client import Worker
-from medusa_cli.bench.methods import LOOKAHEAD, PLAIN, STOCK, Method
-from medusa_cli.bench.outcome import Outcome
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.methods import LOOKAHEAD, LOOKAHEAD_NUMBERS, PLAIN, STOCK, Method
+from medusa_cli.bench.protocol import Order, Outcome, Ready, Spec
+from medusa_cli.bench.worker import Worker
 from medusa_cli.decoding.drafting import may_use_heads
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
@@ -63,7 +61,7 @@ class Plan:
             model = str(self.ref.path)
             if self.ref.heads is not None and may_use_heads(draft):
                 draft = dataclasses.replace(draft, heads=str(self.ref.heads.path))
-        numbers = self.lookahead or lookahead.DEFAULT
+        numbers = self.lookahead or LOOKAHEAD_NUMBERS
         return Spec(method.driver, model, self.engine, draft, numbers if method.name == LOOKAHEAD else None)
 
     def orders(self) -> Iterator[tuple[int, Prompt, Order]]:
@@ -75,22 +73,15 @@ class Plan:
                     yield repeat, prompt, Order(prompt.text, self.max_tokens, temperature, seed, self.synth_accept)
 
 
-@dataclass(frozen=True)
-class Loop:
-    """An answer that repeats itself, and is measured up to there. tokens: before its loop."""
-
-    prompt_id: str
-    temperature: float
-    seed: int
-    tokens: int
-
-
 @dataclass
 class Measurements:
-    """What has been measured so far. predicted: by method, see medusa_cli.bench.predict."""
+    """What has been measured so far. predicted: by method, see Worker.predict().
+
+    loops: answers that repeat themselves, and are measured up to there: which, and the tokens before the loop.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
+    loops: list[dict[str, Any]] = field(default_factory=list)
     ready: dict[str, Ready] = field(default_factory=dict)
     predicted: dict[str, dict[str, float]] = field(default_factory=dict)
     complete: bool = False
@@ -152,7 +143,8 @@ class Scout:
             start = loop_start(tokens)
             self._known[key] = order.max_tokens if start == len(tokens) else max(start, FEWEST_TOKENS)
             if start < len(tokens):
-                self._loops.append(Loop(*key, self._known[key]))
+                names = ("prompt_id", "temperature", "seed", "tokens")
+                self._loops.append(dict(zip(names, (*key, self._known[key]), strict=True)))
         return dataclasses.replace(order, max_tokens=self._known[key])
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from medusa_cli.decoding import trees
 from medusa_cli.decoding.options import DraftOptions
@@ -16,119 +17,89 @@ BASELINES = (STOCK, PLAIN)
 """What speedups are relative to, where they are among the methods of a run."""
 
 ENGINE, LLAMA_CPP = "engine", "llama_cpp"
+LOOKAHEAD_NUMBERS = "4,3,4"
+"""Window, n-gram and guesses where nothing is said."""
 
 
-def _without_drafts(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_llama_draft_model(options), draft_model=None)
-
-
-def _llama_draft_model(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, no_spec=True, heads=None, tree=None, accept=None)
-
-
-def _with_heads(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(options, draft_model=None)
-
-
-def _without_heads(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_with_heads(options), no_heads=True, heads=None, tree=None)
-
-
-def _lookup_alone(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_without_heads(options), lookup=True, recycling=False)
-
-
-def _with_lookup(lookup: bool) -> Callable[[DraftOptions], DraftOptions]:
-    return lambda options: dataclasses.replace(_with_heads(options), lookup=lookup, recycling=False)
-
-
-def _recycling_without_heads(options: DraftOptions) -> DraftOptions:
-    return dataclasses.replace(_lookup_alone(options), recycling=True)
-
-
-def _with_recycling(options: DraftOptions) -> DraftOptions:
-    """Of trees dynamic ones alone hold recycled tokens."""
-    return dataclasses.replace(_with_heads(options), lookup=True, recycling=True, tree=options.tree or trees.DYNAMIC)
-
-
-def _draft_model(tree: str | None) -> Callable[[DraftOptions], DraftOptions]:
-    return lambda options: dataclasses.replace(
-        _without_heads(options), draft_model=options.draft_model, lookup=False, recycling=False, tree=tree
-    )
+NO_DRAFTS = {"no_spec": True, "heads": None, "tree": None, "accept": None}
+NO_HEADS = {"no_heads": True, "heads": None, "tree": None}
 
 
 @dataclass(frozen=True)
 class Method:
     """One way to decode.
 
-    driver: what runs in its worker process, our engine or llama-cpp-python's Llama class. stock_kernels: with those
-    of llama.cpp. draft: what it makes of the draft options of the command line; who drafts then, drafting.plan() says,
-    except that LOOKAHEAD drafts in a session of its own.
-    same_sampler: with the same seed it draws the same random numbers as plain decoding, so that sampled texts can be
-    compared.
+    changes: to the draft options of the command line; who drafts then, drafting.plan() says, except that LOOKAHEAD
+    (Fu et al. 2024) drafts in a session of its own. driver: what runs in its worker process, our engine or
+    llama-cpp-python's Llama class. stock_kernels: with those of llama.cpp. same_sampler: with the same seed it draws
+    the same random numbers as plain decoding, so that sampled texts can be compared.
     """
 
     name: str
     summary: str
-    draft: Callable[[DraftOptions], DraftOptions]
+    changes: Mapping[str, Any]
     driver: str = ENGINE
     stock_kernels: bool = False
     needs_heads: bool = False
     needs_draft_model: bool = False
     same_sampler: bool = True
 
+    def draft(self, options: DraftOptions) -> DraftOptions:
+        """What it makes of the draft options of the command line."""
+        found = dataclasses.replace(options, **self.changes)
+        # Of trees dynamic ones alone hold recycled tokens.
+        tree = found.tree or (trees.DYNAMIC if self.needs_heads and found.recycling else None)
+        return dataclasses.replace(
+            found, tree=tree, draft_model=options.draft_model if self.needs_draft_model else None
+        )
+
 
 _ALL = (
-    Method(
-        STOCK,
-        "plain decoding with llama.cpp's own kernels",
-        stock_kernels=True,
-        draft=_without_drafts,
-    ),
-    Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", draft=_without_drafts),
-    Method(MEDUSA, "drafts from the model's heads", needs_heads=True, draft=_with_lookup(False)),
-    Method(LOOKUP, "drafts from prompt lookup, without heads", draft=_lookup_alone),
-    Method(f"{MEDUSA}+{LOOKUP}", "drafts from both", needs_heads=True, draft=_with_lookup(True)),
+    Method(STOCK, "plain decoding with llama.cpp's own kernels", NO_DRAFTS, stock_kernels=True),
+    Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", NO_DRAFTS),
+    Method(MEDUSA, "drafts from the model's heads", {"lookup": False, "recycling": False}, needs_heads=True),
+    Method(LOOKUP, "drafts from prompt lookup, without heads", {**NO_HEADS, "lookup": True, "recycling": False}),
+    Method(f"{MEDUSA}+{LOOKUP}", "drafts from both", {"lookup": True, "recycling": False}, needs_heads=True),
     Method(
         f"{LOOKUP}+{RECYCLING}",
         "drafts from prompt lookup and recycled tokens, without heads",
-        draft=_recycling_without_heads,
+        {**NO_HEADS, "lookup": True, "recycling": True},
     ),
     Method(
         f"{MEDUSA}+{LOOKUP}+{RECYCLING}",
         "drafts from all three, in dynamic trees",
+        {"lookup": True, "recycling": True},
         needs_heads=True,
-        draft=_with_recycling,
     ),
     Method(
         DRAFT_MODEL,
         "drafts from a smaller model, in a chain",
+        {**NO_HEADS, "lookup": False, "recycling": False},
         needs_draft_model=True,
-        draft=_draft_model(None),
     ),
     Method(
         f"{DRAFT_MODEL}-tree",
         "drafts from a smaller model, in dynamic trees",
+        {**NO_HEADS, "lookup": False, "recycling": False, "tree": trees.DYNAMIC},
         needs_draft_model=True,
-        draft=_draft_model(trees.DYNAMIC),
     ),
-    Method(LOOKAHEAD, "lookahead decoding, without heads", draft=_without_drafts),
+    Method(LOOKAHEAD, "lookahead decoding, without heads", NO_DRAFTS),
     Method(
         "llama-lookup",
         "llama-cpp-python's prompt lookup (its loop is Python)",
+        NO_DRAFTS,
         driver=LLAMA_CPP,
         stock_kernels=True,
         same_sampler=False,
-        draft=_without_drafts,
     ),
     Method(
         f"llama-{DRAFT_MODEL}",
         "drafts from a smaller model, in llama-cpp-python (its loop is Python)",
+        NO_DRAFTS,
         driver=LLAMA_CPP,
         stock_kernels=True,
         needs_draft_model=True,
         same_sampler=False,
-        draft=_llama_draft_model,
     ),
 )
 METHODS = {method.name: method for method in _ALL}
@@ -148,6 +119,15 @@ def parse(text: str) -> list[Method]:
     if not names:
         raise MedusaError(f"--methods names none: there are {', '.join(METHODS)}")
     return [METHODS[name] for name in dict.fromkeys(names)]
+
+
+def parse_lookahead(text: str) -> tuple[int, int, int]:
+    """ "4,3,4": width of the window, tokens of an n-gram, n-grams verified in a step. MedusaError for another."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise MedusaError(f"--lookahead {text}: give three numbers such as {LOOKAHEAD_NUMBERS}")
+    window, ngram, guesses = map(int, parts)
+    return window, ngram, guesses
 
 
 def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool, synthetic: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""A process of its own for each side of a measurement: JSON lines in and out.
+"""An object in a process of its own for each side of a measurement: JSON lines in and out.
 
-A question is one line, its answer the next; {"error": line} can answer any of them. Only one process is asked at a
-time, so that they do not share the cores. Each keeps its kernels and its memory to itself, and ends with its input.
+A call is one line, its answer the next; {"error": line} can answer any of them. Only one process is asked at a time, so
+that they do not share the cores. Each keeps its kernels and its memory to itself, and ends with its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,18 +31,27 @@ ISA_VARIABLE = "MEDUSA_ISA"
 PATIENCE_SECONDS = 5.0
 PACKAGE = __name__.partition(".")[0]
 
-Reply = Callable[[Any], Any]
 
+class Remote:
+    """The parent's side. Arguments and results are JSON types."""
 
-class Process:
-    """The parent's side. name: what its errors begin with; stock_kernels: with llama.cpp's own."""
+    def __init__(
+        self, make: Callable[..., Any], *arguments: Any, name: str | None = None, stock_kernels: bool = False
+    ) -> None:
+        """make: a class or function of the package, or of a script. name: what errors begin with.
 
-    def __init__(self, name: str, command: Sequence[str], stock_kernels: bool = False) -> None:
-        self._name = name
+        stock_kernels: with llama.cpp's own.
+        """
+        folder, module = "", make.__module__
+        if module.partition(".")[0] != PACKAGE:
+            file = Path(inspect.getfile(make)).resolve()
+            folder, module = str(file.parent), file.stem
+        made = json.dumps([folder, module, make.__name__, *arguments])
+        self._name = name or ("llama.cpp's kernels" if stock_kernels else "our kernels")
         environment = {**os.environ, ISA_VARIABLE: "off"} if stock_kernels else None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
+            child(__name__, made), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
         )
 
     def __enter__(self) -> Self:
@@ -51,12 +60,12 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, question: Any) -> Any:
-        """One line there, one line back. MedusaError for an error in between."""
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the object's method returns. MedusaError when it fails, or the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            self._process.stdin.write(json.dumps([method, *arguments]).encode() + b"\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
@@ -88,56 +97,36 @@ class Process:
         self._log.close()
 
 
-class Remote(Process):
-    """An object in a process of its own. Arguments and results are JSON types."""
+def answer(source: TextIO, sink: TextIO, make: Callable[[], Any]) -> None:
+    """Answers lines of `source` on `sink` until the end of `source`. An error answers in place of a result.
 
-    def __init__(self, kind: type, *arguments: Any, stock_kernels: bool = False) -> None:
-        """kind: a class of the package, or of a script."""
-        folder, module = "", kind.__module__
-        if module.partition(".")[0] != PACKAGE:
-            file = Path(inspect.getfile(kind)).resolve()
-            folder, module = str(file.parent), file.stem
-        name = "llama.cpp's kernels" if stock_kernels else "our kernels"
-        made = json.dumps([folder, module, kind.__name__, *arguments])
-        super().__init__(name, child(__name__, made), stock_kernels)
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """What the object's method returns. MedusaError when it fails, or the process has ended."""
-        return self.ask([method, *arguments])
-
-
-def answer(source: TextIO, sink: TextIO, reply: Reply) -> None:
-    """Answers lines of `source` on `sink` until the end of `source`. An error answers in place of a result."""
+    make: called with the first line, which an error can answer, for the object whose methods are called.
+    """
+    made = functools.cache(make)
     for line in source:
         try:
-            content = reply(json.loads(line))
+            method, *arguments = json.loads(line)
+            content = getattr(made(), method)(*arguments)
         except Exception as error:  # the process goes on: whoever asked decides what becomes of it
             content = {"error": describe(error)}
         sink.write(json.dumps(content) + "\n")
         sink.flush()
 
 
-def serve(make: Callable[[], Reply]) -> None:
+def main() -> None:
     """The child process. Ctrl-C reaches the whole group: only the parent acts on it, by closing our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    made = functools.cache(make)  # with the first question, which an error can answer
-    try:
-        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, lambda question: made()(question))
-    except BrokenPipeError:
-        os._exit(1)
 
-
-def main() -> None:
-    """The child process of a Remote."""
-
-    def make() -> Reply:
+    def make() -> Any:
         folder, module, name, *arguments = json.loads(sys.argv[1])
         if folder:
             sys.path.insert(0, folder)
-        thing = getattr(importlib.import_module(module), name)(*arguments)
-        return lambda question: getattr(thing, question[0])(*question[1:])
+        return getattr(importlib.import_module(module), name)(*arguments)
 
-    serve(make)
+    try:
+        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, make)
+    except BrokenPipeError:
+        os._exit(1)

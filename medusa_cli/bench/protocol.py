@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, EngineOptions
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+
+END = -1
+"""Stands for any end-of-generation token when texts are compared."""
 
 
 @dataclass(frozen=True)
@@ -57,4 +64,92 @@ class Ready:
     n_ctx: int
     tree: str = ""
     tree_nodes: int = 1
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+
+
+def answered(done: native.Generation) -> dict[str, Any]:
+    """What our engine says of a generation: the fields of an Outcome but its first five, and more."""
+    return {
+        "tokens": list(done.tokens),
+        "prompt_tokens": done.prompt_tokens,
+        "stop_reason": done.stop_reason,
+        **done.stats,
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One generation: the keys of docs/design.md, Reporting, and where it stands in the run.
+
+    The speed leaves the prompt out.
+    """
+
+    method: str
+    prompt_id: str
+    category: str
+    temperature: float
+    repeat: int
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    stop_reason: str
+    tokens_per_second: float
+    prompt_tokens_per_second: float
+    ttft_ms: float
+    steps: int
+    tokens_per_step: float
+    acceptance_per_depth: tuple[float, ...]
+    timings_ms: dict[str, float]
+    tree_nodes: int
+    accept: str
+    peak_rss_bytes: int
+    plain_steps: int = 0
+    """Of the steps, those without drafts although the method drafts: the watchdog saw that they do not pay."""
+
+    @classmethod
+    def from_worker(cls, answer: dict[str, Any], **place: Any) -> Outcome:
+        """`answer`: what a worker sent; `place`: the first five fields."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        known = {key: value for key, value in answer.items() if key in names}
+        known["tokens"] = tuple(known["tokens"])
+        known["acceptance_per_depth"] = tuple(known["acceptance_per_depth"])
+        return cls(**place, **known)
+
+    @property
+    def round(self) -> tuple[str, float, int]:
+        """Equal for what the methods did side by side: prompt, temperature, repeat."""
+        return self.prompt_id, self.temperature, self.repeat
+
+    @property
+    def decode_ms(self) -> float:
+        """Time of all steps, without the prompt."""
+        return sum(self.timings_ms.values())
+
+    @property
+    def decoded(self) -> int:
+        """Tokens that the steps brought: the first one is the prompt's."""
+        return max(0, len(self.tokens) - 1)
+
+    @property
+    def step_ms(self) -> float:
+        """Mean time of a step; 0 without steps."""
+        return self.decode_ms / self.steps if self.steps else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Tokens of the steps per second."""
+        return 1e3 * self.decoded / self.decode_ms
+
+    @property
+    def committed(self) -> float:
+        """Tokens that the steps brought, before the text was clipped."""
+        return self.tokens_per_step * (self.steps - self.plain_steps) + self.plain_steps
+
+    @property
+    def whole_speed(self) -> float:
+        """Tokens per second with the time for the prompt."""
+        return 1e3 * len(self.tokens) / (self.ttft_ms + self.decode_ms)
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """The tokens, with END behind them when the model ended the text itself."""
+        return (*self.tokens, END) if self.stop_reason == "eos" else self.tokens

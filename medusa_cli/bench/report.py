@@ -37,12 +37,6 @@ def speedup(name: str, figures: Figures, base: str) -> str:
     return f"{value:.2f}" if interval is None else f"{value:.2f} ±{(interval[1] - interval[0]) / 2:.2f}"
 
 
-def same_text(figures: Figures) -> str:
-    """How many texts equal plain's: "7/10"."""
-    match = figures["output_match"]
-    return MISSING if match is None else f"{match['identical']}/{match['compared']}"
-
-
 def milliseconds(value: float | None) -> str:
     """A time, with a decimal where it is short."""
     return MISSING if value is None else f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
@@ -54,7 +48,7 @@ def percent(shares: Sequence[float]) -> str:
 
 
 def settings_lines(document: dict[str, Any]) -> list[str]:
-    """What was measured, where, how."""
+    """What was measured, where, how; which answers only up to where they repeat themselves."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
     described = f" ({model['description']})" if model["description"] else ""
     threads = f"{chosen['threads']} threads" if chosen["threads"] else f"{machine['cores_physical'] or '?'} cores"
@@ -63,23 +57,15 @@ def settings_lines(document: dict[str, Any]) -> list[str]:
         f"{model['name']}{described} on {machine['cpu'] or 'an unknown processor'}, {threads}",
         f"{chosen['prompts']} prompts ({chosen['data']}), {repeats}, up to {chosen['max_tokens']} tokens",
     ]
-    if loops := loops_line(document):
-        lines.append(loops)
+    if loops := document.get("loops"):
+        where = ", ".join(f"{loop['prompt_id']} after {loop['tokens']} tokens" for loop in loops)
+        answers = "answer is" if len(loops) == 1 else "answers are"
+        lines.append(f"{len(loops)} {answers} measured up to where the text begins to repeat itself: {where}")
     if made_up := synthetic(document):
         lines.append(made_up)
     if not document["complete"]:
         lines.append(f"cut short: {len(document['runs'])} answers so far")
     return lines
-
-
-def loops_line(document: dict[str, Any]) -> str | None:
-    """Which answers were measured only up to where they repeat themselves; None where none was."""
-    loops = document.get("loops") or []
-    if not loops:
-        return None
-    where = ", ".join(f"{loop['prompt_id']} after {loop['tokens']} tokens" for loop in loops)
-    answers = "answer is" if len(loops) == 1 else "answers are"
-    return f"{len(loops)} {answers} measured up to where the text begins to repeat itself: {where}"
 
 
 def synthetic(document: dict[str, Any]) -> str | None:
@@ -106,26 +92,35 @@ def title(temperature: str) -> str:
     return "greedy (temperature 0)" if temperature == "0" else f"temperature {temperature}"
 
 
+def cells(name: str, figures: Figures) -> dict[str, str]:
+    """What a line of a table says of a method's figures, by header. "same as plain": how many texts are: "7/10"."""
+    match, memory = figures["output_match"], figures["peak_rss_bytes"]
+    return {
+        "method": name,
+        "tokens/s": speed(figures["tokens_per_second"]),
+        "x stock": speedup(name, figures, STOCK),
+        "x stock, total": number(figures[f"speedup_vs_{STOCK}_total"]),
+        "x plain": speedup(name, figures, PLAIN),
+        "x plain, total": number(figures[f"speedup_vs_{PLAIN}_total"]),
+        "tokens per step": number(figures["tokens_per_step"]),
+        "accepted by depth": percent(figures["acceptance_per_depth"]),
+        "overhead": number(figures["overhead"]),
+        "TTFT": milliseconds(figures["ttft_ms"]),
+        "prompt tokens/s": speed(figures["prompt_tokens_per_second"]),
+        "peak memory": MISSING if memory is None else size(memory),
+        "same as plain": MISSING if match is None else f"{match['identical']}/{match['compared']}",
+    }
+
+
+SHORT = {"tokens per step": "per step", "peak memory": "memory", "same as plain": "same"}
+IN_TERMINALS = ("method", "tokens/s", "x stock", "x plain", "tokens per step", "TTFT", "peak memory", "same as plain")
+
+
 def method_table(temperature: str, methods: dict[str, Figures]) -> Table:
     """One line for each method."""
-    rows = []
-    for name, method in methods.items():
-        total = method["total"]
-        memory = MISSING if total["peak_rss_bytes"] is None else size(total["peak_rss_bytes"])
-        rows.append(
-            (
-                name,
-                speed(total["tokens_per_second"]),
-                speedup(name, total, STOCK),
-                speedup(name, total, PLAIN),
-                number(total["tokens_per_step"]),
-                milliseconds(total["ttft_ms"]),
-                memory,
-                same_text(total),
-            )
-        )
-    headers = ("method", "tokens/s", "x stock", "x plain", "per step", "TTFT", "memory", "same")
-    return Table(title(temperature), headers, rows)
+    lines = [cells(name, method["total"]) for name, method in methods.items()]
+    rows = [[line[header] for header in IN_TERMINALS] for line in lines]
+    return Table(title(temperature), [SHORT.get(header, header) for header in IN_TERMINALS], rows)
 
 
 def category_table(methods: dict[str, Figures]) -> Table | None:
@@ -136,23 +131,18 @@ def category_table(methods: dict[str, Figures]) -> Table | None:
     if len(categories) < 2:
         return None
 
-    def cells(pick: Any) -> list[str]:
-        texts = [speed(pick(first)["tokens_per_second"])]
-        for name in others:
-            figures = pick(name)
-            if figures is None:
-                texts.append(MISSING)
-            elif base is None:
-                texts.append(speed(figures["tokens_per_second"]))
-            else:
-                texts.append(number(figures[f"speedup_vs_{base}"]))
+    def line(label: str, figures: dict[str, Any]) -> list[str]:
+        own = figures[first]
+        texts = [label, str(own["prompts"]), speed(own["tokens_per_second"])]
+        for of in (figures[name] for name in others):
+            value = None if of is None else of[f"speedup_vs_{base}" if base else "tokens_per_second"]
+            texts.append(number(value, 2 if base else 1))
         return texts
 
     rows = []
     for category in categories:
-        count = str(methods[first]["categories"][category]["prompts"])
-        rows.append((category, count, *cells(lambda name, kind=category: methods[name]["categories"].get(kind))))
-    rows.append(("all", str(methods[first]["total"]["prompts"]), *cells(lambda name: methods[name]["total"])))
+        rows.append(line(category, {name: method["categories"].get(category) for name, method in methods.items()}))
+    rows.append(line("all", {name: method["total"] for name, method in methods.items()}))
     relative = f" (times {base})" if base and others else ""
     headers = ("category", "prompts", f"{first} t/s", *(name if base else f"{name} t/s" for name in others))
     return Table(f"by category: tokens per second{relative}", headers, rows)
@@ -252,3 +242,45 @@ def show(document: dict[str, Any], out: Console) -> None:
     if busy := busy_line(document):
         out.print(busy, style="yellow", markup=False)
     out.print("x: mean over prompts, ± its 95% interval; same: texts equal to plain's", style="dim", markup=False)
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """The whole report as Markdown, with every figure."""
+    parts = [
+        f"# medusa bench: {document['model']['name']}",
+        "\n".join(f"- {x}" for x in settings_lines(document)),
+    ]
+    for temperature, methods in at_temperatures(document):
+        made_up = synthetic(document)
+        parts.append(f"## {title(temperature).capitalize()}{': ' * bool(made_up)}{made_up or ''}")
+        totals = [cells(name, method["total"]) for name, method in methods.items()]
+        headers = list(totals[0])
+        parts.append(_lines(headers, [list(line.values()) for line in totals]))
+        categories = list(next(iter(methods.values()))["categories"])
+        rows = [
+            [category, *cells(name, method["categories"][category]).values()]
+            for category in categories
+            for name, method in methods.items()
+            if category in method["categories"]
+        ]
+        parts.append(_lines(["category", *headers], rows))
+        split = [(name, *_times(method["total"])) for name, method in methods.items() if method["total"]["steps"]]
+        parts.append(_lines(("ms per step", *PHASES), split))
+        lines = [line for name, method in methods.items() for line in step_lines(name, method["total"])]
+        parts.append("\n".join(f"- {line}" for line in lines))
+    parts.append("\n".join(f"- {line}" for line in prediction_lines(document)))
+    parts.append(busy_line(document) or "")
+    parts.append(
+        "x stock, x plain: mean over prompts of the ratio of decoding speeds, ± the 95% interval of that mean; total: "
+        "all tokens over all time. Overhead: time of a step, in plain steps. TTFT: time to the first token."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _times(figures: Figures) -> Sequence[str]:
+    return [f"{figures['timings_ms'][phase] / figures['steps']:.2f}" for phase in PHASES]
+
+
+def _lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headers, ["---"] + ["---:"] * (len(headers) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.support.tables import Table, number
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -29,15 +29,8 @@ OWN = {"translation", "summarization", "qa", "math_reasoning", "rag"}
 OVERALL = "overall"
 
 
-@dataclass(frozen=True)
-class Question:
-    """One answer: tokens per second with the time for the prompt, ours and plain's; steps and what they brought."""
-
-    category: str
-    speed: float
-    plain_speed: float
-    steps: int
-    committed: float
+Question = tuple[Outcome, float]
+"""An answer, and the speed of plain decoding with the time for the prompt."""
 
 
 def is_its_file(categories: Iterable[str]) -> bool:
@@ -47,18 +40,18 @@ def is_its_file(categories: Iterable[str]) -> bool:
 
 def figures(questions: Sequence[Question]) -> dict[str, Any]:
     """By kind and OVERALL: `questions`, `speedup`, `mean_accepted_tokens`. Kinds without questions are left out."""
-    parts = {kind: [q for q in questions if q.category in categories] for kind, categories in KINDS.items()}
+    parts = {kind: [q for q in questions if q[0].category in categories] for kind, categories in KINDS.items()}
     parts[OVERALL] = [q for part in parts.values() for q in part]
     return {kind: _of(part) for kind, part in parts.items() if part}
 
 
 def _of(questions: Sequence[Question]) -> dict[str, Any]:
-    steps = sum(question.steps for question in questions)
-    plain = statistics.mean(question.plain_speed for question in questions)
+    steps = sum(answer.steps for answer, _ in questions)
+    plain = statistics.mean(speed for _, speed in questions)
     return {
         "questions": len(questions),
-        "speedup": statistics.mean(question.speed for question in questions) / plain if plain else None,
-        "mean_accepted_tokens": sum(question.committed for question in questions) / steps if steps else None,
+        "speedup": statistics.mean(answer.whole_speed for answer, _ in questions) / plain if plain else None,
+        "mean_accepted_tokens": sum(answer.committed for answer, _ in questions) / steps if steps else None,
     }
 
 

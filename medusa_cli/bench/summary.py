@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from medusa_cli.bench.methods import BASELINES, METHODS, PLAIN
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding.figures import PHASES
 from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.decoding.settings import SYNTHETIC
 
+PromptKey = tuple[str, float]
 Round = tuple[str, float, int]
 
 # 97.5% quantiles of Student's t for 1 to 10 degrees of freedom; beyond, a series is right to 0.0005.
@@ -56,16 +57,17 @@ def paired_ratios(
 
     Rounds where either is 0 (too short a text to have a speed) are left out.
     """
-    ratios: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for key in ours.keys() & base.keys():
-        above, below = value(ours[key]), value(base[key])
-        if above > 0 and below > 0:
-            ratios[key[:2]].append(above / below)
-    return [statistics.median(ratios[prompt]) for prompt in sorted(ratios)]
+    values = {key: (value(ours[key]), value(base[key])) for key in ours.keys() & base.keys()}
+    ratios = by_prompt({key: above / below for key, (above, below) in values.items() if above > 0 and below > 0})
+    return [ratios[prompt] for prompt in sorted(ratios)]
 
 
-def _speed(outcome: Outcome) -> float:
-    return outcome.tokens_per_second
+def by_prompt(values: Mapping[Round, float]) -> dict[PromptKey, float]:
+    """Medians over the repeats of each prompt, at each temperature."""
+    found: dict[PromptKey, list[float]] = defaultdict(list)
+    for key, one in values.items():
+        found[key[:2]].append(one)
+    return {key: statistics.median(of) for key, of in found.items()}
 
 
 def _total_speed(outcomes: Iterable[Outcome]) -> float | None:
@@ -75,7 +77,7 @@ def _total_speed(outcomes: Iterable[Outcome]) -> float | None:
 
 
 def _speedups(ours: dict[Round, Outcome], base: dict[Round, Outcome], name: str) -> dict[str, Any]:
-    ratios = paired_ratios(ours, base, _speed)
+    ratios = paired_ratios(ours, base, lambda outcome: outcome.tokens_per_second)
     common = ours.keys() & base.keys()
     above, below = (_total_speed(of[key] for key in common) for of in (ours, base))
     interval = confidence(ratios)

@@ -1,55 +1,85 @@
-"""A worker process: holds one model and decodes one prompt at a time, as it is told (medusa_cli.bench.process).
-
-The first line in is a Spec, answered by a Ready; each further line is an Order, answered by an Outcome, or
-{"position": p}, answered by a prediction or null (medusa_cli.bench.predict).
-"""
+"""A worker: holds one model in a process of its own and decodes one prompt at a time, as it is told."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from typing import Any, Protocol, TextIO
+import statistics
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from medusa_cli.bench import lookahead, process
-from medusa_cli.bench.methods import LLAMA_CPP
-from medusa_cli.bench.protocol import Order, Ready, Spec
+from medusa_cli.bench.methods import LLAMA_CPP, Method, parse_lookahead
+from medusa_cli.bench.process import Remote
+from medusa_cli.bench.protocol import Order, Ready, Spec, answered
+from medusa_cli.decoding import pass_cost, runtime, trees
+from medusa_cli.decoding.drafting import FixedTree
+
+if TYPE_CHECKING:
+    from medusa_cli import native
+    from medusa_cli.bench.llama_cpp_driver import LlamaCppDriver
+    from medusa_cli.decoding.options import EngineOptions
+
+ROUNDS = 5
+"""Of passes, for a prediction."""
 
 
-class Driver(Protocol):
-    """What decodes in a worker. generate() answers with the fields of an Outcome."""
+class Worker(Remote):
+    """A process that decodes by one method."""
 
-    ready: Ready
+    def __init__(self, method: Method, spec: Spec) -> None:
+        """Starts the process and waits until the model is loaded. MedusaError when that fails."""
+        super().__init__(open_driver, spec.to_json(), name=method.name, stock_kernels=method.stock_kernels)
+        self.method = method
+        try:
+            self.ready = Ready(**self.call("loaded"))
+        except BaseException:
+            self.close()
+            raise
 
-    def generate(self, order: Order) -> dict[str, Any]: ...
+    def generate(self, order: Order) -> dict[str, Any]:
+        """The fields of one prompt's Outcome but its first five."""
+        found: dict[str, Any] = self.call("generate", dataclasses.asdict(order))
+        return found
 
-    def predict(self, position: int) -> dict[str, float] | None: ...
+    def untimed(self, order: Order) -> list[int]:
+        """The tokens of an answer that does not count."""
+        tokens: list[int] = self.generate(order)["tokens"]
+        return tokens
+
+    def predict(self, position: int) -> dict[str, float] | None:
+        """What the cost of a step at `position` and the heads' accuracies promise."""
+        found: dict[str, float] | None = self.call("predict", position)
+        return found
 
 
 class EngineDriver:
     """Our engine: the whole token loop is native."""
 
     def __init__(self, spec: Spec) -> None:
-        from medusa_cli.decoding.runtime import open_engine
-
         remarks = io.StringIO()
-        self._engine = open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
+        self._engine = runtime.open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
         if spec.lookahead is not None:
-            lookahead.replace_session(self._engine, spec.lookahead)
+            del self._engine.session  # its memory, before the next one takes its own
+            self._engine.session = lookahead_session(self._engine.model, spec.lookahead, self._engine.options)
         self._draft, self._threads = spec.draft, spec.engine.threads
-        self.ready = Ready(
-            self._engine.model.description,
-            self._engine.n_ctx,
-            self._engine.plan.tree_name,
-            self._engine.tree_nodes,
-            tuple(line.strip() for line in remarks.getvalue().splitlines() if line.strip()),
-        )
+        self._notes = [line.strip() for line in remarks.getvalue().splitlines() if line.strip()]
 
-    def generate(self, order: Order) -> dict[str, Any]:
+    def loaded(self) -> dict[str, Any]:
+        """The fields of a Ready."""
+        return {
+            "description": self._engine.model.description,
+            "n_ctx": self._engine.n_ctx,
+            "tree": self._engine.plan.tree_name,
+            "tree_nodes": self._engine.tree_nodes,
+            "notes": self._notes,
+        }
+
+    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """asked: the fields of an Order. See Worker.generate()."""
         from medusa_cli.decoding.settings import Settings, given
 
-        draft = self._draft
+        order, draft = Order(**asked), self._draft
         settings = Settings(
             temperature=order.temperature,
             max_tokens=order.max_tokens,
@@ -62,49 +92,41 @@ class EngineDriver:
         )
         tokens = self._engine.chat_tokens([{"role": "user", "content": order.prompt}])
         self._engine.session.reset()
-        done = self._engine.generate(tokens, settings, order.seed, on_step=None)
-        return {
-            "tokens": list(done.tokens),
-            "prompt_tokens": done.prompt_tokens,
-            "stop_reason": done.stop_reason,
-            **done.stats,
-        }
+        return answered(self._engine.generate(tokens, settings, order.seed, on_step=None))
 
     def predict(self, position: int) -> dict[str, float] | None:
-        from medusa_cli.bench.predict import predict
+        """What a step with `position` tokens in the cache promises before any text is decoded.
 
-        return predict(self._engine, self._threads, position)
+        None without stored accuracies, where lookup drafts, too, or with a dynamic tree.
+
+        tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms:
+        forward passes over one token and over the tree, medians of rounds that hold both.
+        """
+        engine, session = self._engine, self._engine.session
+        if engine.heads is None or engine.plan.lookup or not isinstance(engine.plan.tree, FixedTree):
+            return None
+        expected = trees.expected_tokens(session.tree.choices, engine.heads.accuracy)
+        if expected is None:
+            return None
+        size = session.tree.size
+        timer = pass_cost.make_timer(engine.model, size, position, self._threads, session.n_ctx)
+        rounds = [(pass_cost.pass_ms(timer, 1), pass_cost.pass_ms(timer, size)) for _ in range(ROUNDS)]
+        plain_ms, verify_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
+        return {"tokens_per_step": expected, "plain_ms": plain_ms, "verify_ms": verify_ms}
 
 
-def open_driver(spec: Spec) -> Driver:
-    """Loads what the spec names."""
+def lookahead_session(model: native.Model, numbers: str, options: EngineOptions) -> native.Session:
+    """A session without heads. MedusaError or NativeError for numbers, or a model, that it does not work with."""
+    from medusa_cli import native
+
+    return runtime.open_session(model, None, None, options, lookahead=native.Lookahead(*parse_lookahead(numbers)))
+
+
+def open_driver(asked: dict[str, Any]) -> EngineDriver | LlamaCppDriver:
+    """In the worker's process: loads what a Spec, as JSON, names."""
+    spec = Spec.from_json(asked)
     if spec.driver == LLAMA_CPP:
         from medusa_cli.bench.llama_cpp_driver import LlamaCppDriver
 
         return LlamaCppDriver(spec)
     return EngineDriver(spec)
-
-
-class Decoding:
-    """What a worker answers to each line: the first one loads."""
-
-    def __init__(self) -> None:
-        self._driver: Driver | None = None
-
-    def __call__(self, asked: dict[str, Any]) -> Any:
-        if self._driver is None:
-            self._driver = open_driver(Spec.from_json(asked))
-            return dataclasses.asdict(self._driver.ready)
-        if "position" in asked:
-            return self._driver.predict(asked["position"])
-        return self._driver.generate(Order(**asked))
-
-
-def serve(source: TextIO, sink: TextIO) -> None:
-    """Answers lines of `source` on `sink` until the end of `source`."""
-    process.answer(source, sink, Decoding())
-
-
-def main() -> None:
-    """The child process."""
-    process.serve(Decoding)

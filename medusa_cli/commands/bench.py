@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from medusa_cli.bench.methods import METHODS
-from medusa_cli.commands import bench_ablate
-from medusa_cli.commands.command_line import DRAFT_PANEL, ModelArgument, grouped, only
+from medusa_cli.bench.methods import METHODS, parse_lookahead
+from medusa_cli.commands.command_line import (
+    DRAFT_PANEL,
+    OUTPUT_PANEL,
+    ModelArgument,
+    PlotOption,
+    comma_separated,
+    grouped,
+    only,
+)
 from medusa_cli.commands.registry import add_command
 from medusa_cli.decoding.options import DRAFT_MAX, MAX_SEED, DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import is_greedy, needs_temperature
@@ -25,7 +32,10 @@ if TYPE_CHECKING:
     from medusa_cli.prompts.bench_set import Prompt
 
 DEFAULT_COMMAND = "run"
-OUTPUT_PANEL = "Output"
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
+]
 
 
 class BenchGroup(TyperGroup):
@@ -112,29 +122,22 @@ def run(
             help="For the method lookahead: columns of the window, tokens per n-gram, n-grams per step.",
         ),
     ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Write all figures as JSON."),
-    ] = None,
+    json_file: JsonFile = None,
     md: Annotated[
         bool, typer.Option("--md", rich_help_panel=OUTPUT_PANEL, help="Print Markdown with all figures.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
-    ] = None,
+    plot: PlotOption = None,
 ) -> None:
     """Measure how fast a model decodes by different methods, side by side. Ctrl-C shows the results so far."""
-    from medusa_cli.bench import lookahead as looking_ahead
-    from medusa_cli.bench.measure import Measurements, Plan
+    from medusa_cli.bench.measure import Measurements, Plan, measure
     from medusa_cli.support import console, plots
     from medusa_cli.support.files import check_writable
 
-    temperatures = _temperatures(temp)
+    temperatures = comma_separated(temp, float, lambda value: 0 <= value < 100, "temperatures such as 0,0.7", "--temp")
     if (rule := draft.accept) and needs_temperature(rule.value) and is_greedy(min(temperatures)):
         raise typer.BadParameter(f"{rule.value} needs temperatures above 0: add --temp 0.7", param_hint="--accept")
     if lookahead is not None:
-        looking_ahead.parse(lookahead)
+        parse_lookahead(lookahead)
     messages = console.messages()
     bench_set = _prompts(data, limit)
     for path in filter(None, (json_file, plot)):
@@ -148,7 +151,7 @@ def run(
         bench_set,
         max_tokens,
         repeat,
-        temperatures,
+        list(dict.fromkeys(temperatures)),
         seed,
         engine,
         dataclasses.replace(draft, draft_model=None if small is None else str(small)),
@@ -156,7 +159,12 @@ def run(
         ref,
         lookahead,
     )
-    _measure(plan, Measurements(), str(data or "built in"), (json_file, md, plot), messages)
+    found = Measurements()
+    try:
+        measure(plan, found, messages)
+    finally:  # what there is so far, too, when Ctrl-C or an error ends the run early
+        if found.outcomes:
+            _report(plan, found, str(data or "built in"), json_file, md, plot)
 
 
 def compare(
@@ -192,13 +200,63 @@ def kernels(
 
     messages = console.messages()
     path = references.resolve(model, messages).path
-    columns = _widths(widths)
+    wanted = "numbers from 1 to 512 such as 1,4,8"
+    columns = comma_separated(widths, int, lambda value: 1 <= value <= 512, wanted, "--columns")
     with progress.phase(messages, "Measuring", "rounds") as bar:
         rows = measuring.measure(path, engine.threads, columns, rounds, bar.update)
     if as_json:
         print(measuring.as_json(rows))
     else:
         tables.print_table(measuring.table(rows, model), console.data())
+
+
+@grouped
+def ablate(
+    model: ModelArgument,
+    engine: EngineOptions,
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--heads",
+            metavar="FILE",
+            rich_help_panel=DRAFT_PANEL,
+            help="Draft heads (repeatable: the first are ablated, the others compared with them).",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="N", min=0.2, help="How long it may take, tables included.")
+    ] = 10,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FILE", help="Prompts as JSON lines, as for `medusa bench`."),
+    ] = None,
+    json_file: JsonFile = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, help="Draw one SVG for each table."),
+    ] = None,
+) -> None:
+    """Compare trees, sizes of trees, acceptance rules and heads, each next to plain decoding. Ctrl-C ends it early."""
+    from medusa_cli.bench.ablation import plot, report
+    from medusa_cli.bench.ablation import run as ablation
+    from medusa_cli.support import console
+    from medusa_cli.support.files import check_writable
+
+    prompts = _prompts(data, None)
+    if json_file is not None:
+        check_writable(json_file)
+    if figures is not None:
+        plot.prepare(figures)
+    state = ablation.Run(model, heads or [], minutes, prompts, str(data or "built in"), engine)
+    try:
+        ablation.run(state, console.messages())
+    finally:  # as above
+        if state.found.samples:
+            document = ablation.document(state)
+            report.show(document, console.data())
+            _write(document, json_file)
+            if figures is not None:
+                plot.write(document, figures)
 
 
 add_command(
@@ -212,28 +270,7 @@ add_command(
 )
 add_command(app, "compare", compare)
 add_command(app, "kernels", kernels)
-add_command(app, "ablate", bench_ablate.ablate, path="medusa bench ablate")
-
-
-def _widths(text: str) -> list[int]:
-    """ "1,4" -> [1, 4]. typer.BadParameter for anything else."""
-    parts = text.split(",")
-    if not all(part.strip().isdigit() and 1 <= int(part) <= 512 for part in parts):
-        raise typer.BadParameter(
-            f"{text!r} is not a list of numbers from 1 to 512 such as 1,4,8", param_hint="--columns"
-        )
-    return [int(part) for part in parts]
-
-
-def _temperatures(text: str) -> list[float]:
-    """ "0,0.7" -> [0.0, 0.7]. typer.BadParameter for anything else."""
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(0 <= value < 100 for value in found):
-        raise typer.BadParameter(f"{text!r} is not a list of temperatures such as 0,0.7", param_hint="--temp")
-    return list(dict.fromkeys(found))
+add_command(app, "ablate", ablate, path="medusa bench ablate")
 
 
 def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
@@ -278,45 +315,28 @@ def _check_memory(model: Path, copies: int, messages: Console) -> None:
         )
 
 
-def _measure(
-    plan: Plan,
-    found: Measurements,
-    data: str,
-    outputs: tuple[Path | None, bool, Path | None],
-    messages: Console,
-) -> None:
-    """Measures and reports; what there is so far, too, when Ctrl-C or an error ends the run early."""
-    from medusa_cli.bench.measure import measure
-    from medusa_cli.support.errors import MedusaError
-
-    early: BaseException | None = None
-    try:
-        measure(plan, found, messages)
-    except (KeyboardInterrupt, MedusaError) as error:
-        early = error
-    if found.outcomes:
-        _report(plan, found, data, *outputs)
-    if early is not None:
-        raise early
-
-
 def _report(plan: Plan, found: Measurements, data: str, json_file: Path | None, md: bool, plot: Path | None) -> None:
-    import json
-
-    from medusa_cli.bench import document, markdown, report
+    from medusa_cli.bench import document, report
     from medusa_cli.bench import plot as picture
     from medusa_cli.support import console
-    from medusa_cli.support.atomic import atomic_file
 
     built = document.build(plan, found, data)
     if md:
         from medusa_cli.support.errors import visible
 
-        print(visible(markdown.render(built)), end="")
+        print(visible(report.markdown(built)), end="")
     else:
         report.show(built, console.data())
-    if json_file is not None:
-        with atomic_file(json_file) as file:
-            file.write(json.dumps(built, ensure_ascii=False, indent=1).encode() + b"\n")
+    _write(built, json_file)
     if plot is not None:
         picture.write(built, plot)
+
+
+def _write(document: dict[str, Any], json_file: Path | None) -> None:
+    import json
+
+    from medusa_cli.support.atomic import atomic_file
+
+    if json_file is not None:
+        with atomic_file(json_file) as file:
+            file.write(json.dumps(document, ensure_ascii=False, indent=1).encode() + b"\n")

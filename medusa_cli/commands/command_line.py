@@ -11,7 +11,8 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +22,7 @@ from medusa_cli.models.completion import complete_models
 from medusa_cli.support.errors import MedusaError, WrongOption, flag, worded
 
 DRAFT_PANEL = "Drafting"
+OUTPUT_PANEL = "Output"
 PANELS: dict[type[Any], str] = {
     EngineOptions: "Model and engine",
     DraftOptions: DRAFT_PANEL,
@@ -33,6 +35,24 @@ ModelArgument = Annotated[
 SystemOption = Annotated[
     str | None, typer.Option("-sys", "--system-prompt", metavar="TEXT", help="System prompt of the conversation.")
 ]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
+]
+Number = TypeVar("Number", int, float)
+
+
+def comma_separated(
+    text: str, kind: type[Number], fits: Callable[[Number], bool], what: str, option: str
+) -> list[Number]:
+    """ "0,0.7" -> [0.0, 0.7]. typer.BadParameter, which says `what` the option takes, for anything else."""
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(map(fits, found)):
+        raise typer.BadParameter(f"{text!r} is not a list of {what}", param_hint=option)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

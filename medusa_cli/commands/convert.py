@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from medusa_cli.support.tables import print_rows
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def convert(
 
 
 def _print(found: dict[str, Any], out: Console) -> None:
+
     heads, base, check = found["heads"], found["base"], found.get("check")
     lm_head = {"own": "own lm_heads", "base": "the base's lm_head", "draft_vocab": "a draft vocabulary"}[
         heads["lm_head"]
@@ -115,10 +117,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
         rows.append((done, f"{found['output']} ({size(found['bytes'])})"))
     else:
         rows.append((f"would {'install' if found['installed'] else 'write'}", found["output"] or "the heads"))
-    width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(text, markup=False, soft_wrap=True)
+    print_rows(rows, out)
     if "bytes" in found:
         use = f"medusa chat {found['output']}"
         if found["installed"]:

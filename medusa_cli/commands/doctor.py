@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from medusa_cli.models.completion import complete_models
+from medusa_cli.support.tables import print_rows
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -65,10 +67,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
     demo = found["demo"]
     rows.append(("demo model", f"{'cached' if demo['cached'] else 'not downloaded yet'} ({demo['path']})"))
     rows.append(("cache disk", f"{_gib(demo['disk_free'])} free"))
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(value, markup=False, soft_wrap=True)
+    print_rows(rows, out)
     if "model" in found:
         _print_model(found["model"], out)
     out.print()
@@ -91,20 +90,21 @@ def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
 def _print_model(model: dict[str, Any], out: Console) -> None:
     from rich.table import Table
 
+    say = functools.partial(out.print, markup=False, soft_wrap=True)
     out.print()
-    out.print(f"{model['name']}: {model['description']}", markup=False, soft_wrap=True)
+    say(f"{model['name']}: {model['description']}")
     attention = model["attention"]
     remark = f" ({attention['remark']})" if attention["remark"] else ""
-    out.print(f"Attention: {attention['kernels']}{remark}", markup=False, soft_wrap=True)
+    say(f"Attention: {attention['kernels']}{remark}")
     drafts = model["drafts"]
     remark = f" ({drafts['remark']})" if drafts["remark"] else ""
     shape = f"a {drafts['shape']}" if drafts["shape"] else "none"
-    out.print(f"Drafts:    {shape}{remark}", markup=False, soft_wrap=True)
+    say(f"Drafts:    {shape}{remark}")
     free = "the text does not depend on the drafts: all of them stay on"
     seeds = f"drafts are the same in every run, since {model['seeds']}" if model["seeds"] else free
-    out.print(f"Seeds:     {seeds}", markup=False, soft_wrap=True)
+    say(f"Seeds:     {seeds}")
     sampling = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in model["sampling"].items())
-    out.print(f"Sampling:  {sampling or 'the model sets no defaults'}", markup=False, soft_wrap=True)
+    say(f"Sampling:  {sampling or 'the model sets no defaults'}")
     if not model["weights"]:
         out.print("Which kernels it runs on is unknown on this platform.")
         _print_devices(model, out)
@@ -119,25 +119,24 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
 
 def _print_devices(model: dict[str, Any], out: Console) -> None:
     """What runs where, and what that sends to the host."""
+    say = functools.partial(out.print, markup=False, soft_wrap=True)
     out.print()
     for use in model["runs_on"]:
         parts = [f"{use['layers']} of {model['layers']} layers"] if use["layers"] else []
         parts += ["output matrix"] * use["output"] + ["draft heads"] * use["heads"]
         parts += ["embedding rows, trees, sampling, acceptance"] * (use["device"] == "CPU")
-        out.print(f"{use['device']}: {', '.join(parts)}", markup=False, soft_wrap=True)
+        say(f"{use['device']}: {', '.join(parts)}")
     if (sent := model["to_host"]) is not None:
-        out.print(
+        say(
             f"To the host in a step of {sent['nodes']} nodes: {size(sent['total'])} (logits {size(sent['logits'])}, "
-            f"states {size(sent['states'])}, rows of the heads {size(sent['heads'])})",
-            markup=False,
-            soft_wrap=True,
+            f"states {size(sent['states'])}, rows of the heads {size(sent['heads'])})"
         )
         where = f"in the model's graph, {sent['in_graph']} bytes to the host at temperature 0"
         where += f" ({size(sent['grown'])} with a dynamic tree)" if sent["grown"] else ""
         where += f", {size(sent['sampled'])} where tokens are sampled"
         if sent["host_reason"]:
             where = f"on the host: {sent['host_reason']}"
-        out.print(f"Steps are accepted and drafted {where}", markup=False, soft_wrap=True)
+        say(f"Steps are accepted and drafted {where}")
 
 
 def _known(value: int | None) -> str:

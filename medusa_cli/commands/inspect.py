@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medusa_cli.models.completion import complete_models
+from medusa_cli.support.tables import print_rows
 from medusa_cli.support.units import count, size
 
 if TYPE_CHECKING:
@@ -56,25 +57,20 @@ def inspect(
 
 
 def _print(found: dict[str, Any], out: Console) -> None:
-    rows = _model_rows(found)
+    def show(rows: list[tuple[str, str]]) -> None:
+        print_rows([(label, " ".join(value.split())) for label, value in rows], out)
+
+    show(_model_rows(found))
     heads = found["heads"]
-    _print_rows(rows, out)
     if heads is None:
         return
     out.print()
-    _print_rows(_head_rows(heads, found), out)
+    show(_head_rows(heads, found))
     if heads["accuracy"]:
         out.print()
         out.print(_accuracy_table(heads["accuracy"]))
     if heads["tree"]:
         _print_tree(heads, out)
-
-
-def _print_rows(rows: list[tuple[str, str]], out: Console) -> None:
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
-        out.print(" ".join(value.split()), markup=False, soft_wrap=True)
 
 
 def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -28,24 +28,24 @@ def pull(
     from medusa_cli.support.errors import MedusaError
 
     messages = console.messages()
-    parsed = [(name, None if name == demo.DEMO and not heads else references.parse(name)) for name in names]
-    for name, found in parsed:
+    parsed: list[references.HubName | None] = []
+    for name in names:
+        found = None if name == demo.DEMO and not heads else references.parse(name)
         if isinstance(found, Path):
-            what = (
-                "is a path, so there is nothing to download" if references.exists(found) else "is not a name on the Hub"
-            )
+            is_here = references.exists(found)
+            what = "is a path, so there is nothing to download" if is_here else "is not a name on the Hub"
             raise MedusaError(f"{console.printable(name)} {what}: give org/repo, or `demo`")
+        parsed.append(found)
     shown: dict[str, str | None]
-    for name, found in parsed:
-        if found is None:
-            shown = {"name": name, "path": str(demo.demo_base(messages)), "heads": str(demo.DEMO_HEADS)}
+    for hub_name in parsed:
+        if hub_name is None:
+            shown = {"name": demo.DEMO, "path": str(demo.demo_base(messages)), "heads": str(demo.DEMO_HEADS)}
         elif heads:
-            assert not isinstance(found, Path)
-            shown = {"name": str(found), "path": str(remote.fetch_heads(found, messages, update=True)), "heads": None}
+            path = remote.fetch_heads(hub_name, messages, update=True)
+            shown = {"name": str(hub_name), "path": str(path), "heads": None}
         else:
-            assert not isinstance(found, Path)
-            fetched = remote.fetch_model(found, messages, update=True, to_run=False)
-            beside = str(fetched.heads[0]) if fetched.heads else None
+            fetched = remote.fetch_model(hub_name, messages, update=True, to_run=False)
+            beside = str(fetched.heads) if fetched.heads else None
             shown = {"name": str(fetched.name), "path": str(fetched.path), "heads": beside}
         if as_json:
             console.print_json(shown)

@@ -24,6 +24,7 @@ def split(
     from medusa_cli.converters.heads import single_file
     from medusa_cli.models import gguf_files
     from medusa_cli.support import console
+    from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.locks import only_writer
     from medusa_cli.support.progress import phase
 
@@ -32,19 +33,13 @@ def split(
     base = base_out or file.with_name(f"{stem}.base.gguf")
     heads = heads_out or file.with_name(f"{stem}.heads.gguf")
     with only_writer(base, heads):
-        _check_outputs(base, heads, force)
+        for path in (base, heads):
+            if path.is_dir():
+                raise MedusaError(f"{path} is a directory: give a file name")
+            if path.exists() and not force:
+                raise MedusaError(f"{path} exists: give another name, or add --force to overwrite it")
+            if not path.absolute().parent.is_dir():
+                raise MedusaError(f"{path}: no such folder")
         with phase(console.messages(), "Splitting", "bytes") as bar:
             single_file.split(file, base, heads, bar.update)
     print(f"{base}\n{heads}")
-
-
-def _check_outputs(base: Path, heads: Path, force: bool) -> None:
-    from medusa_cli.support.errors import MedusaError
-
-    for path in (base, heads):
-        if path.is_dir():
-            raise MedusaError(f"{path} is a directory: give a file name")
-        if path.exists() and not force:
-            raise MedusaError(f"{path} exists: give another name, or add --force to overwrite it")
-        if not path.absolute().parent.is_dir():
-            raise MedusaError(f"{path}: no such folder")

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from medusa_cli.commands.command_line import ModelArgument, grouped, only
+from medusa_cli.commands.command_line import OUTPUT_PANEL, ModelArgument, PlotOption, comma_separated, grouped, only
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.tuning.methods import TreeMethod
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-OUTPUT_PANEL = "Output"
 
 
 @grouped
@@ -60,23 +55,22 @@ def tune(
     as_json: Annotated[
         bool, typer.Option("--json", rich_help_panel=OUTPUT_PANEL, help="Print the result as one JSON object.")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", rich_help_panel=OUTPUT_PANEL, help="Draw an SVG, PNG or PDF."),
-    ] = None,
+    plot: PlotOption = None,
 ) -> None:
     """Find the fastest way to draft on this machine, if any. chat and generate then use it."""
+    from medusa_cli.decoding import profile
     from medusa_cli.support import console, plots
+    from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.files import check_writable
+    from medusa_cli.tuning import plot as picture
+    from medusa_cli.tuning import report, run, texts
 
-    positions = _positions(ctx)
+    wanted = "context lengths such as 512,4096"
+    positions = sorted(set(comma_separated(ctx, int, lambda value: value >= 1, wanted, "--ctx")))
     if plot is not None:
         plots.check(plot)
         check_writable(plot)
     messages = console.messages()
-    from medusa_cli.decoding import profile
-    from medusa_cli.tuning import run, texts
-
     if not show:
         profile.check_writable()
     if text is not None:
@@ -85,7 +79,12 @@ def tune(
     if write:
         run.check_can_write(opened)
     if show:
-        found = _stored(opened.key, opened.name)
+        found = profile.load(opened.key)
+        if found is None:
+            raise MedusaError(
+                f"{opened.name} was not tuned on this machine with these heads, threads and kernels: "
+                "run `medusa tune` without --show"
+            )
     else:
         found = run.tune(opened, minutes, positions, text, messages)
         path = profile.save(found)
@@ -93,41 +92,9 @@ def tune(
     if write:
         run.write(opened, found)
         messages.print(f"written: {opened.heads_path}", style="dim", markup=False, soft_wrap=True)
-    _report(found, as_json, plot, console.data())
-
-
-def _positions(text: str) -> list[int]:
-    """ "512,4096" -> [512, 4096]. typer.BadParameter for anything else."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise typer.BadParameter(f"{text!r} is not a list of context lengths such as 512,4096", param_hint="--ctx")
-    return sorted(set(found))
-
-
-def _stored(key: dict[str, Any], name: str) -> dict[str, Any]:
-    from medusa_cli.decoding import profile
-    from medusa_cli.support.errors import MedusaError
-
-    found = profile.load(key)
-    if found is None:
-        raise MedusaError(
-            f"{name} was not tuned on this machine with these heads, threads and kernels: "
-            "run `medusa tune` without --show"
-        )
-    return found
-
-
-def _report(found: dict[str, Any], as_json: bool, plot: Path | None, out: Console) -> None:
-    from medusa_cli.support import console
-    from medusa_cli.tuning import plot as picture
-    from medusa_cli.tuning import report
-
     if as_json:
         console.print_json(found)
     else:
-        report.show(found, out)
+        report.show(found, console.data())
     if plot is not None:
         picture.write(found, plot)

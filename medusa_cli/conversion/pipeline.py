@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -43,12 +42,14 @@ from medusa_cli.converters.heads.write import (
 from medusa_cli.decoding import trial
 from medusa_cli.models import heads as installed
 from medusa_cli.models import names, references
-from medusa_cli.models.base_file import matrix_rows, output_rows, read_base
 from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
 from medusa_cli.support.locks import only_writer
 from medusa_cli.support.progress import Bar, phase
+
+REPORTED = ("family", "kind", "head_count", "block_count", "lm_head", "hidden", "rows")
+"""Of the heads, as SourceHeads calls it."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,11 @@ class ConvertOptions:
 
 @dataclass(frozen=True)
 class Base:
-    """Where the base comes from. gguf: a finished GGUF, else `checkpoint` with the names `rename` keeps."""
+    """Where the base comes from: a `checkpoint` with the names that `rename` keeps, else a finished GGUF."""
 
     name: str
     path: Path
     provenance: dict[str, str]
-    gguf: bool
     checkpoint: Checkpoint | None = None
     rename: Callable[[str], str | None] | None = None
 
@@ -127,7 +127,7 @@ class Conversion:
         options, source = self.options, self.source
         if options.base is None and source.is_full_model:
             rename = base_tensor_filter(heads, source)
-            return Base(str(options.heads), heads.root, self.heads_provenance, False, heads, rename)
+            return Base(str(options.heads), heads.root, self.heads_provenance, heads, rename)
         reference = options.base or source.base_reference
         if reference is None:
             raise MedusaError(f"{options.heads}: its config names no base model, give one with --base")
@@ -135,12 +135,12 @@ class Conversion:
         if isinstance(named, Path):
             if named.is_file():
                 check_name(named)
-                return Base(named.name, named, {}, True)
+                return Base(named.name, named, {})
         elif named.quant or named.file:
             fetched = references.resolve(reference, self.console)
-            return Base(fetched.name, fetched.path, {}, True)
+            return Base(fetched.name, fetched.path, {})
         found = sources.resolve_base(reference, self.console)
-        return Base(reference, found.path, found.provenance, False, open_checkpoint(found.path))
+        return Base(reference, found.path, found.provenance, open_checkpoint(found.path))
 
     def plan(self) -> dict[str, Any]:
         """What run() will do, from headers alone. JSON-ready."""
@@ -149,13 +149,7 @@ class Conversion:
         return {
             "heads": {
                 "reference": options.heads,
-                "family": source.family,
-                "kind": source.kind,
-                "head_count": source.head_count,
-                "block_count": source.block_count,
-                "lm_head": source.lm_head,
-                "hidden": source.hidden,
-                "rows": source.rows,
+                **{key: getattr(source, key) for key in REPORTED},
                 "bytes": planned_bytes(source, heads_plan),
                 "types": sorted({tensor_type(tensor, heads_plan) for tensor in source.tensors}),
                 "remarks": list(source.remarks),
@@ -163,7 +157,7 @@ class Conversion:
             },
             "base": {
                 "reference": self.base.name,
-                "kind": "gguf" if self.base.gguf else "checkpoint",
+                "kind": "checkpoint" if self.base.checkpoint else "gguf",
                 "quant": self._wanted_quant() or "as it is",
                 "provenance": dict(self.base.provenance),
             },
@@ -240,8 +234,7 @@ class Conversion:
         """The base as a GGUF of the wanted type: the given file itself where nothing is to be done."""
         wanted = self._wanted_quant()
         path = self.base.path
-        if not self.base.gguf:
-            assert self.base.checkpoint is not None
+        if self.base.checkpoint is not None:
             kind = wanted if wanted in UNQUANTIZED else plain_type(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
             with self._phase("Converting base", "bytes") as bar:
@@ -253,7 +246,7 @@ class Conversion:
                     provenance={f"general.source.{key}": text for key, text in self.base.provenance.items()},
                     progress=bar.update,
                 )
-        if wanted is None or (not self.base.gguf and wanted in UNQUANTIZED):
+        if wanted is None or (self.base.checkpoint and wanted in UNQUANTIZED):
             return path
         target = scratch / "base.gguf"
         with self._phase("Quantizing base", "tensors") as bar:
@@ -272,7 +265,7 @@ class Conversion:
     def _wanted_quant(self) -> str | None:
         """The file type to bring the base to; None: it stays as it is (quantized, or of that type already)."""
         _, wanted = file_type(self.options.quant)
-        if not self.base.gguf:
+        if self.base.checkpoint is not None:
             return wanted
         types = {tensor.type for tensor in native.read_gguf(str(self.base.path)).tensors if len(tensor.shape) > 1}
         quantized = not types <= {"f32", "f16", "bf16"}
@@ -311,23 +304,9 @@ class Conversion:
         # Of any size: pages of the file, no copy.
         model = native.Model(str(base if self.options.sidecar else finished), repack=False)
         heads = native.Heads(model, str(finished))
-
-        def rows_of_output() -> NDArray[np.float32]:
-            read = read_base(base)
-            kept = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), np.arange(read.n_vocab))
-            return output_rows(read, kept)
-
-        def rows_of_embeddings(tokens: NDArray[np.integer]) -> NDArray[np.float32]:
-            read = read_base(base)
-            assert read.embedding is not None  # or the heads had not been loaded
-            return matrix_rows(read, read.embedding, tokens)
-
-        base_rows = self_check.BaseRows(rows_of_output, rows_of_embeddings)
-        if not any(tensor.role == "output" for tensor in source.tensors):
-            types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
         begun = time.monotonic()
         with self.console.status("Checking the file"):
-            found = self_check.check(model, heads, source, base_rows, types)
+            found = self_check.check(model, heads, source, base, types)
         self.seconds["Checking"] = round(time.monotonic() - begun, 3)
         if found.useless:
             numbers = ", ".join(map(str, found.useless))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from gguf.constants import GGMLQuantizationType
 
 from medusa_cli.converters.heads import schema
+from medusa_cli.models.base_file import embedding_rows, output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -37,15 +40,6 @@ USELESS = 0.02
 
 
 @dataclass(frozen=True)
-class BaseRows:
-    """What heads read of their base. output(): the rows of its output matrix that heads without an lm_head of their own
-    use. embeddings(tokens): rows of its token embeddings, as they are stored."""
-
-    output: Callable[[], NDArray[np.float32]]
-    embeddings: Callable[[NDArray[np.integer]], NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
 class Check:
     """deviation: largest relative difference of a head's logits to the source's; bound: what the types allow.
     accuracy: [head], share of positions where the head's best token came."""
@@ -64,13 +58,16 @@ def check(
     model: native.Model,
     heads: native.Heads,
     source: SourceHeads,
-    base: BaseRows,
+    base: Path,
     types: Sequence[str],
 ) -> Check:
     """Compares `heads` with a NumPy evaluation of `source`, then drafts along greedy text of `model`.
 
-    types: those of the stored weights. MedusaError when the file does not compute what the source does.
+    base: the base model's file. types: those of the stored weights. MedusaError when the file does not compute what
+    the source does.
     """
+    if not any(tensor.role == "output" for tensor in source.tensors):
+        types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
     bound = 8.0 * 2.0 ** -min(BITS.get(type_, FEWEST_BITS) for type_ in types)
     deviation = _deviation(model, heads, source, base)
     if not deviation <= bound:
@@ -82,20 +79,22 @@ def check(
 
 
 def reference_logits(
-    source: SourceHeads, states: NDArray[np.float32], path: NDArray[np.integer], base: BaseRows
+    source: SourceHeads, states: NDArray[np.float32], path: NDArray[np.integer], base: Path
 ) -> NDArray[np.float32]:
     """states [n, t, h], of tokens in a row; path [n, head], the tokens from the root on -> logits [head, n, rows].
 
     x + SiLU(Wx + b) per block, then the lm_head (Medusa 2.1). Hydra: the first block reads the embeddings of the path,
     too, and is Rx + b_R + SiLU(Wx + b); Hydra++ puts the prefix layer's output in the place of the newest state.
-    Holds one head's matrices at a time.
+    base: its file, for what heads read of it. Holds one head's matrices at a time.
     """
     tensors = {tensor.name: tensor for tensor in source.tensors}
-    shared = (
-        None
-        if schema.output(0, "weight") in tensors
-        else (tensors[schema.SHARED_OUTPUT].load() if schema.SHARED_OUTPUT in tensors else base.output())
-    )
+    shared = None
+    if schema.SHARED_OUTPUT in tensors:
+        shared = tensors[schema.SHARED_OUTPUT].load()
+    elif schema.output(0, "weight") not in tensors:
+        read = read_base(base)
+        kept = tensors[schema.D2T].load() if schema.D2T in tensors else np.arange(read.n_vocab)
+        shared = output_rows(read, kept)
 
     def linear(named: Callable[[schema.Part], str], x: NDArray[np.float32]) -> NDArray[np.float32]:
         y = x @ tensors[named("weight")].load().astype(np.float32).T
@@ -107,7 +106,7 @@ def reference_logits(
     for k in range(source.head_count):
         x = newest
         if source.kind != "medusa":
-            embedded = scale * base.embeddings(path[:, : k + 1].reshape(-1))
+            embedded = scale * embedding_rows(read_base(base), path[:, : k + 1].reshape(-1))
             x = np.concatenate([newest, embedded.reshape(len(newest), -1)], axis=1, dtype=np.float32)
         for j in range(source.block_count):
             has_residual = j == 0 and schema.residual(k, "weight") in tensors
@@ -188,7 +187,7 @@ def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
         return [float(share) for share in right / tried]
 
 
-def _deviation(model: native.Model, heads: native.Heads, source: SourceHeads, base: BaseRows) -> float:
+def _deviation(model: native.Model, heads: native.Heads, source: SourceHeads, base: Path) -> float:
     """Largest norm of a head's logit errors over random steps, relative to the norm of the logits."""
     rng = np.random.default_rng(0)
     states = rng.standard_normal((STATES, LENGTH, model.n_embd)).astype(np.float32)

@@ -13,10 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from medusa_cli.converters.checkpoints.checkpoint import SUFFIXES, head_files, model_files, other_files, read_index
-from medusa_cli.hub.download import cache_folder, fetch, fetch_shown, missing_bytes, room
-from medusa_cli.hub.errors import VARIABLE, Unreachable
+from medusa_cli.hub.download import check_room, fetch, fetch_shown
+from medusa_cli.hub.errors import Unreachable
 from medusa_cli.hub.repository import SHA256, Listing, cached_snapshot, list_files
-from medusa_cli.hub.transfer import too_large
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
 from medusa_cli.support.units import size
@@ -92,61 +91,50 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     match = REFERENCE.fullmatch(reference)
     if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
-    return _Repository(match["repo"], match["revision"]).fetch(console, choose)
+    return _fetched(match["repo"], match["revision"], console, choose)
 
 
-class _Repository:
-    """One repository at one revision (None: its main branch)."""
+def _fetched(repo: str, revision: str | None, console: Console, choose: Choice) -> Found:
+    """From the Hub, or from the cache alone where the Hub cannot be asked. revision None: the main branch."""
+    label = f"{repo}@{revision}" if revision else repo
+    try:
+        listing = list_files(repo, revision)
+    except Unreachable as error:
+        copy = cached_snapshot(repo, revision)
+        if copy is None:
+            raise MedusaError(
+                f"{label}: {error}, and there is no copy in the cache: give a local folder, or retry online"
+            ) from error
+        console.print(f"note: {label}: {error}: using the copy in the cache", markup=False, soft_wrap=True)
+        folder, present = copy, [entry.name for entry in copy.iterdir()]
+        names = choose(present, lambda index: read_index(copy / index), f"{label} (copy in the cache)")
+    else:
+        folder, names = _downloaded(repo, revision, listing, console, choose)
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise MedusaError(f"{label}: {missing[0]} is not in the cache yet: run again with a network")
+    # The cache names large files by their sum.
+    blobs = {name: (folder / name).resolve().name for name in names if name.endswith(SUFFIXES)}
+    sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
+    return Found(folder, {"repo": repo, "revision": folder.name, **({"sha256": ", ".join(sums)} if sums else {})})
 
-    def __init__(self, repo: str, revision: str | None) -> None:
-        self.repo, self.revision = repo, revision
-        self.label = f"{repo}@{revision}" if revision else repo
 
-    def fetch(self, console: Console, choose: Choice) -> Found:
-        """From the Hub, or from the cache alone where the Hub cannot be asked."""
-        try:
-            listing = self._list()
-        except Unreachable as error:
-            copy = cached_snapshot(self.repo, self.revision)
-            if copy is None:
-                raise MedusaError(
-                    f"{self.label}: {error}, and there is no copy in the cache: give a local folder, or retry online"
-                ) from error
-            console.print(f"note: {self.label}: {error}: using the copy in the cache", markup=False, soft_wrap=True)
-            folder, present = copy, [entry.name for entry in copy.iterdir()]
-            names = choose(present, lambda index: read_index(copy / index), f"{self.label} (copy in the cache)")
-        else:
-            names = choose(listing.files, lambda index: self._index(listing, index), self.label)
-            folder = self._download(names, listing, console)
-        missing = [name for name in names if not (folder / name).exists()]
-        if missing:
-            raise MedusaError(f"{self.label}: {missing[0]} is not in the cache yet: run again with a network")
-        return Found(folder, self._provenance(folder, names))
+def _downloaded(
+    repo: str, revision: str | None, listing: Listing, console: Console, choose: Choice
+) -> tuple[Path, list[str]]:
+    """The snapshot's folder, and the chosen files in it; what the cache has is not fetched again."""
+    label = f"{repo}@{revision}" if revision else repo
+    top = {name: file for name, file in listing.files.items() if "/" not in name}
 
-    def _list(self) -> Listing:
-        """Files at the top of the repository."""
-        found = list_files(self.repo, self.revision)
-        return Listing(found.commit, {name: file for name, file in found.files.items() if "/" not in name})
+    def index_of(name: str) -> dict[str, str]:
+        return read_index(fetch(repo, listing.commit, [top[name]], lambda done, total: None)[0])
 
-    def _index(self, listing: Listing, name: str) -> dict[str, str]:
-        return read_index(fetch(self.repo, listing.commit, [listing.files[name]], lambda done, total: None)[0])
-
-    def _download(self, names: list[str], listing: Listing, console: Console) -> Path:
-        """The snapshot's folder, with `names` in it; what the cache has is not fetched again."""
-        absent = [name for name in names if name not in listing.files]
-        if absent:
-            raise MedusaError(f"{self.label}: lacks {absent[0]!r} that its index lists")
-        files = [listing.files[name] for name in names]
-        total = size(sum(file.size or 0 for file in files))
-        console.print(f"{self.label}: {len(names)} files, {total}", markup=False, highlight=False)
-        missing, free = missing_bytes(self.repo, files), room(self.repo)
-        if missing > free:
-            raise too_large(self.label, missing, free, cache_folder(), VARIABLE)
-        return fetch_shown(self.repo, self.revision, listing.commit, files, console)[0].parent
-
-    def _provenance(self, folder: Path, names: list[str]) -> dict[str, str]:
-        """The cache names large files by their sum."""
-        blobs = {name: (folder / name).resolve().name for name in names if name.endswith(SUFFIXES)}
-        sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
-        known = {"sha256": ", ".join(sums)} if sums else {}
-        return {"repo": self.repo, "revision": folder.name, **known}
+    names = choose(top, index_of, label)
+    absent = [name for name in names if name not in top]
+    if absent:
+        raise MedusaError(f"{label}: lacks {absent[0]!r} that its index lists")
+    files = [top[name] for name in names]
+    total = size(sum(file.size or 0 for file in files))
+    console.print(f"{label}: {len(names)} files, {total}", markup=False, highlight=False)
+    check_room(repo, label, files)
+    return fetch_shown(repo, revision, listing.commit, files, console)[0].parent, names

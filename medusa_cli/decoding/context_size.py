@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LEAST = 8192
 """Tokens that a model which was trained on as many gets on any machine."""
+FEW = 4096
 MOST = 1 << 18
 """More has to be asked for."""
 SHARE = 4
@@ -46,6 +47,13 @@ def chosen(model: native.Model, options: EngineOptions) -> int:
     _, available = machine.memory()
     each = bytes_per_token(native.read_gguf(model.path), options)
     return fitting(trained, each, available)
+
+
+def resident(model: native.Model, size: int, written: int) -> int:
+    """Of a cache of `size` tokens, those that take memory; a conversation is expected to write FEW at least."""
+    from medusa_cli import native
+
+    return size if model.gpu or not native.buffers_are_lazy() else min(size, max(written, FEW))
 
 
 def fitting(trained: int, each: float, available: int | None) -> int:

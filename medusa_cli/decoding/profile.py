@@ -14,6 +14,7 @@ from medusa_cli.decoding.drafting import Tuned
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.support import machine, paths
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import content_hash as content_hash
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 FORMAT = 5
 STOCK = "llama.cpp"
 """What kernels are called that are not ours."""
-SAMPLE_BYTES = 1 << 20
 
 Key = dict[str, Any]
 
@@ -61,17 +61,6 @@ def key(model: native.Model, heads_file: Path, options: EngineOptions) -> Key:
         "medusa": __version__,
         "llama_cpp_python": native.LLAMA_CPP_PYTHON,
     }
-
-
-def content_hash(path: Path) -> str:
-    """Short hash of a file's size, start and end: tells quantizations apart without reading gigabytes."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        digest = hashlib.sha256(str(size).encode())
-        for start in (0, max(0, size - SAMPLE_BYTES)):
-            file.seek(start)
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()[:16]
 
 
 def path_of(key: Key) -> Path:

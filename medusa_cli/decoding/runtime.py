@@ -69,11 +69,11 @@ class Engine:
         """Nodes of the heads' tree with the root; 1 without heads; of a chain of all heads for dynamic trees."""
         return self.session.tree.size
 
-    @property
-    def cache_bytes(self) -> int:
-        """Of the session's cache, by estimate: nearly all that one more session takes."""
+    def cache_bytes(self, written: int) -> int:
+        """Memory of the session's cache, of which so many tokens were written: nearly all that a session takes."""
+        tokens = context_size.resident(self.model, self.session.n_ctx, written)
         types = self.options.cache_type_k.value, self.options.cache_type_v.value
-        return _cache_bytes(self.model.path, offload.Context(self.session.n_ctx, *types))
+        return _cache_bytes(self.model.path, offload.Context(tokens, *types))
 
     @property
     def last(self) -> native.Generation | None:

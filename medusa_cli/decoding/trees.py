@@ -149,3 +149,9 @@ def probabilities(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list
             product = product * accuracy[depth][rank] if known and product is not None else None
         result.append(product)
     return result
+
+
+def expected_tokens(choices: Choices, accuracy: Sequence[Sequence[float]]) -> float | None:
+    """Tokens per step that the accuracies promise: 1 + the chance of each. None where one is unknown, or none."""
+    known = [chance for chance in probabilities(choices, accuracy) if chance is not None]
+    return 1.0 + sum(known) if known and len(known) == len(choices) else None

@@ -129,7 +129,7 @@ def _heads(gguf: native.GgufFile, asked: AskedTree | None) -> dict[str, Any]:
         "accuracy": accuracy,
         "tree_name": name,
         "tree": choices,
-        "expected_tokens_per_step": _expected(choices, accuracy),
+        "expected_tokens_per_step": trees.expected_tokens(choices, accuracy),
     }
 
 
@@ -178,10 +178,3 @@ def _accuracy(path: str, metadata: dict[str, Any]) -> list[list[float]]:
     if not isinstance(ranks, int) or ranks < 1 or len(flat) % ranks:
         raise MedusaError(f"{path}: its {schema.ACCURACY_KEY} is damaged: convert or train the heads again")
     return [[float(value) for value in flat[at : at + ranks]] for at in range(0, len(flat), ranks)]
-
-
-def _expected(choices: trees.Choices, accuracy: list[list[float]]) -> float | None:
-    """Tokens per step that the measured accuracies promise for the stored tree; None when they do not cover it."""
-    chances = trees.probabilities(choices, accuracy)
-    known = [chance for chance in chances if chance is not None]
-    return 1.0 + sum(known) if known and len(known) == len(chances) else None

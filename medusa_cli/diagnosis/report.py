@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli import native
-    from medusa_cli.decoding.runtime import Engine
 
 DISTRIBUTION = "medusa-cli"
 ENGINE_LIBRARY = "llama-cpp-python"
@@ -40,11 +40,14 @@ REPACKED = "CPU_REPACK"
 def diagnose() -> dict[str, Any]:
     """The report behind `medusa doctor`, JSON-ready. "problems" holds one line each; empty when all is well."""
     problems: list[str] = []
+    installed = None
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed = metadata.version(ENGINE_LIBRARY)
     found: dict[str, Any] = {
         "medusa": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "llama_cpp_python": installed_version(ENGINE_LIBRARY),
+        "llama_cpp_python": installed,
         "llama_cpp_python_wanted": wanted_version(),
         **_engine(problems),
         "cpu": cpu_name(),
@@ -61,26 +64,23 @@ def _engine(problems: list[str]) -> dict[str, Any]:
     try:
         from medusa_cli import native
 
-        info = native.system_info()
+        info, kernels = native.system_info(), native.kernel_info()
+        if kernels["selected"] is None and kernels["requested"] not in ("", KERNELS_OFF):  # asked for, and not there
+            problems.append(f"{STOCK}'s kernels run, not ours: {kernels['reason']}")
         return {
             "libllama": native.libllama_version(),
             "cores_physical": native.physical_cores(),
             "threads": _threads(),
             "devices": info["devices"],
             "cpu_features": info["cpu_features"],
-            "kernels": _kernels(native.kernel_info(), problems),
+            "kernels": {key: kernels[key] for key in ("selected", "reason", "supported", "attention", "types")},
         }
     except Exception as error:  # whatever is broken, the rest of the report is wanted
-        reason = describe(error) if is_reportable(error) else f"the engine does not load: {_one_line(error)}"
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = describe(error) if is_reportable(error) else f"the engine does not load: {said}"
         problems.append(reason)
-        return {
-            "libllama": None,
-            "cores_physical": None,
-            "threads": None,
-            "devices": [],
-            "cpu_features": [],
-            "kernels": None,
-        }
+        nothing = dict.fromkeys(("libllama", "cores_physical", "threads"))
+        return {**nothing, "devices": [], "cpu_features": [], "kernels": None}
 
 
 def _threads() -> dict[str, Any]:
@@ -92,13 +92,6 @@ def _threads() -> dict[str, Any]:
         time.sleep(MEASURING_SECONDS)
         now, others = native.thread_advice()
     return {"now": now, "cores_of_others": others}
-
-
-def _kernels(info: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Kernels that were asked for by name and are not there go to `problems`."""
-    if info["selected"] is None and info["requested"] not in ("", KERNELS_OFF):
-        problems.append(f"{STOCK}'s kernels run, not ours: {info['reason']}")
-    return {key: info[key] for key in ("selected", "reason", "supported", "attention", "types")}
 
 
 def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
@@ -116,8 +109,9 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native
+    from medusa_cli.decoding import runtime
 
-    engine = _opened(reference, console)
+    engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
     name, model, heads = engine.name, engine.model, engine.heads
     seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
     del engine  # its session's memory is needed below
@@ -156,13 +150,6 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         ],
         "to_host": _to_host(model, heads) if model.gpu else None,
     }
-
-
-def _opened(reference: str, console: Console) -> Engine:
-    """What a chat would run on."""
-    from medusa_cli.decoding import runtime
-
-    return runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
 
 
 def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
@@ -234,10 +221,6 @@ def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
     return f"{reason}: one column at a time"
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _demo(problems: list[str]) -> dict[str, Any]:
     given = os.environ.get(demo.DEMO_VARIABLE)
     path = expanded(given) if given else assets.cache_path()
@@ -252,14 +235,6 @@ def _demo(problems: list[str]) -> dict[str, Any]:
     if not given and not cached and not os.access(existing, os.W_OK):
         problems.append(f"{existing} cannot be written: set XDG_CACHE_HOME to a folder you can write to")
     return {"path": str(path), "cached": cached, "disk_free": shutil.disk_usage(existing).free}
-
-
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed distribution, None when there is none."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def wanted_version() -> str | None:

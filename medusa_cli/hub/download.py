@@ -12,11 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.hub.errors import VARIABLE, LinkLost, Unreachable, explained
 from medusa_cli.hub.repository import RemoteFile
-from medusa_cli.hub.transfer import Growing, failed_write, free_space
+from medusa_cli.hub.transfer import Growing, failed_write, free_space, too_large
 from medusa_cli.support import progress
 from medusa_cli.support.atomic import replace_synced
 from medusa_cli.support.errors import MedusaError
@@ -43,29 +43,25 @@ def missing_bytes(repo: str, files: Sequence[RemoteFile]) -> int:
 def _present(folder: Path, file: RemoteFile) -> int:
     if file.digest is None:
         return 0
-    for path in (folder / file.digest, _partial(folder, file.digest)):
+    for path in (folder / file.digest, folder / f"{file.digest}.incomplete"):
         with contextlib.suppress(OSError):
             return path.stat().st_size
     return 0
 
 
-def room(repo: str) -> int:
-    """Bytes that may be fetched into the cache."""
-    return free_space(_blobs(repo))
+def check_room(
+    repo: str, label: str, files: Sequence[RemoteFile], otherwise: Callable[[int], str] = lambda free: ""
+) -> None:
+    """MedusaError where the disk has no room for what is missing. otherwise(free bytes): what else may be done."""
+    missing, free = missing_bytes(repo, files), free_space(_blobs(repo))
+    if missing > free:
+        raise too_large(label, missing, free, cache_folder(), VARIABLE, otherwise(free))
 
 
 def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
     """The start of a file, without fetching it."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
-
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{count - 1}"}
     found = b""
-    with (
-        explained(repo),
-        get_session().stream("GET", hf_hub_url(repo, file.name, revision=commit), headers=headers) as response,
-    ):
-        hf_raise_for_status(response)
+    with explained(repo), _response(repo, commit, file, f"bytes=0-{count - 1}") as response:
         for data in response.iter_raw():
             found += data
             if len(found) >= count:
@@ -151,10 +147,6 @@ def _blobs(repo: str) -> Path:
     return cache_folder() / f"models--{repo.replace('/', '--')}" / "blobs"
 
 
-def _partial(folder: Path, digest: str) -> Path:
-    return folder / f"{digest}.incomplete"
-
-
 def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
     """Makes blobs/DIGEST, where the digest is known; without one, or above 50 GB, huggingface_hub fetches the file."""
     from huggingface_hub.utils import WeakFileLock
@@ -173,7 +165,7 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
         raise failed_write(error, repo, error.filename, VARIABLE) from error
     with explained(repo), WeakFileLock(lock):
         if not blob.exists():
-            part = _partial(folder, file.digest)
+            part = folder / f"{file.digest}.incomplete"
             try:
                 _fetch_part(repo, commit, file, part, on_bytes)
                 replace_synced(part, blob)
@@ -204,16 +196,9 @@ def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: 
 
 
 def _stream(repo: str, commit: str, file: RemoteFile, growing: Growing) -> None:
-    """One attempt, from the end of what is there. The Hub's own address each time: those it redirects to expire."""
-    from huggingface_hub import constants, get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
-
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-    if begun := growing.length:
-        headers["Range"] = f"bytes={begun}-"
-    url = hf_hub_url(repo, file.name, revision=commit)
-    with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
-        hf_raise_for_status(response)
+    """One attempt, from the end of what is there."""
+    begun = growing.length
+    with _response(repo, commit, file, f"bytes={begun}-" if begun else None) as response:
         if begun and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
             growing.restart()
         for data in response.iter_raw():
@@ -222,6 +207,19 @@ def _stream(repo: str, commit: str, file: RemoteFile, growing: Growing) -> None:
                 break
     if not growing.complete:
         raise LinkLost("the connection closed too early")
+
+
+@contextlib.contextmanager
+def _response(repo: str, commit: str, file: RemoteFile, part: str | None) -> Iterator[Any]:
+    """The Hub's answer, content to come. The Hub's own address each time: those it redirects to expire."""
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", **({"Range": part} if part else {})}
+    url = hf_hub_url(repo, file.name, revision=commit)
+    with get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
+        hf_raise_for_status(response)
+        yield response
 
 
 @contextlib.contextmanager

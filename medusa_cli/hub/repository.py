@@ -1,8 +1,14 @@
-"""What a repository of the Hub holds, as far as it can be trusted: names and sizes come from strangers."""
+"""What a repository of the Hub holds, as far as it can be trusted: names and sizes come from strangers.
+
+And names that somebody may have meant.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +22,10 @@ REPO = re.compile(rf"{WORD}/{WORD}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_FILES = 20_000
 """Of a repository: more are not looked at."""
+MOST_QUERIES = 4
+MOST_RESULTS = 50
+MOST_NAMES = 3
+ALIKE = 0.75
 
 
 @dataclass(frozen=True)
@@ -79,3 +89,42 @@ def files_below(folder: Path) -> dict[str, Path]:
     """Whole files of a snapshot by their names in the repository."""
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in found.items() if is_safe_name(name)}
+
+
+def similar(repo: str, known: Iterable[str] = ()) -> list[str]:
+    """Repositories with GGUF files whose names come close, the closest first. known: more of them to weigh."""
+    owner, _, name = repo.partition("/")
+    words = re.split(r"[-_.]", name)
+    starts = [name, *(name[: len("-".join(words[:count]))] for count in (len(words) // 2, 1) if count)]
+    queries: list[dict[str, Any]] = [{"author": owner}, *({"search": start} for start in dict.fromkeys(starts))]
+    found = dict.fromkeys(known)
+    for query in queries[:MOST_QUERIES]:
+        found |= dict.fromkeys(_models(filter="gguf", **query))
+    scored = sorted(((_likeness(repo, one), one) for one in found), reverse=True)
+    return [one for score, one in scored if score >= ALIKE][:MOST_NAMES]
+
+
+def _likeness(one: str, other: str) -> float:
+    """0 to 1; what follows the owner counts most."""
+    ratios = [
+        difflib.SequenceMatcher(None, mine, theirs).ratio()
+        for mine, theirs in zip(one.lower().split("/"), other.lower().split("/"), strict=True)
+    ]
+    return 0.25 * ratios[0] + 0.75 * ratios[1]
+
+
+def quantized(repo: str) -> list[str]:
+    """Repositories with GGUF files of this model, those that most people fetch first."""
+    return _models(filter=["gguf", f"base_model:quantized:{repo}"])[:MOST_NAMES]
+
+
+def _models(**query: Any) -> list[str]:
+    """Nothing here fails: no answer is no suggestion."""
+    from huggingface_hub import HfApi
+
+    found: list[str] = []
+    with contextlib.suppress(Exception):
+        for model in HfApi().list_models(**query, sort="downloads", limit=MOST_RESULTS):
+            if REPO.fullmatch(model.id):
+                found.append(model.id)
+    return found

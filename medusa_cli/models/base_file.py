@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ from medusa_cli.converters.gguf.header import TensorInfo, read_header
 from medusa_cli.converters.heads.schema import is_of_heads
 from medusa_cli.models import quantizations
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import content_hash
 
 EMBEDDING_NAME = "token_embd.weight"
 OUTPUT_NAMES = ("output.weight", EMBEDDING_NAME)
 """The second where the model ties its embeddings."""
-SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class BaseModel:
 def read_base(path: Path) -> BaseModel:
     """MedusaError for files that are no language model, carry heads already or have no usable output matrix."""
     paths = [path.with_name(name) for name in quantizations.parts_of(path.name)] or [path]
-    header, size = read_header(path)
+    header, _ = read_header(path)
     if any(is_of_heads(entry.key) for entry in header.kv):
         raise MedusaError(f"{path}: already contains heads, take it apart with `medusa split` and train its base")
     metadata = header.metadata()
@@ -66,16 +65,11 @@ def read_base(path: Path) -> BaseModel:
     embedding = tensors.get(EMBEDDING_NAME)
     if output is None or len(output.shape) != 2 or output.shape[0] != n_embd:
         raise MedusaError(f"{path}: has no output matrix of its hidden size {n_embd}, heads cannot be trained for it")
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(max(0, size - SAMPLE_BYTES))
-        digest.update(file.read(SAMPLE_BYTES))
     return BaseModel(
         path=path,
         name=str(metadata.get("general.name") or path.stem),
         fingerprint=print_,
-        content=digest.hexdigest()[:12],
+        content=content_hash(path)[:12],
         n_embd=n_embd,
         n_vocab=output.shape[1],
         output=output,

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from medusa_cli.support.files import expanded
 
-FIRST = ("demo",)
-
 
 def complete_models(incomplete: str) -> list[str]:
     """Everything that `incomplete` may become; nothing where that cannot be told."""
-    try:
-        from medusa_cli.models import cached
-
-        known = [model.name for model in cached.models()]
-    except Exception:  # a shell shows what is raised here between the person's own words
-        known = []
-    names = list(dict.fromkeys([*FIRST, *known]))
+    names = dict.fromkeys(["demo", *_names_here()])
     return [name for name in names if name.startswith(incomplete)] + complete_files(incomplete)
 
 
@@ -34,10 +26,14 @@ def complete_files(incomplete: str) -> list[str]:
 
 def complete_installed(incomplete: str) -> list[str]:
     """Names of what `medusa rm` removes that begin so."""
+    return [name for name in _names_here(with_heads=True) if name.startswith(incomplete)]
+
+
+def _names_here(with_heads: bool = False) -> list[str]:
     try:
         from medusa_cli.models import cached, heads
 
-        known = [model.name for model in cached.models()] + [one.name for one in heads.installed()]
-    except Exception:  # as above
-        known = []
-    return [name for name in known if name.startswith(incomplete)]
+        names = [model.name for model in cached.models()]
+        return names + [one.name for one in heads.installed()] if with_heads else names
+    except Exception:  # a shell shows what is raised here between the person's own words
+        return []

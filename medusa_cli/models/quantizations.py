@@ -56,13 +56,10 @@ def candidates(names: Collection[str], heads: Collection[str] = ()) -> list[Cand
     wanted = [name for name in names if name.lower().endswith(".gguf") and name not in heads]
     found = []
     for name in wanted:
-        if NO_MODEL.search(name.rpartition("/")[2]):
-            continue
-        split = SPLIT.fullmatch(name)
-        if split is None:
-            found.append(Candidate(name, (name,), quant_of(name)))
-        elif int(split["number"]) == 1 and (parts := parts_of(name)) and set(parts) <= set(wanted):
-            found.append(Candidate(name, tuple(parts), quant_of(split["stem"])))
+        parts = parts_of(name)
+        is_first = parts[:1] == [name] and set(parts) <= set(wanted)
+        if is_first and not NO_MODEL.search(name.rpartition("/")[2]):
+            found.append(Candidate(name, tuple(parts), quant_of(name)))
     return sorted(found, key=lambda one: one.rank)
 
 

@@ -7,15 +7,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from medusa_cli.converters.heads import schema
 from medusa_cli.models import demo, names
 from medusa_cli.models.gguf_files import read_header
 from medusa_cli.support.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-HEADS_ARCHITECTURE = "medusa"
 
 
 class Origin(Enum):
@@ -65,10 +63,10 @@ def resolve(reference: str, console: Console) -> ModelRef:
         from medusa_cli.models import remote
 
         fetched = remote.fetch_model(found, console)
-        heads = HeadsRef(fetched.heads[0], Origin.repository) if fetched.heads else None
+        heads = HeadsRef(fetched.heads, Origin.repository) if fetched.heads else None
         ref = ModelRef(str(fetched.name), fetched.path, heads)
     header = read_header(ref.path)
-    if header.get("general.architecture") == HEADS_ARCHITECTURE:
+    if header.get("general.architecture") == schema.ARCHITECTURE:
         text = "{path} holds draft heads, not a model: give the model, and {heads} {reference}"
         raise OptionError(text, path=ref.path, reference=reference)
     return ref

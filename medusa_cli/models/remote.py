@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_cli.hub import cache, download, repository, search
-from medusa_cli.hub.errors import VARIABLE, UnknownRepository, Unreachable
+from medusa_cli.converters.heads import schema
+from medusa_cli.hub import cache, download, repository
+from medusa_cli.hub.errors import UnknownRepository, Unreachable
 from medusa_cli.hub.repository import Listing, RemoteFile
-from medusa_cli.hub.transfer import too_large
 from medusa_cli.models import quantizations
 from medusa_cli.models.names import HubName
 from medusa_cli.models.quantizations import Candidate
@@ -25,7 +25,6 @@ from medusa_cli.support.units import size
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS_ARCHITECTURE = "medusa"
 HEAD_BYTES = 512
 MOST_PEEKS = 8
 """Files whose beginnings are read to tell heads from models."""
@@ -35,11 +34,11 @@ ReadStart = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model in the cache. path: of its first part. heads: files of draft heads in the same repository."""
+    """A model in the cache. path: of its first part. heads: the draft heads of the same repository."""
 
     name: HubName
     path: Path
-    heads: tuple[Path, ...]
+    heads: Path | None
 
 
 def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run: bool = True) -> Fetched:
@@ -70,11 +69,9 @@ def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run
     chosen = quantizations.pick(models, _label(name), name.quant, name.file)
     wanted = [listing.files[file] for file in (*chosen.files, *heads[:1])]
     if download.missing_bytes(name.repo, wanted):
-        _announce(name, chosen, models, wanted, console)
-        _check_room(name, chosen, models, listing, wanted, console, to_run)
-    paths = _fetch(name, listing, wanted, console)
-    parts = len(chosen.files)
-    return Fetched(_exact(name, chosen), paths[0], tuple(paths[parts:]))
+        _announce(name, chosen, models, listing, wanted, console, to_run)
+    paths = download.fetch_shown(name.repo, name.revision, listing.commit, wanted, console)
+    return Fetched(_exact(name, chosen), paths[0], paths[-1] if heads else None)
 
 
 def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Path:
@@ -91,7 +88,7 @@ def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Pat
     if chosen is None:
         missing = f"has no {name.file}" if name.file else "has no GGUF of draft heads"
         raise MedusaError(f"{_label(name)}: {missing}: for other formats use `medusa convert {name.repo} --install`")
-    return _fetch(name, listing, [listing.files[chosen]], console)[0]
+    return download.fetch_shown(name.repo, name.revision, listing.commit, [listing.files[chosen]], console)[0]
 
 
 def architecture_of(start: bytes) -> str | None:
@@ -119,7 +116,7 @@ def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
         chosen = quantizations.pick(models, str(name), name.quant, name.file)
     except MedusaError:
         return None
-    return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], tuple(files[file] for file in heads[:1]))
+    return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], files[heads[0]] if heads else None)
 
 
 def _list(name: HubName) -> Listing:
@@ -127,7 +124,7 @@ def _list(name: HubName) -> Listing:
     try:
         return repository.list_files(name.repo, name.revision)
     except UnknownRepository as error:
-        near = search.similar(name.repo, cache.repositories())
+        near = repository.similar(name.repo, cache.repositories())
         if not near:
             raise
         raise UnknownRepository(error.what, error.otherwise, near) from error
@@ -135,12 +132,9 @@ def _list(name: HubName) -> Listing:
 
 def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
     """The files that hold draft heads alone, told by name and beginning."""
-    likely = [name for name in sorted(names) if name.lower().endswith(".gguf") and _may_be_heads(name)]
-    return [name for name in likely[:MOST_PEEKS] if architecture_of(start(name)) == HEADS_ARCHITECTURE]
-
-
-def _may_be_heads(name: str) -> bool:
-    return quantizations.OF_HEADS.search(name.rpartition("/")[2]) is not None
+    ggufs = [name for name in sorted(names) if name.lower().endswith(".gguf")]
+    likely = [name for name in ggufs if quantizations.OF_HEADS.search(name.rpartition("/")[2])]
+    return [name for name in likely[:MOST_PEEKS] if architecture_of(start(name)) == schema.ARCHITECTURE]
 
 
 def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str | None:
@@ -148,7 +142,7 @@ def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str
     if name.file is not None:
         return name.file if name.file in names else None
     ggufs = [one for one in names if one.lower().endswith(".gguf")]
-    if len(ggufs) == 1 and architecture_of(start(ggufs[0])) == HEADS_ARCHITECTURE:
+    if len(ggufs) == 1 and architecture_of(start(ggufs[0])) == schema.ARCHITECTURE:
         return ggufs[0]
     return next(iter(heads_among(names, start)), None)
 
@@ -184,7 +178,7 @@ def _what(model: Candidate) -> str:
 
 def _without_models(name: HubName, files: Iterable[str]) -> str:
     """The line for a repository without GGUF files."""
-    near = search.quantized(name.repo)
+    near = repository.quantized(name.repo)
     hint = f"of the same model: {', '.join(near)}" if near else "look for its name and GGUF on the Hub"
     other = "has no GGUF model"
     if any(file.endswith((".safetensors", ".bin", ".pt")) for file in files):
@@ -193,35 +187,26 @@ def _without_models(name: HubName, files: Iterable[str]) -> str:
 
 
 def _announce(
-    name: HubName, chosen: Candidate, models: list[Candidate], wanted: list[RemoteFile], console: Console
-) -> None:
-    """One line: what is fetched, how large it is, what else there is."""
+    name: HubName, chosen: Candidate, models: list[Candidate], listing: Listing, wanted: list[RemoteFile],
+    console: Console, to_run: bool,
+) -> None:  # fmt: skip
+    """Says what is fetched, how large it is, what else there is, and whether memory is scarce.
+
+    MedusaError where disk or memory are too small for it.
+    """
     heads = ", draft heads" if len(wanted) > len(chosen.files) else ""
     parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
     others = quantizations.listed(models, without=_what(chosen))
     also = f"; also available: {others}" if others and name.quant is None and name.file is None else ""
-    _say(console, f"{_label(name)}: {_what(chosen)}, {size(_bytes(wanted))}{parts}{heads}{also}")
-
-
-def _check_room(
-    name: HubName,
-    chosen: Candidate,
-    models: list[Candidate],
-    listing: Listing,
-    wanted: list[RemoteFile],
-    console: Console,
-    to_run: bool,
-) -> None:
-    """MedusaError where disk or memory are too small for what is to be fetched; a remark where memory is scarce."""
+    fetched = sum(file.size or 0 for file in wanted)
+    _say(console, f"{_label(name)}: {_what(chosen)}, {size(fetched)}{parts}{heads}{also}")
     sizes = {file.name: file.size or 0 for file in listing.files.values()}
 
     def smaller(limit: int) -> str:
         found = quantizations.next_smaller(models, sizes, limit)
         return f", or take {_exact(name, found)} ({size(quantizations.total(found, sizes))})" if found else ""
 
-    missing, free = download.missing_bytes(name.repo, wanted), download.room(name.repo)
-    if missing > free:
-        raise too_large(_label(name), missing, free, download.cache_folder(), VARIABLE, smaller(free))
+    download.check_room(name.repo, _label(name), wanted, smaller)
     needed = quantizations.total(chosen, sizes)
     memory, available = machine.memory()
     if memory is not None and needed > memory and to_run and needed > memory + _device_memory():
@@ -238,14 +223,6 @@ def _device_memory() -> int:
     from medusa_cli import native
 
     return sum(device["memory_total"] for device in native.system_info()["devices"] if device["type"] != "cpu")
-
-
-def _fetch(name: HubName, listing: Listing, wanted: list[RemoteFile], console: Console) -> list[Path]:
-    return download.fetch_shown(name.repo, name.revision, listing.commit, wanted, console)
-
-
-def _bytes(files: Iterable[RemoteFile]) -> int:
-    return sum(file.size or 0 for file in files)
 
 
 def _say(console: Console, text: str) -> None:

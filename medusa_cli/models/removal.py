@@ -31,7 +31,11 @@ def find(wanted: Sequence[str]) -> list[Removal]:
     models, installed = cached.models(), heads.installed()
     found: dict[str, Removal] = {}
     for name in wanted:
-        fitting = [_of_model(model) for model in models if _means(name, model)]
+        fitting = [
+            Removal(model.name, model.size, model.files, () if model.files else (model.path,))
+            for model in models
+            if _means(name, model)
+        ]
         fitting += [_of_heads(one) for one in installed if one.name == name]
         if not fitting:
             known = [model.name for model in models] + [one.name for one in installed]
@@ -72,10 +76,6 @@ def _means(name: str, model: cached.CachedModel) -> bool:
     if asked.file is not None:
         return any(file.name == asked.file for file in model.files)
     return asked.quant is None or asked.quant.upper() == model.quant
-
-
-def _of_model(model: cached.CachedModel) -> Removal:
-    return Removal(model.name, model.size, model.files, () if model.files else (model.path,))
 
 
 def _of_heads(one: heads.Installed) -> Removal:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from medusa_cli.support.errors import MedusaError
 
@@ -56,7 +55,8 @@ def _prompt(line: bytes, number: int, path: Path) -> Prompt:
         raise MedusaError(f"{where}: not UTF-8 text: convert the file first") from error
     except (json.JSONDecodeError, RecursionError) as error:
         raise MedusaError(f"{where}: not JSON ({error}): give lines such as {EXAMPLE}") from error
-    text = _first_turn(row)
+    turns = row.get("turns") if isinstance(row, dict) else None
+    text = turns[0] if isinstance(turns, list) and turns else row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise MedusaError(f"{where}: no text in 'prompt' or 'turns': give lines such as {EXAMPLE}")
     category, id = row.get("category", DEFAULT_CATEGORY), row.get("question_id", f"line {number}")
@@ -65,13 +65,6 @@ def _prompt(line: bytes, number: int, path: Path) -> Prompt:
     if isinstance(id, bool) or not isinstance(id, (str, int)):
         raise MedusaError(f"{where}: 'question_id' is neither a number nor a text")
     return Prompt(str(id), category.strip(), text)
-
-
-def _first_turn(row: Any) -> Any:
-    if not isinstance(row, dict):
-        return None
-    turns = row.get("turns")
-    return turns[0] if isinstance(turns, list) and turns else row.get("prompt")
 
 
 def spread(prompts: Sequence[Prompt], limit: int | None = None) -> list[Prompt]:

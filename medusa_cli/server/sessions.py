@@ -61,7 +61,23 @@ class SessionPool:
         if chosen in self._kept:
             self._kept.remove(chosen)
         self._kept.append(chosen)
+        self._shrink()
         return chosen.session
+
+    def _shrink(self) -> None:
+        """Caches grow with their conversations: the least recently used go until the others fit."""
+        for kept in self._kept[:-1]:
+            if sum(one.session.nbytes for one in self._kept) <= self._budget:
+                return
+            self._let_go(kept)
+
+    def _let_go(self, kept: _Kept) -> None:
+        if kept.session is self._engine.own_session:  # it cannot be closed
+            kept.session.forget()
+            kept.client = None
+        else:
+            self._kept.remove(kept)
+            kept.session.close()
 
     def _chosen(self, prompt: list[int], client: str) -> _Kept:
         best, used, lost = None, -1, 0
@@ -82,14 +98,10 @@ class SessionPool:
     def _emptied(self) -> _Kept:
         """The least recently used of another client, without what that one left in it."""
         oldest = self._kept[0]
-        if oldest.session is self._engine.own_session:  # it cannot be closed
-            oldest.session.forget()
-            return oldest
-        self._kept.remove(oldest)
-        oldest.session.close()
-        return _Kept(self._engine.session(), None)
+        self._let_go(oldest)
+        return oldest if oldest in self._kept else _Kept(self._engine.session(), None)
 
     def _is_full(self) -> bool:
         """Whether one more session is beyond the budget."""
         sizes = [kept.session.nbytes for kept in self._kept]
-        return sum(sizes) + sizes[0] > self._budget
+        return sum(sizes) + min(sizes) > self._budget

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # where the type checker finds the package that is installed as medusa_cli.converters
-    from converters.ending import ending_signals_raise
-    from converters.files import atomic_file, atomic_path, check_regular, explain_os_error, replace_synced
+    from converters import files
 else:
-    from medusa_cli.converters.ending import ending_signals_raise
-    from medusa_cli.converters.files import atomic_file, atomic_path, check_regular, explain_os_error, replace_synced
+    from medusa_cli.converters import files
 
-__all__ = ["atomic_file", "atomic_path", "check_regular", "explain_os_error", "replace_synced", "scratch_folder"]
+atomic_file, atomic_path, check_regular = files.atomic_file, files.atomic_path, files.check_regular
+explain_os_error, replace_synced = files.explain_os_error, files.replace_synced
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
     """A temporary folder in `parent` that is gone afterwards, also when the process is told to end."""
-    with ending_signals_raise(), tempfile.TemporaryDirectory(prefix=prefix, suffix=suffix, dir=parent) as scratch:
+    with files.ending_signals_raise(), tempfile.TemporaryDirectory(suffix, prefix, parent) as scratch:
         yield Path(scratch)

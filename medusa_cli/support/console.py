@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from medusa_cli.support import wrapping
 from medusa_cli.support.errors import visible
+from medusa_cli.support.wrapping import styled as styled
 
 # Control characters a model has no business sending to a terminal: escape sequences begin with one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -23,11 +23,6 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def printable(text: str) -> str:
     """Model output without control characters other than tab and newline, safe to show on a terminal."""
     return _CONTROL.sub("", text)
-
-
-def styled(stream: TextIO) -> bool:
-    """True when `stream` is a terminal that may get colours and attributes."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_json(content: Any) -> None:
@@ -75,7 +70,4 @@ class _Console(Console):
 
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else 200
-    console = _Console(file=stream, highlight=False, width=width)
-    if not styled(stream):
-        console = _Console(file=stream, highlight=False, width=width, color_system=None)
-    return console
+    return _Console(file=stream, highlight=False, width=width, color_system="auto" if styled(stream) else None)

@@ -78,14 +78,12 @@ def worded(error: BaseException, name_of: Callable[[str], str] = flag) -> str:
     return text if values is None else text.format_map(_Slots(values, name_of))
 
 
-def is_native_error(error: BaseException) -> bool:
-    """True for the engine's NativeError, without importing the engine."""
-    return any(cls.__name__ == "NativeError" for cls in type(error).__mro__)
-
-
 def is_reportable(error: BaseException) -> bool:
-    """True for errors whose own message is meant for the person (MedusaError, the engine's NativeError)."""
-    return isinstance(error, MedusaError) or is_native_error(error)
+    """True for errors whose own message is meant for the person: MedusaError, and NativeError of the engine.
+
+    The engine is not imported for that.
+    """
+    return isinstance(error, MedusaError) or any(cls.__name__ == "NativeError" for cls in type(error).__mro__)
 
 
 def describe(error: BaseException) -> str:
@@ -132,11 +130,8 @@ def visible(text: str, keep: str = "\t\n") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one in keep or not _is_unseen(one) else "?" for one in text)
-
-
-def _is_unseen(character: str) -> bool:
-    return unicodedata.category(character) in _UNSEEN and character not in _JOINERS
+    shown = {*keep, *_JOINERS}
+    return "".join(one if one in shown or unicodedata.category(one) not in _UNSEEN else "?" for one in text)
 
 
 def print_error(message: str) -> None:
@@ -145,8 +140,8 @@ def print_error(message: str) -> None:
     One line, which breaks between words on a terminal.
     """
     text = wrapping.fill(f"error: {visible(message, keep='')}", wrapping.columns(sys.stderr))
-    red = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print(text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if red else text, file=sys.stderr, flush=True)
+    text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1) if wrapping.styled(sys.stderr) else text
+    print(text, file=sys.stderr, flush=True)
 
 
 def _silence_stdout() -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -48,12 +48,6 @@ def only_writer(*outputs: Path) -> Iterator[None]:
     The locks lie in the person's state, so that nothing lies beside outputs; where it cannot be written, nothing is
     kept. InUse where another process writes one of them.
     """
-    with _held(outputs):
-        yield
-
-
-@contextlib.contextmanager
-def _held(outputs: Sequence[Path]) -> Iterator[None]:
     try:
         place = paths.state_dir() / "writing"
         place.mkdir(parents=True, exist_ok=True)

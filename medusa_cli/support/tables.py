@@ -45,3 +45,11 @@ def print_table(table: Table, out: Console) -> None:
     for row in table.rows:
         made.add_row(*row)
     out.print(made)
+
+
+def print_rows(rows: Sequence[tuple[str, str]], out: Console) -> None:
+    """Each text after its label; the texts begin in the same column."""
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        out.print(f"[dim]{label.ljust(width)}[/]  ", end="")
+        out.print(text, markup=False, soft_wrap=True)

@@ -32,6 +32,11 @@ def columns(stream: IO[str]) -> int:
         return 0
 
 
+def styled(stream: IO[str]) -> bool:
+    """True when `stream` is a terminal that may get colours and attributes."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def on_terminal(stream: IO[str]) -> Wrap:
     """Wraps what is written to `stream`; changes nothing where that is no terminal."""
     return Wrap(lambda: columns(stream), hold=os.environ.get("TERM") == "dumb")

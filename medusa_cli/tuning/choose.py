@@ -113,10 +113,7 @@ def fixed_trees(
     found: dict[tuple[tree_search.Choice, ...], Candidate] = {}
     chains = [[(0,) * depth for depth in range(1, length + 1)] for length in range(1, heads + 1)]
     for size, tree in sorted(trees.items()):
-        for choices in (
-            tree,
-            *(chain for chain in chains if len(chain) + 1 == size),
-        ):
+        for choices in (tree, *chains):
             if size > 1 and len(choices) + 1 == size:
                 found.setdefault(tuple(choices), Candidate(choices, tree_search.simulate(held_out, choices)[0]))
     return list(found.values())

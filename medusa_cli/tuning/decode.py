@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.options import CHAT_TEMPERATURE
 from medusa_cli.tuning.choose import PLAIN
@@ -19,13 +19,6 @@ MIN_STEPS = 8
 """A generation of fewer steps says nothing about speed."""
 TEMPERATURES = (0.0, CHAT_TEMPERATURE)
 """Of the answers in turn: the most likely token, and what chats do by default."""
-
-
-class Session(Protocol):
-    """What is needed of native.Session."""
-
-    def reset(self) -> None: ...
-    def generate(self, prompt: Sequence[int], *, max_tokens: int, sampling: native.Sampling) -> native.Generation: ...
 
 
 @dataclass
@@ -60,7 +53,7 @@ def sampling(number: int) -> native.Sampling:
 
 
 def in_turn(
-    sessions: Mapping[str, Session],
+    sessions: Mapping[str, native.Session],
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     deadline: float,

@@ -122,7 +122,7 @@ def write(opened: Opened, found: dict[str, Any]) -> None:
 
     The tree stays as it was where none was chosen. MedusaError when the file cannot be written.
     """
-    from medusa_cli.converters.gguf.rewrite import replace_metadata
+    from medusa_cli.converters.gguf.header import replace_metadata
     from medusa_cli.converters.heads.write import tuned_entries
 
     replace_metadata(opened.heads_path, tuned_entries(found["accuracy"], found["tree"]))
@@ -135,9 +135,9 @@ def tune(
 ) -> dict[str, Any]:
     """Measures for about `minutes` and returns the profile. Nothing is stored."""
     began = time.monotonic()
-    deadlines = {phase: began + 60 * minutes * share for phase, share in SHARES.items()}
+    phases = _Phases(opened, console, {phase: began + 60 * minutes * share for phase, share in SHARES.items()})
     prompts, kept_back = _split(_prompts(opened, file))
-    ranked = _rank(opened, prompts, deadlines["texts"], console)
+    ranked = phases.rank(prompts)
     built_on, held_out = choose.halves(ranked)
     if not held_out:
         raise MedusaError("the model's answers are too short to measure heads on: give longer tasks with --text FILE")
@@ -148,13 +148,11 @@ def tune(
     decoded: Mapping[str, decode.Decoded] = {}
     if candidates:
         near = sum(map(len, kept_back)) // len(kept_back) + ANSWER_TOKENS // 2
-        places = [near, *_fitting(opened, positions, console)]
-        curves = _curves(opened, places, _hopeless(opened, candidates), deadlines["costs"], console)
-        factors = _calibrate(opened, candidates, kept_back[:PROBE_PROMPTS], deadlines["calibration"], console)
+        curves = phases.curves([near, *phases.fitting(positions)], candidates)
+        factors = phases.calibrate(candidates, kept_back[:PROBE_PROMPTS])
         candidates = choose.priced(candidates, curves, factors)
-        relative = choose.relative_costs(curves, opened.rules.tile)
-        start = _learn(opened, relative, prompts, deadlines["learning"], console)
-        decoded = _decode(opened, choose.shortlist(candidates), start, kept_back, deadlines["decoding"], console)
+        start = phases.learn(choose.relative_costs(curves, opened.rules.tile), prompts)
+        decoded = phases.weigh(choose.shortlist(candidates), start, kept_back)
     measured = {name: found.speedup for name, found in decoded.items() if name != choose.PLAIN}
     verdict = choose.verdict(candidates, measured)
     return {
@@ -175,7 +173,7 @@ def tune(
                   for curve in curves],
         "calibration": dataclasses.asdict(factors),
         "dynamic_start": dataclasses.asdict(start),
-        "cpu_speedup": cpu_speedup(opened, kept_back, deadlines["decoding"], console),
+        "cpu_speedup": cpu_speedup(opened, kept_back, phases.ends["decoding"], console),
         "predicted": [_predicted(candidate) for candidate in candidates],
         "measured": [_measured(name, found, candidates) for name, found in decoded.items()],
     }  # fmt: skip
@@ -222,126 +220,125 @@ def _split(prompts: Sequence[list[int]]) -> tuple[Sequence[list[int]], Sequence[
     return prompts[:at], prompts[at:]
 
 
-def _rank(opened: Opened, prompts: Sequence[list[int]], deadline: float, console: Console) -> list[Any]:
-    with progress.phase(console, "Accuracy", "tokens") as bar:
-        total = len(prompts) * texts.MAX_TOKENS
-        return texts.rank_texts(
-            opened.model,
-            opened.heads,
-            prompts,
-            opened.options.threads,
-            deadline,
-            lambda done: bar.update(done, total, "the model writes, its heads guess"),
-        )
+@dataclass(frozen=True)
+class _Phases:
+    """What is measured, one after the other. ends: when each of SHARES is over (time.monotonic)."""
 
+    opened: Opened
+    console: Console
+    ends: Mapping[str, float]
 
-def _fitting(opened: Opened, positions: Sequence[int], console: Console) -> list[int]:
-    """The positions that the model was trained for."""
-    longest = opened.model.n_ctx_train - opened.sizes[-1]
-    fitting = [position for position in positions if opened.model.n_ctx_train <= 0 or position <= longest]
-    if not fitting:
-        raise MedusaError(f"--ctx: the model was trained on {opened.model.n_ctx_train} tokens: give at most {longest}")
-    for position in positions:
-        if position not in fitting:
-            console.print(
-                f"note: --ctx {position} is skipped, the model was trained on {opened.model.n_ctx_train} tokens"
+    def rank(self, prompts: Sequence[list[int]]) -> list[Any]:
+        """The answers to the prompts, as texts.rank_texts() has them."""
+        with progress.phase(self.console, "Accuracy", "tokens") as bar:
+            total = len(prompts) * texts.MAX_TOKENS
+            return texts.rank_texts(
+                self.opened.model,
+                self.opened.heads,
+                prompts,
+                self.opened.options.threads,
+                self.ends["texts"],
+                lambda done: bar.update(done, total, "the model writes, its heads guess"),
             )
-    return fitting
+
+    def fitting(self, positions: Sequence[int]) -> list[int]:
+        """The positions that the model was trained for."""
+        trained = self.opened.model.n_ctx_train
+        longest = trained - self.opened.sizes[-1]
+        fitting = [position for position in positions if trained <= 0 or position <= longest]
+        if not fitting:
+            raise MedusaError(f"--ctx: the model was trained on {trained} tokens: give at most {longest}")
+        for position in positions:
+            if position not in fitting:
+                self.console.print(f"note: --ctx {position} is skipped, the model was trained on {trained} tokens")
+        return fitting
+
+    def curves(self, positions: Sequence[int], candidates: Sequence[choose.Candidate]) -> list[choose.CostCurve]:
+        """What passes cost behind each position."""
+        curves, sizes = [], self.opened.sizes
+        # The tokens of a step past which no width needs to be tried: inf where wider passes may cost less.
+        rising = self.opened.rules.rising
+        most = max(candidate.tokens_per_step for candidate in candidates) if rising else math.inf
+        begin = time.monotonic()
+        with progress.phase(self.console, "Cost", "passes") as bar:
+            done, total = 0, len(positions) * len(sizes) * costs.ROUNDS
+            for number, position in enumerate(positions, start=1):
+                bar.update(done, total, f"reading {position} tokens")
+                timer = self._timer(sizes[-1], position)
+
+                def on_pass(width: int, position: int = position) -> None:
+                    nonlocal done
+                    done += 1
+                    bar.update(done, total, f"{width} tokens behind {position}")
+
+                until = begin + (self.ends["costs"] - begin) * number / len(positions)
+                curves.append(costs.cost_curve(timer, position, sizes, most, until, on_pass))
+                del timer  # its cache, before the next one is made
+        return curves
+
+    def _timer(self, widest: int, position: int) -> pass_cost.Timer:
+        opened = self.opened
+        return pass_cost.make_timer(opened.model, widest, position, opened.options.threads, opened.n_ctx)
+
+    def calibrate(self, candidates: Sequence[choose.Candidate], prompts: Sequence[list[int]]) -> choose.Calibration:
+        """Short real answers against bare passes at the same positions, in turn."""
+        opened = self.opened
+        probes = [one for one in candidates if one.nodes in opened.rules.probes] or list(candidates[:1])
+        sessions = {1: opened.session(None), **{probe.nodes: opened.session(probe.tree) for probe in probes}}
+        timer = self._timer(max(sessions), sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4)
+        real: list[tuple[int, dict[str, float], int]] = []
+        passes: dict[int, list[float]] = {nodes: [] for nodes in sessions}
+        with progress.phase(self.console, "Calibration", "answers") as bar:
+            for number, prompt in enumerate(prompts):
+                for nodes, session in sessions.items():
+                    bar.update(len(real), len(prompts) * len(sessions))
+                    stats = session.generate(prompt, max_tokens=ANSWER_TOKENS // 2).stats
+                    real.append((nodes, stats["timings_ms"], stats["steps"]))
+                    passes[nodes].append(pass_cost.pass_ms(timer, nodes))
+                if number > 0 and time.monotonic() > self.ends["calibration"]:
+                    break
+        return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
+
+    def learn(self, curve: list[tuple[int, float]], prompts: Sequence[list[int]]) -> DynamicStart:
+        """What the heads' probabilities are worth, by real answers with dynamic trees."""
+        session = self.opened.session(DynamicStart(costs=curve))
+        with progress.phase(self.console, "Learning", "answers") as bar:
+            for number, prompt in enumerate(prompts):
+                if number >= MIN_LEARNED and time.monotonic() > self.ends["learning"]:
+                    break
+                bar.update(number, len(prompts), "how often the heads are right when they say so")
+                session.reset()
+                session.generate(prompt, max_tokens=ANSWER_TOKENS, sampling=decode.sampling(number))
+        return DynamicStart(session.calibration or [], curve)
+
+    def weigh(
+        self, candidates: Sequence[choose.Candidate], start: DynamicStart, prompts: Sequence[list[int]]
+    ) -> dict[str, decode.Decoded]:
+        """Real decoding in every way that is weighed."""
+        opened = self.opened
+        sessions = {
+            choose.PLAIN: opened.session(None),
+            **{candidate.name: opened.session(candidate.tree) for candidate in candidates},
+            DYNAMIC: opened.session(start),
+            choose.WITH_LOOKUP: opened.session(start, lookup=True),
+            choose.WITH_RECYCLING: opened.session(start, lookup=True, recycling=True),
+        }
+        names, deadline = ", ".join(sessions), self.ends["decoding"]
+        return _in_turn("Decoding", names, sessions, prompts, ANSWER_TOKENS, deadline, self.console)
 
 
-def _hopeless(opened: Opened, candidates: Sequence[choose.Candidate]) -> float:
-    """The tokens of a step past which no width needs to be tried: inf where wider passes may cost less."""
-    return max(candidate.tokens_per_step for candidate in candidates) if opened.rules.rising else math.inf
-
-
-def _curves(
-    opened: Opened, positions: Sequence[int], most: float, deadline: float, console: Console
-) -> list[choose.CostCurve]:
-    curves, sizes = [], opened.sizes
-    begin = time.monotonic()
-    with progress.phase(console, "Cost", "passes") as bar:
-        done, total = 0, len(positions) * len(sizes) * costs.ROUNDS
-        for number, position in enumerate(positions, start=1):
-            bar.update(done, total, f"reading {position} tokens")
-            timer = pass_cost.make_timer(opened.model, sizes[-1], position, opened.options.threads, opened.n_ctx)
-
-            def on_pass(width: int, position: int = position) -> None:
-                nonlocal done
-                done += 1
-                bar.update(done, total, f"{width} tokens behind {position}")
-
-            until = begin + (deadline - begin) * number / len(positions)
-            curves.append(costs.cost_curve(timer, position, sizes, most, until, on_pass))
-            del timer  # its cache, before the next one is made
-    return curves
-
-
-def _calibrate(
-    opened: Opened,
-    candidates: Sequence[choose.Candidate],
+def _in_turn(
+    title: str,
+    note: str,
+    sessions: Mapping[str, native.Session],
     prompts: Sequence[list[int]],
+    most: int,
     deadline: float,
     console: Console,
-) -> choose.Calibration:
-    """Short real answers against bare passes at the same positions, in turn."""
-    probes = [candidate for candidate in candidates if candidate.nodes in opened.rules.probes] or list(candidates[:1])
-    sessions = {1: opened.session(None), **{probe.nodes: opened.session(probe.tree) for probe in probes}}
-    position = sum(map(len, prompts)) // len(prompts) + ANSWER_TOKENS // 4
-    timer = pass_cost.make_timer(opened.model, max(sessions), position, opened.options.threads, opened.n_ctx)
-    real: list[tuple[int, dict[str, float], int]] = []
-    passes: dict[int, list[float]] = {nodes: [] for nodes in sessions}
-    with progress.phase(console, "Calibration", "answers") as bar:
-        for number, prompt in enumerate(prompts):
-            for nodes, session in sessions.items():
-                bar.update(len(real), len(prompts) * len(sessions))
-                stats = session.generate(prompt, max_tokens=ANSWER_TOKENS // 2).stats
-                real.append((nodes, stats["timings_ms"], stats["steps"]))
-                passes[nodes].append(pass_cost.pass_ms(timer, nodes))
-            if number > 0 and time.monotonic() > deadline:
-                break
-    return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
-
-
-def _learn(
-    opened: Opened,
-    curve: list[tuple[int, float]],
-    prompts: Sequence[list[int]],
-    deadline: float,
-    console: Console,
-) -> DynamicStart:
-    """What the heads' probabilities are worth, by real answers with dynamic trees."""
-    session = opened.session(DynamicStart(costs=curve))
-    with progress.phase(console, "Learning", "answers") as bar:
-        for number, prompt in enumerate(prompts):
-            if number >= MIN_LEARNED and time.monotonic() > deadline:
-                break
-            bar.update(number, len(prompts), "how often the heads are right when they say so")
-            session.reset()
-            session.generate(prompt, max_tokens=ANSWER_TOKENS, sampling=decode.sampling(number))
-    return DynamicStart(session.calibration or [], curve)
-
-
-def _decode(
-    opened: Opened,
-    candidates: Sequence[choose.Candidate],
-    start: DynamicStart,
-    prompts: Sequence[list[int]],
-    deadline: float,
-    console: Console,
-) -> Mapping[str, decode.Decoded]:
-    sessions = {
-        choose.PLAIN: opened.session(None),
-        **{candidate.name: opened.session(candidate.tree) for candidate in candidates},
-        DYNAMIC: opened.session(start),
-        choose.WITH_LOOKUP: opened.session(start, lookup=True),
-        choose.WITH_RECYCLING: opened.session(start, lookup=True, recycling=True),
-    }
-    with progress.phase(console, "Decoding", "answers") as bar:
+) -> dict[str, decode.Decoded]:
+    with progress.phase(console, title, "answers") as bar:
         total = len(prompts) * len(sessions)
-        note = ", ".join(sessions)
-        return decode.in_turn(
-            sessions, prompts, ANSWER_TOKENS, deadline, lambda answers: bar.update(answers, total, note)
-        )
+        return decode.in_turn(sessions, prompts, most, deadline, lambda answers: bar.update(answers, total, note))
 
 
 def cpu_speedup(opened: Opened, prompts: Sequence[list[int]], deadline: float, console: Console) -> float | None:
@@ -352,13 +349,6 @@ def cpu_speedup(opened: Opened, prompts: Sequence[list[int]], deadline: float, c
     options = dataclasses.replace(opened.options, n_gpu_layers=0, ctx_size=opened.n_ctx)
     model = runtime.load_model(Path(opened.model.path), options.n_gpu_layers, console)
     sessions = {choose.PLAIN: opened.session(None), "cpu": runtime.open_session(model, None, None, options)}
-    with progress.phase(console, "CPU", "answers") as bar:
-        total = len(prompts) * len(sessions)
-        found = decode.in_turn(
-            sessions,
-            prompts,
-            ANSWER_TOKENS // 2,
-            deadline,
-            lambda answers: bar.update(answers, total, "the CPU against the device"),
-        )
+    note = "the CPU against the device"
+    found = _in_turn("CPU", note, sessions, prompts, ANSWER_TOKENS // 2, deadline, console)
     return found["cpu"].speedup if found else None

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/buffer_type.h"
+#include "kernels/cleared_buffers.h"
 #include "kernels/flash_attention.h"
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
@@ -320,7 +321,7 @@ bool LlamaContext::set_state(std::span<const uint8_t> state) {
 }
 
 void LlamaContext::clear() {
-    llama_memory_clear(llama_get_memory(context_), false);
+    llama_memory_clear(llama_get_memory(context_), kernels::buffers_are_lazy());  // which gives the memory back
 }
 
 }  // namespace medusa

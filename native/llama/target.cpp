@@ -71,7 +71,7 @@ Likeliest LlamaTarget::likeliest(int row) {
 }
 
 int LlamaTarget::truncate(int count) {
-    if (!memory_->truncate(count)) forget();
+    if (count == 0 || !memory_->truncate(count)) forget();
     return memory_->position();
 }
 

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.bench.ablation import budget, cost_model, report, samples
-from medusa_cli.bench.ablation.budget import Pace
-from medusa_cli.bench.ablation.measure import Bench, Found, measure
+from medusa_cli.bench.ablation import cost_model, report, samples
+from medusa_cli.bench.ablation import measure as budget
+from medusa_cli.bench.ablation.measure import Bench, Found, Pace, measure
 from medusa_cli.bench.ablation.rows import (
     HEADS,
     KINDS,
@@ -34,7 +34,8 @@ from medusa_cli.bench.ablation.rows import (
     interpolated,
     plan_rows,
 )
-from medusa_cli.bench.ablation.samples import Answer, Sample, figures, median_interval
+from medusa_cli.bench.ablation.samples import Sample, figures, median_interval
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding.drafting import DraftPlan, Tuned
 from medusa_cli.decoding.options import AcceptKind
 from medusa_cli.decoding.trees import DynamicStart
@@ -175,15 +176,20 @@ class FakeSession:
             "timings_ms": timings,
             "ttft_ms": float(len(prompt)),
             "tree_nodes": 4,
+            "tokens_per_second": 1e3 / self.ms,
+            "prompt_tokens_per_second": 1e3,
+            "acceptance_per_depth": [],
+            "accept": "greedy",
+            "peak_rss_bytes": 0,
         }
-        return SimpleNamespace(tokens=list(range(count)), stats=stats)
+        return SimpleNamespace(tokens=list(range(count)), prompt_tokens=len(prompt), stop_reason="length", stats=stats)
 
 
 def made_bench(seconds: float, ms: float = 10.0, length: int = 999) -> tuple[Bench, Clock, list[Any], list[Row]]:
     clock, rows = Clock(), rows_of()
     log: list[Any] = []
-    plain = FakeSession("plain", clock, log, ms, length=length)
-    sessions = {row.name: FakeSession(row.name, clock, log, ms / 2, 2) for row in rows}
+    plain: Any = FakeSession("plain", clock, log, ms, length=length)
+    sessions: dict[str, Any] = {row.name: FakeSession(row.name, clock, log, ms / 2, 2) for row in rows}
     return Bench(rows, plain, lambda row: sessions[row.name], seconds, clock=clock), clock, log, rows
 
 
@@ -267,8 +273,10 @@ def test_an_answer_that_is_under_way_is_cancelled_when_the_time_is_up() -> None:
 
     clock, rows = Clock(), rows_of()
     log: list[Any] = []
-    plain = Endless("plain", clock, log, 1.0)
-    bench = Bench(rows, plain, lambda row: Endless(row.name, clock, log, 1.0), time.monotonic() + 0.3)
+    made: Any = Endless
+    bench = Bench(
+        rows, made("plain", clock, log, 1.0), lambda row: made(row.name, clock, log, 1.0), time.monotonic() + 0.3
+    )
     with pytest.raises(MedusaError, match="give more --minutes"):
         measure(bench, PROMPTS, Found())
     assert cancelled == [True]
@@ -285,15 +293,19 @@ def test_answers_that_end_at_once_are_told() -> None:
 
 
 def answer(
-    tokens: int = 20, steps: int = 10, ms: float = 100.0, verify: float = 80.0, prompt_ms: float = 50.0
-) -> Answer:
-    return Answer(tokens, steps, float(tokens), ms, verify, prompt_ms, 4, tuple(range(tokens)))
+    steps: int = 10, ms: float = 100.0, verify: float = 80.0, prompt_ms: float = 50.0, category: str = "a"
+) -> Outcome:
+    """20 tokens in `steps` steps, after the first one."""
+    return Outcome(
+        "x", "1", category, 0.0, 0, tuple(range(21)), 10, "length", 2e4 / ms, 1.0, prompt_ms, steps, 20 / steps, (),
+        {"verify": verify, "draft": ms - verify}, 4, "greedy", 0,
+    )  # fmt: skip
 
 
 def test_figures_are_medians_over_the_prompts() -> None:
     plain = answer(steps=20, ms=200.0)
     # The third prompt fell into a slow spell.
-    found = [Sample("a", answer(ms=ms), (plain, plain)) for ms in (100.0, 125.0, 5000.0)]
+    found = [Sample(answer(ms=ms), (plain, plain)) for ms in (100.0, 125.0, 5000.0)]
     row = figures(rows_of()[0], found)
     assert row["speedup_vs_plain"] == pytest.approx(200 / 125)
     assert row["overhead"] == pytest.approx(12.5 / 10)
@@ -306,7 +318,7 @@ def test_figures_are_medians_over_the_prompts() -> None:
 
 
 def test_plain_decoding_before_and_after_counts_alike() -> None:
-    sample = Sample("a", answer(), (answer(steps=20, ms=100.0), answer(steps=20, ms=300.0)))
+    sample = Sample(answer(), (answer(steps=20, ms=100.0), answer(steps=20, ms=300.0)))
     assert sample.plain_speed == pytest.approx((200 + 20 / 0.3) / 2)
     assert sample.overhead == pytest.approx(10.0 / 10.0)
 
@@ -358,7 +370,7 @@ def test_predictions_stand_beside_what_was_measured() -> None:
 
 
 def test_what_steps_take_beside_their_pass() -> None:
-    one = Sample("a", answer(steps=10, ms=100.0, verify=80.0), (answer(steps=20, ms=100.0, verify=95.0),) * 2)
+    one = Sample(answer(steps=10, ms=100.0, verify=80.0), (answer(steps=20, ms=100.0, verify=95.0),) * 2)
     assert samples.outside_ms([one]) == (pytest.approx(2.0), pytest.approx(0.25))
     assert samples.outside_ms([]) is None
 
@@ -368,7 +380,7 @@ def test_what_steps_take_beside_their_pass() -> None:
 
 def made_document(count: int = 8) -> dict[str, Any]:
     plain = answer(steps=20, ms=200.0)
-    found = [Sample("a", answer(ms=100.0 + n), (plain, plain)) for n in range(count)]
+    found = [Sample(answer(ms=100.0 + n), (plain, plain)) for n in range(count)]
     rows = rows_of(FILE, BARE)
     return {
         "model": {"name": "m.gguf", "description": "fake 1M F32"},
@@ -410,7 +422,7 @@ def test_spec_bench_s_kinds_are_told_by_its_questions(capsys: pytest.CaptureFixt
     asked = [Prompt("1", "writing", "x"), Prompt("2", "rag", "x")]
     plain = answer(steps=20, ms=150.0)
     # One of its questions has been answered, of a category that MT-Bench has, too.
-    found = run.by_kind(asked, {"tuned": [Sample("writing", answer(), (plain, plain))]})
+    found = run.by_kind(asked, {"tuned": [Sample(answer(category="writing"), (plain, plain))]})
     speedup = pytest.approx((21 / 0.15) / (21 / 0.2))
     kind = {"questions": 1, "speedup": speedup, "mean_accepted_tokens": 2.0}
     assert found == {"tuned": {"multi-turn conversation": kind, "overall": kind}}

@@ -13,9 +13,9 @@ import pytest
 from bench_fakes import FIGURES, FakeWorker, answer
 from rich.console import Console
 
-from medusa_cli.bench import compare, document, markdown, methods, plot, report, summary
+from medusa_cli.bench import compare, document, methods, plot, report, summary
 from medusa_cli.bench.measure import Measurements, Plan, measure
-from medusa_cli.bench.outcome import Outcome
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding import lossless
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.prompts import bench_set
@@ -418,7 +418,7 @@ def test_missing_baselines_are_dashes(worker: type[FakeWorker]) -> None:
 
 
 def test_markdown_tables_are_whole(worker: type[FakeWorker]) -> None:
-    text = markdown.render(run(plan(temperatures=(0.0, 0.7)))[0])
+    text = report.markdown(run(plan(temperatures=(0.0, 0.7)))[0])
     assert "## Greedy (temperature 0)" in text
     assert "## Temperature 0.7" in text
     for block in text.split("\n\n"):
@@ -435,13 +435,13 @@ def test_made_up_acceptance_is_labelled_everywhere(worker: type[FakeWorker], tmp
     assert document["methods"]["medusa"]["predicted"] is None
     text = " ".join(shown(document).split())
     assert text.count(label) == 3, "settings and both tables"
-    assert f"## Greedy (temperature 0): {label}" in markdown.render(document)
+    assert f"## Greedy (temperature 0): {label}" in report.markdown(document)
     real, _ = run(plan())
     assert compare.differences(real, document) == [
         "note: settings, synth_accept: None in A, 0.6 in B",
         f"note: B is {label}",
     ]
-    assert "NOT REAL" not in shown(real) + markdown.render(real)
+    assert "NOT REAL" not in shown(real) + report.markdown(real)
 
 
 # --- comparing -----------------------------------------------------------------------------------

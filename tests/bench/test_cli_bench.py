@@ -18,11 +18,11 @@ from cli_fakes import FakeSession, base_gguf, heads_gguf, install
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.bench import kernels
+from medusa_cli.bench import kernels, process
 from medusa_cli.bench import worker as workers
-from medusa_cli.bench.client import Worker
 from medusa_cli.bench.methods import METHODS, Method
 from medusa_cli.bench.protocol import Order, Spec
+from medusa_cli.bench.worker import Worker
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.models import demo
 from medusa_cli.support.errors import MedusaError
@@ -220,9 +220,11 @@ def test_a_worker_answers_lines_with_lines(model: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "reset", lambda self: resets.append(self), raising=False)
     session.answers = ["Hello.", ValueError("it broke")]
     spec = Spec("engine", model, EngineOptions(threads=2), DraftOptions(no_spec=True))
-    asked = [spec.to_json(), {**vars(ORDER), "temperature": 0.5, "seed": 9}, vars(ORDER), {"position": 30}]
+    order = {**vars(ORDER), "temperature": 0.5, "seed": 9}
+    asked = [["loaded"], ["generate", order], ["generate", vars(ORDER)], ["predict", 30]]
     sink = io.StringIO()
-    workers.serve(io.StringIO("".join(json.dumps(line) + "\n" for line in asked)), sink)
+    lines = io.StringIO("".join(json.dumps(line) + "\n" for line in asked))
+    process.answer(lines, sink, lambda: workers.open_driver(spec.to_json()))
     ready, found, error, promise = (json.loads(line) for line in sink.getvalue().splitlines())
     assert ready == {"description": "fake 1M F32", "n_ctx": 2048, "tree": "", "tree_nodes": 1, "notes": []}
     assert (found["tokens"], found["stop_reason"]) == ([ord(c) for c in "Hello."], "eos")
@@ -236,22 +238,24 @@ def test_a_worker_answers_lines_with_lines(model: str, monkeypatch: pytest.Monke
     assert len(resets) == 2
 
 
-def child(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", code)
+def worker_of(code: str, method: Method, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker whose process runs `code`."""
+    monkeypatch.setattr(process, "child", lambda *_: (sys.executable, "-c", code))
+    return Worker(method, SPEC)
 
 
 READY = "import sys, os, json; sys.stdin.readline(); print(json.dumps({'description': '', 'n_ctx': 1, 'notes': []}))\n"
 SPEC = Spec("engine", "m.gguf", EngineOptions(), DraftOptions())
 
 
-def test_a_process_that_ends_says_its_last_words() -> None:
+def test_a_process_that_ends_says_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     code = READY + "sys.stdout.flush(); sys.stdin.readline(); print('first', file=sys.stderr)\nsys.exit('kernel panic')"
-    process = Worker(METHODS["plain"], SPEC, child(code))
+    worker = worker_of(code, METHODS["plain"], monkeypatch)
     with pytest.raises(MedusaError, match="plain: its process ended with code 1 after: kernel panic"):
-        process.generate(ORDER)
-    process.close()
+        worker.generate(ORDER)
+    worker.close()
     with pytest.raises(MedusaError, match="stock: its process ended with code 3"):
-        Worker(METHODS["stock"], SPEC, child("raise SystemExit(3)"))
+        worker_of("raise SystemExit(3)", METHODS["stock"], monkeypatch)
 
 
 def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +263,9 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
     code = READY.replace("'description': ''", "'description': os.environ.get('MEDUSA_ISA', 'unset')")
 
     def isa(method: Method) -> str:
-        process = Worker(method, SPEC, child(code))
-        process.close()
-        return process.ready.description
+        worker = worker_of(code, method, monkeypatch)
+        worker.close()
+        return worker.ready.description
 
     assert {name: isa(method) for name, method in METHODS.items()} == {
         "stock": "off", "plain": "unset", "medusa": "unset", "lookup": "unset", "medusa+lookup": "unset",
@@ -271,9 +275,9 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
     }  # fmt: skip
 
 
-def test_a_busy_process_is_ended_at_once() -> None:
-    process = Worker(METHODS["plain"], SPEC, child(READY + "sys.stdout.flush()\nimport time; time.sleep(600)"))
-    process.close()
+def test_a_busy_process_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = READY + "sys.stdout.flush()\nimport time; time.sleep(600)"
+    worker_of(code, METHODS["plain"], monkeypatch).close()
 
 
 # --- the real thing ------------------------------------------------------------------------------

@@ -7,22 +7,21 @@ import json
 
 import pytest
 
-from medusa_cli.bench import lookahead
 from medusa_cli.bench.measure import Plan
-from medusa_cli.bench.methods import METHODS
+from medusa_cli.bench.methods import LOOKAHEAD_NUMBERS, METHODS, parse_lookahead
 from medusa_cli.bench.protocol import Spec
 from medusa_cli.support.errors import MedusaError
 
 
 def test_its_numbers() -> None:
-    assert lookahead.parse("4, 3,2") == (4, 3, 2)
-    assert lookahead.parse(lookahead.DEFAULT) == (4, 3, 4)
+    assert parse_lookahead("4, 3,2") == (4, 3, 2)
+    assert parse_lookahead(LOOKAHEAD_NUMBERS) == (4, 3, 4)
 
 
 @pytest.mark.parametrize("text", ["4,4", "a,4,4", "4,4,4,4", "-1,3,4", ""])
 def test_what_are_no_numbers(text: str) -> None:
     with pytest.raises(MedusaError) as caught:
-        lookahead.parse(text)
+        parse_lookahead(text)
     assert str(caught.value) == f"--lookahead {text}: give three numbers such as 4,3,4"
 
 

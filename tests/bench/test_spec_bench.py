@@ -11,17 +11,27 @@ from cli_fakes import base_gguf
 from command_line import invoke
 
 from medusa_cli.bench import spec_bench
+from medusa_cli.bench.protocol import Outcome
 from medusa_cli.bench.spec_bench import Question
 from medusa_cli.prompts import bench_set
 
 SAMPLE = Path(__file__).parents[1] / "data" / "spec_bench_sample.jsonl"
 
 
+def question(category: str, speed: float, plain_speed: float, steps: int, committed: float) -> Question:
+    """An answer of one token, which took the time for the prompt."""
+    answer = Outcome(
+        "x", "1", category, 0.0, 0, (0,), 1, "length", 1.0, 1.0, 1e3 / speed, steps, committed / steps, (), {}, 1,
+        "greedy", 0,
+    )  # fmt: skip
+    return answer, plain_speed
+
+
 def test_its_file_is_read_and_known() -> None:
     prompts = bench_set.read(SAMPLE)
     assert len(prompts) == 8
     assert spec_bench.is_its_file(prompt.category for prompt in prompts)
-    found = spec_bench.figures([Question(prompt.category, 20.0, 10.0, 5, 10.0) for prompt in prompts])
+    found = spec_bench.figures([question(prompt.category, 20.0, 10.0, 5, 10.0) for prompt in prompts])
     assert list(found) == [*spec_bench.KINDS, spec_bench.OVERALL]
     assert [of["questions"] for of in found.values()] == [3, 1, 1, 1, 1, 1, 8]
 
@@ -51,9 +61,9 @@ def test_medusa_bench_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_figures_are_those_of_the_leaderboard() -> None:
     questions = [
-        Question("writing", 30.0, 10.0, 10, 20.0),
-        Question("coding", 10.0, 10.0, 30, 36.0),
-        Question("rag", 12.0, 6.0, 10, 15.0),
+        question("writing", 30.0, 10.0, 10, 20.0),
+        question("coding", 10.0, 10.0, 30, 36.0),
+        question("rag", 12.0, 6.0, 10, 15.0),
     ]
     found = spec_bench.figures(questions)
     # The ratio of mean speeds, not the mean of ratios; tokens over all steps.

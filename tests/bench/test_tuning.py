@@ -242,7 +242,7 @@ class FakeSession:
 
 def test_sessions_answer_in_turn_and_short_answers_do_not_count() -> None:
     calls: list[tuple[float, int]] = []
-    sessions = {"plain": FakeSession(10.0, calls), "x": FakeSession(12.0, calls)}
+    sessions: dict[str, Any] = {"plain": FakeSession(10.0, calls), "x": FakeSession(12.0, calls)}
     found = decode.in_turn(sessions, [[20], [3], [40]], 96, FOREVER)
     assert calls[:4] == [(10.0, 0), (10.0, 20), (12.0, 0), (12.0, 20)]
     assert calls[4:6] == [(12.0, 0), (12.0, 3)], "who goes first changes"
@@ -252,7 +252,7 @@ def test_sessions_answer_in_turn_and_short_answers_do_not_count() -> None:
 
 
 def test_decoding_ends_at_the_deadline_but_not_before_a_few_prompts() -> None:
-    sessions = {"plain": FakeSession(10.0, []), "x": FakeSession(12.0, [])}
+    sessions: dict[str, Any] = {"plain": FakeSession(10.0, []), "x": FakeSession(12.0, [])}
     found = decode.in_turn(sessions, [[20]] * 9, 96, -FOREVER)
     assert len(found["x"].ratios) == decode.MIN_PROMPTS
 

@@ -41,7 +41,8 @@ def heads(demo_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     block = Block(np.zeros((width, width), np.float16), np.zeros(width, np.float32))
     path = tmp_path_factory.mktemp("heads") / "heads.gguf"
     name = metadata["general.name"]
-    write_heads(path, DraftHeads([[block], [block]], "base", name, fingerprint(metadata), tree=[[0], [1], [0, 0]]))
+    made_for = {"base_name": name, "base_fingerprint": fingerprint(metadata)}
+    write_heads(path, DraftHeads([[block], [block]], "base", **made_for, tree=[[0], [1], [0, 0]]))
     return path
 
 
@@ -117,7 +118,7 @@ def test_a_prompt_longer_than_the_context_is_one_line() -> None:
 def test_heads_of_another_base_are_refused(tmp_path: Path) -> None:
     block = Block(np.zeros((64, 64), np.float16), np.zeros(64, np.float32))
     path = tmp_path / "other.gguf"
-    write_heads(path, DraftHeads([[block]], "base", "other", "llama-1x64-10-000000000000"))
+    write_heads(path, DraftHeads([[block]], "base", base_name="other", base_fingerprint="llama-1x64-10-000000000000"))
     result = CliRunner().invoke(cli.app, ["generate", "demo", "-p", "Hi", "--heads", str(path)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert str(path) in result.stderr

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_hub import LocalHub, content, local_hub, quiet
 
-from medusa_cli.hub import download, repository, search
+from medusa_cli.hub import download, repository
 from medusa_cli.models import names, remote
 from medusa_cli.models.names import HubName
 from medusa_cli.support import machine
@@ -274,7 +274,7 @@ def test_near_names_are_offered(hub: LocalHub) -> None:
         "org/Tiny-1.5B-Instruct: has no GGUF model, but weights in another format: of the same model: other/quants"
     )
     assert refused("org/docs") == "org/docs: has no GGUF model: look for its name and GGUF on the Hub"
-    assert search.similar("org/zzzzzz") == []
+    assert repository.similar("org/zzzzzz") == []
 
 
 def test_too_little_room_is_said_before(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +286,12 @@ def test_too_little_room_is_said_before(hub: LocalHub, monkeypatch: pytest.Monke
         {"m-Q4_K_M.gguf": LARGE, "m-Q3_K_M.gguf": LARGE},
         claims={"m-Q4_K_M.gguf": claim(9_000_000_000), "m-Q3_K_M.gguf": claim(1_000_000_000)},
     )
-    monkeypatch.setattr(download, "room", lambda repo: 2_000_000_000)
+    monkeypatch.setattr(download, "free_space", lambda folder: 2_000_000_000)
     assert refused("org/m") == (
         f"org/m: 9.00 GB must be downloaded, 2.00 GB is free in {hub.cache}: free some, set HF_HOME to a folder on "
         "another disk, or take org/m:Q3_K_M (1.00 GB)"
     )
-    monkeypatch.setattr(download, "room", lambda repo: 1 << 60)
+    monkeypatch.setattr(download, "free_space", lambda folder: 1 << 60)
     monkeypatch.setattr(machine, "memory", lambda: (4_000_000_000, 3_000_000_000))
     monkeypatch.setattr(remote, "_device_memory", lambda: 0)
     with pytest.raises(

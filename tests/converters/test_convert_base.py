@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hf_files import convert, edit_json, edit_weights
 from medusa_cli.converters.base import ARCHITECTURES, pretokenizers
-from medusa_cli.converters.base.llama import interleave_halves
+from medusa_cli.converters.base.registry import interleave_halves
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.gguf.header import read_header
 

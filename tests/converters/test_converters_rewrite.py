@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from gguf import GGUFReader
 from medusa_cli.converters.gguf import header as gh
-from medusa_cli.converters.gguf import rewrite
 from medusa_cli.converters.heads import draft_heads as dh
 from medusa_cli.converters.heads import schema, single_file, write
 from test_converters_files import left_overs, make_heads, write_base
@@ -34,7 +33,7 @@ def data_of(path: Path) -> bytes:
 def test_a_sidecar_gets_accuracies_and_tree(pair: tuple[Path, Path]) -> None:
     _, path = pair
     before, data = gh.read_header(path)[0].metadata(), data_of(path)
-    rewrite.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
+    gh.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
     after = gh.read_header(path)[0].metadata()
     assert list(after) == list(before)
     assert after["medusa.accuracy"] == [value for row in ACCURACY for value in row]
@@ -52,7 +51,7 @@ def test_a_sidecar_gets_accuracies_and_tree(pair: tuple[Path, Path]) -> None:
 def test_without_choices_the_tree_stays(pair: tuple[Path, Path]) -> None:
     _, path = pair
     before = gh.read_header(path)[0].get("medusa.tree")
-    rewrite.replace_metadata(path, write.tuned_entries(ACCURACY, []))
+    gh.replace_metadata(path, write.tuned_entries(ACCURACY, []))
     assert gh.read_header(path)[0].get("medusa.tree") == before
 
 
@@ -61,7 +60,7 @@ def test_keys_that_were_not_there_are_added(pair: tuple[Path, Path], tmp_path: P
     path = tmp_path / "bare.gguf"
     dh.write_heads(path, make_heads(base, accuracy=()))
     data = data_of(path)
-    rewrite.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
+    gh.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
     assert gh.read_header(path)[0].get("medusa.accuracy_ranks") == 3
     assert data_of(path) == data
 
@@ -70,7 +69,7 @@ def test_a_single_file_still_holds_its_base(pair: tuple[Path, Path], tmp_path: P
     base, heads = pair
     joined = tmp_path / "joined.gguf"
     single_file.join(base, heads, joined)
-    rewrite.replace_metadata(joined, write.tuned_entries(ACCURACY, TREE))
+    gh.replace_metadata(joined, write.tuned_entries(ACCURACY, TREE))
     assert gh.read_header(joined)[0].get("medusa.accuracy_ranks") == 3
     base_again, heads_again = tmp_path / "b.gguf", tmp_path / "h.gguf"
     single_file.split(joined, base_again, heads_again)
@@ -83,5 +82,5 @@ def test_a_file_that_is_none_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(b"GGUF no")
     with pytest.raises(MedusaError, match="truncated"):
-        rewrite.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
+        gh.replace_metadata(path, write.tuned_entries(ACCURACY, TREE))
     assert path.read_bytes() == b"GGUF no"

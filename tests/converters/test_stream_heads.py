@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads import draft_heads, schema
-from medusa_cli.converters.heads.stream_heads import StreamHeads, read_stream_heads
+from medusa_cli.converters.heads.stream_heads import StreamHeads
+from stream_reading import read_stream_heads
 
 from medusa_cli.support.errors import MedusaError
 

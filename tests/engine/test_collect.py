@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.conversion.quantize import quantize
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 
 Texts = dict[int, tuple[list[int], NDArray[np.uint16]]]
 """Prompt -> its tokens and the bits of the hidden states they were drawn from."""

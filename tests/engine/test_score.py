@@ -15,7 +15,7 @@ import pytest
 from fixtures import tiny_base
 
 from medusa_cli import native
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 
 TEXT = [1, 5, 9, 17, 200, 44, 31, 260, 7, 7, 99]
 

@@ -224,6 +224,22 @@ def filled(session: Any, *tokens: int) -> Any:
     return session
 
 
+def test_caches_that_grow_make_others_go() -> None:
+    model = FakeModel(session_bytes=10)
+    pool = SessionPool(model, budget=60)
+    own, second, third = [filled(pool.take([one] * 3), *[one] * 3) for one in (1, 2, 3)]
+    third.grown = 25
+    assert pool.take([3, 3, 3, 4]) is third
+    assert len(pool) == 3, "55 of 60 bytes"
+    own.grown = 20
+    assert pool.take([3, 3, 3, 4]) is third
+    assert (len(pool), own.nbytes, own.cached_tokens) == (3, 10, []), "the least recently used forgets"
+    third.grown = 40
+    assert pool.take([3, 3, 3, 4]) is third
+    assert (len(pool), second.closed) == (2, True)
+    assert pool.take([9, 9, 9]) is own
+
+
 def test_nobody_gets_the_cache_of_another_client() -> None:
     model = FakeModel(session_bytes=10)
     pool = SessionPool(model, budget=35)  # three sessions

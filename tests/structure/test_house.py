@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("medusa_cli", "converters", "benchmarks", "native")
-TABLES = ("medusa_cli/prompts/seeds/", "medusa_cli/_native.pyi")
+TABLES = ("medusa_cli/_native.pyi",)
 SUFFIXES = (".py", ".pyi", ".cpp", ".h", ".inl")
 MOST_LINES_OF_A_FILE = 500
 MOST_LINES_OF_A_FUNCTION = 60

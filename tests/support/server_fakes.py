@@ -65,16 +65,18 @@ class FakeSession:
     model: FakeModel
     cached_tokens: list[int] = field(default_factory=list)
     closed: bool = False
+    grown: int = 0
+    """Bytes that its cache has more than a new one."""
 
     @property
     def nbytes(self) -> int:
-        return self.model.session_bytes
+        return self.model.session_bytes + self.grown
 
     def close(self) -> None:
         self.closed = True
 
     def forget(self) -> None:
-        self.cached_tokens = []
+        self.cached_tokens, self.grown = [], 0
 
     def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
         assert not self.closed

@@ -19,9 +19,9 @@ import torch
 from killed_training import SHARED_PHASES, tiny_model
 from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads.single_file import split
-from medusa_cli.converters.heads.stream_heads import read_stream_heads
 from random_bases import HIDDEN, random_base
 from rich.console import Console
+from stream_reading import read_stream_heads
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native

@@ -19,11 +19,12 @@ import pytest
 import torch
 from fixtures import tiny_base, tiny_recurrent
 from killed_training import STREAMS_PHASES, tiny_model
-from medusa_cli.converters.heads.stream_heads import StreamHeads, read_stream_heads
+from medusa_cli.converters.heads.stream_heads import StreamHeads
 from random_bases import HIDDEN, random_base
 from random_heads import random_streams
 from rich.console import Console
 from stream_numpy import Base, NumpyStreams
+from stream_reading import read_stream_heads
 
 from medusa_cli import native
 from medusa_cli.models.base_file import output_rows, read_base

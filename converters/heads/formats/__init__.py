@@ -4,7 +4,7 @@
 loaded one at a time. Nothing is written here.
 """
 
-from .model import HeadTensor, SourceHeads, prefix_keys
+from .model import HeadTensor, SourceHeads
 from .read import base_tensor_filter, read_heads
 
-__all__ = ["HeadTensor", "SourceHeads", "base_tensor_filter", "prefix_keys", "read_heads"]
+__all__ = ["HeadTensor", "SourceHeads", "base_tensor_filter", "read_heads"]

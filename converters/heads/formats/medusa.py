@@ -8,150 +8,93 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ...checkpoints.checkpoint import Checkpoint
-from ...errors import MedusaError
-from .. import schema
-from .model import (
-    HeadTensor,
-    Role,
-    SourceHeads,
-    check_blocks,
-    check_numbers,
-    config_int,
-    count_remark,
-    find,
-    mark_shared,
-    matrix_shape,
-    omits_copies,
-    put,
-    shared_remark,
-    tensor,
-)
-
-NAME = re.compile(
-    r"(?P<prefix>(?:base_model\.)?medusa_heads?\.|)(?P<head>0|[1-9]\d{0,4})\.(?P<index>0|[1-9]\d{0,4})\."
-    r"(?P<linear>linear\.)?(?P<part>weight|bias)"
-)
-
-Key = tuple[int, int, str]
+from .model import Layout, SourceHeads, config_int, parts_among
 
 
-def read_medusa(checkpoint: Checkpoint, names: Sequence[str], is_full_model: bool) -> SourceHeads:
-    """The heads of which `names` are all tensors. MedusaError when they do not fit together."""
-    prefix, blocks, outputs = _sorted_names(checkpoint, names)
-    heads = check_numbers(checkpoint, (head for head, _, _ in (*blocks, *outputs)))
-    has_output = bool(outputs)
-    block_count, remarks = _block_count(checkpoint, blocks, outputs)
-    rows, hidden = _sizes(checkpoint, prefix, block_count, blocks, outputs)
+class Medusa(Layout):
+    """Reads the heads. output_at: the numbers that output matrices have, which follow the last block's."""
 
-    tensors: list[HeadTensor] = []
-    parts: tuple[tuple[schema.Part, tuple[int, ...], Role], ...] = (
-        ("weight", (rows, hidden), "output"),
-        ("bias", (rows,), "output_bias"),
-    )
-    for head in range(heads):
-        tensors += _blocks_of(checkpoint, head, prefix, block_count, hidden, blocks)
-        for part, shape, role in parts:
-            if any(key[2] == part for key in outputs):
-                described = f"{prefix}{head}.{block_count}.{part}"
-                source = find(checkpoint, outputs, (head, block_count, part), described)
-                tensors.append(tensor(checkpoint, source, schema.output(head, part), shape, role))
-
-    config = checkpoint.config
-    stated = config_int(_section(config), "num_medusa_heads", "medusa_num_heads")
-    remarks = count_remark(stated, heads, "heads") + remarks + shared_remark(tensors)
-    return SourceHeads(
-        family=_family(prefix, has_output, is_full_model),
-        kind="medusa",
-        head_count=heads,
-        block_count=block_count,
-        lm_head="own" if has_output else "base",
-        hidden=hidden,
-        rows=rows,
-        tensors=tensors,
-        remarks=remarks,
+    NAME = re.compile(
+        r"(?P<prefix>(?:base_model\.)?medusa_heads?\.|)(?P<head>0|[1-9]\d{0,4})\.(?P<index>0|[1-9]\d{0,4})\."
+        r"(?P<linear>linear\.)?(?P<part>weight|bias)"
     )
 
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self.prefix, self.output_at = "", set[int]()
+        section = self.config.get("medusa")
+        if isinstance(section, dict):  # ModelOpt's own
+            self.config = {**self.config, **section}
 
-def _section(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with ModelOpt's own section, where there is one, spread over it."""
-    section = config.get("medusa")
-    return {**config, **section} if isinstance(section, dict) else config
+    def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
+        """As of Layout."""
+        self._sort(names)
+        numbers = [*(head for head, _, _ in self.blocks), *(head for head, _ in self.outputs)]
+        heads = self.count_heads(numbers, config_int(self.config, "num_medusa_heads", "medusa_num_heads"))
+        blocks = self._count_blocks()
+        self.block_name, self.output_name = f"{self.prefix}{{}}.{{}}.linear.{{}}", f"{self.prefix}{{}}.{blocks}.{{}}"
+        rows = self._measure()
+        for head in range(heads):
+            stored = sorted({index for owner, index, _ in self.blocks if owner == head})
+            # Blocks that the file omits are the same module as the first one it stores.
+            order = [(j, j if j in stored or not stored else stored[0]) for j in range(blocks)]
+            for part in parts_among(self.blocks):
+                self.add_blocks(head, part, order)
+            for part in parts_among(self.outputs) if self.outputs else ():
+                self.add_output(head, part, rows)
+        lm_head = "own" if self.outputs else "base"
+        return self.result(self._family(is_full_model), "medusa", (heads, blocks), rows, lm_head=lm_head)
 
+    def _sort(self, names: Sequence[str]) -> None:
+        prefixes: dict[str, str] = {}
+        for name in names:
+            match = self.NAME.fullmatch(name)
+            assert match
+            prefixes.setdefault(match["prefix"], name)
+            if len(prefixes) > 1:
+                first, second = prefixes.values()
+                raise self.refuse(f"two sets of heads ({first!r}, {second!r}): name the file you mean")
+            head, index = int(match["head"]), int(match["index"])
+            if match["linear"]:
+                self.blocks[head, index, match["part"]] = name
+            else:
+                self.outputs[head, match["part"]] = name
+                self.output_at.add(index)
+        (self.prefix,) = prefixes
 
-def _sorted_names(checkpoint: Checkpoint, names: Sequence[str]) -> tuple[str, dict[Key, str], dict[Key, str]]:
-    """The common prefix, then (head, index, part) -> stored name, for blocks and for outputs."""
-    prefixes: dict[str, str] = {}
-    blocks: dict[Key, str] = {}
-    outputs: dict[Key, str] = {}
-    for name in names:
-        match = NAME.fullmatch(name)
-        assert match
-        prefixes.setdefault(match["prefix"], name)
-        key = (int(match["head"]), int(match["index"]), match["part"])
-        if len(prefixes) > 1:
-            first, second = prefixes.values()
-            raise MedusaError(f"{checkpoint.name}: two sets of heads ({first!r}, {second!r}): name the file you mean")
-        put(checkpoint, blocks if match["linear"] else outputs, key, name)
-    return next(iter(prefixes)), blocks, outputs
+    def _count_blocks(self) -> int:
+        """Residual blocks of a head. The output matrix follows the last block, so its number counts them."""
+        stated = config_int(self.config, "num_medusa_layers", "medusa_num_layers")
+        if self.output_at:
+            count, *others = sorted(self.output_at)
+            if others:
+                raise self.refuse(f"output matrices at {count} and {others[0]}: heads must be alike")
+        else:
+            stored = {index for _, index, _ in self.blocks}
+            count = max(stored) + 1
+            if stored == {0} and stated is not None and stated > 1 and self.omits_copies():
+                return self.check_blocks(stated)
+        for (_, index, _), name in self.blocks.items():
+            if index >= count:
+                raise self.refuse(f"tensor {name!r} lies behind the output matrix: unknown layout")
+        self.compare(stated, count, "blocks in each head")
+        return self.check_blocks(count)
 
+    def _measure(self) -> int:
+        """Settles the hidden size. Result: rows of the output matrices, 0 where there are none."""
+        if self.outputs:
+            source = self.find(self.outputs, (0, "weight"), self.output_name.format(0, "weight"))
+            rows, self.hidden = self.matrix_shape(source)
+            return rows
+        source = self.find(self.blocks, (0, 0, "weight"), self.block_name.format(0, 0, "weight"))
+        self.hidden = self.matrix_shape(source)[1]
+        return 0
 
-def _block_count(checkpoint: Checkpoint, blocks: dict[Key, str], outputs: dict[Key, str]) -> tuple[int, list[str]]:
-    """Residual blocks of a head, and remarks. The output matrix follows the last block, so its number counts them."""
-    stated = config_int(_section(checkpoint.config), "num_medusa_layers", "medusa_num_layers")
-    if outputs:
-        indices = sorted({index for _, index, _ in outputs})
-        if len(indices) > 1:
-            raise MedusaError(
-                f"{checkpoint.name}: output matrices at {indices[0]} and {indices[1]}: heads must be alike"
-            )
-        count = indices[0]
-    else:
-        stored = {index for _, index, _ in blocks}
-        count = max(stored) + 1
-        if stored == {0} and stated is not None and stated > 1 and omits_copies(checkpoint):
-            return check_blocks(checkpoint, stated), []
-    for (_, index, _), name in blocks.items():
-        if index >= count:
-            raise MedusaError(f"{checkpoint.name}: tensor {name!r} lies behind the output matrix: unknown layout")
-    return check_blocks(checkpoint, count), count_remark(stated, count, "blocks in each head")
-
-
-def _sizes(
-    checkpoint: Checkpoint, prefix: str, count: int, blocks: dict[Key, str], outputs: dict[Key, str]
-) -> tuple[int, int]:
-    """Rows of the output matrices (0: there are none) and the hidden size."""
-    if outputs:
-        source = find(checkpoint, outputs, (0, count, "weight"), f"{prefix}0.{count}.weight")
-        return matrix_shape(checkpoint, source)
-    return 0, matrix_shape(checkpoint, find(checkpoint, blocks, (0, 0, "weight"), f"{prefix}0.0.linear.weight"))[1]
-
-
-def _blocks_of(
-    checkpoint: Checkpoint, head: int, prefix: str, count: int, hidden: int, blocks: dict[Key, str]
-) -> list[HeadTensor]:
-    """The blocks of one head. Those that the file omits are the same module as the first one it stores."""
-    tensors: list[HeadTensor] = []
-    stored = sorted({index for owner, index, _ in blocks if owner == head})
-    parts: tuple[tuple[schema.Part, Role], ...] = (("weight", "block"), ("bias", "bias"))
-    for part, role in parts:
-        if part == "bias" and not any(key[2] == "bias" for key in blocks):
-            continue
-        shape = (hidden, hidden) if part == "weight" else (hidden,)
-        row = []
-        for j in range(count):
-            index = j if j in stored or not stored else stored[0]
-            source = find(checkpoint, blocks, (head, index, part), f"{prefix}{head}.{index}.linear.{part}")
-            row.append(tensor(checkpoint, source, schema.block(head, j, part), shape, role))
-        tensors += mark_shared(row)
-    return tensors
-
-
-def _family(prefix: str, has_output: bool, is_full_model: bool) -> str:
-    if not has_output:
-        return "v2"
-    if prefix.endswith("medusa_heads."):
-        return "modelopt"
-    return "full" if is_full_model else "v1"
+    def _family(self, is_full_model: bool) -> str:
+        if not self.outputs:
+            return "v2"
+        if self.prefix.endswith("medusa_heads."):
+            return "modelopt"
+        return "full" if is_full_model else "v1"

@@ -1,22 +1,24 @@
-"""What every layout is turned into, and the checks they share."""
+"""What every layout is turned into, and what their readers share."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...checkpoints.checkpoint import FLOATS, Checkpoint
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.safetensors_file import FLOATS, FLOATS8
 from ...errors import MedusaError
 from .. import schema
 
 MAX_BLOCKS = 64
-WEIGHT_DTYPES = (*FLOATS, "F8_E4M3", "F8_E5M2")
 Role = Literal["block", "bias", "output", "output_bias", "map", "prefix", "adapter", "embedding"]
 
 
@@ -68,66 +70,125 @@ class SourceHeads:
         return any(item.role == "prefix" for item in self.tensors)
 
 
-def tensor(
-    checkpoint: Checkpoint, source: str, name: str, shape: Sequence[int], role: Role, factor: float = 1.0
-) -> HeadTensor:
-    """The stored tensor `source` as our `name`. MedusaError when its shape or dtype is another one."""
-    stored = checkpoint.tensors[source]
-    if stored.shape != tuple(shape):
-        found, wanted = list(stored.shape), list(shape)
-        raise MedusaError(f"{checkpoint.name}: tensor {source!r} has shape {found}, {wanted} would fit the other ones")
-    if stored.dtype not in WEIGHT_DTYPES:
-        raise MedusaError(f"{checkpoint.name}: tensor {source!r} has dtype {stored.dtype}, not a floating-point one")
-    return HeadTensor(name, stored.shape, role, partial(load_floats, checkpoint, source, factor), source)
+class Layout(ABC):
+    """The heads of one checkpoint while a layout's reader sorts and checks their tensors.
+
+    NAME: matches the names of its tensors. blocks: (head, number of the block as stored, part) -> stored name;
+    outputs: (head, part) -> stored name. hidden: what the heads read. block_name, output_name: how a missing one is
+    called, with slots for the keys.
+    """
+
+    NAME: ClassVar[re.Pattern[str]]
+    block_name = output_name = ""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint, self.config = checkpoint, checkpoint.config
+        self.blocks: dict[tuple[int, int, str], str] = {}
+        self.outputs: dict[tuple[int, str], str] = {}
+        self.hidden = 0
+        self.tensors: list[HeadTensor] = []
+        self.remarks: list[str] = []
+
+    @abstractmethod
+    def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
+        """The heads of which `names` are all tensors. MedusaError when they do not fit together."""
+
+    def refuse(self, text: str) -> MedusaError:
+        """The error for what cannot be read."""
+        return MedusaError(f"{self.checkpoint.name}: {text}")
+
+    def put(self, names: dict[Any, str], key: Any, name: str) -> None:
+        """names[key] = name. MedusaError when another tensor has that place already."""
+        if key in names:
+            raise self.refuse(f"tensors {names[key]!r} and {name!r} are the same part of the heads")
+        names[key] = name
+
+    def find(self, names: Mapping[Any, str], key: Any, described: str) -> str:
+        """names[key]. MedusaError that calls the missing tensor `described`."""
+        if key not in names:
+            raise self.refuse(f"tensor {described!r} is missing, download the heads again")
+        return names[key]
+
+    def matrix_shape(self, source: str) -> tuple[int, int]:
+        """The shape of a stored matrix. MedusaError when it is none, or empty."""
+        shape = self.checkpoint.tensors[source].shape
+        if len(shape) != 2 or 0 in shape:
+            raise self.refuse(f"tensor {source!r} has shape {list(shape)}, a matrix was expected")
+        return shape[0], shape[1]
+
+    def tensor(self, source: str, name: str, shape: Sequence[int], role: Role, factor: float = 1.0) -> HeadTensor:
+        """The stored tensor `source`, times `factor`, as our `name`. MedusaError for another shape or dtype."""
+        stored = self.checkpoint.tensors[source]
+        if stored.shape != tuple(shape):
+            found, wanted = list(stored.shape), list(shape)
+            raise self.refuse(f"tensor {source!r} has shape {found}, {wanted} would fit the other ones")
+        if stored.dtype not in (*FLOATS, *FLOATS8):
+            raise self.refuse(f"tensor {source!r} has dtype {stored.dtype}, not a floating-point one")
+        return HeadTensor(name, stored.shape, role, partial(self.load_floats, source, factor), source)
+
+    def load_floats(self, source: str, factor: float) -> NDArray[np.float32]:
+        """The values times `factor` as float32. MedusaError when one is NaN or infinite."""
+        with np.errstate(over="ignore"):
+            values = np.asarray(self.checkpoint.load(source), np.float32)
+        if factor != 1.0:
+            values *= np.float32(factor)
+        if not np.isfinite(values).all():
+            raise self.refuse(f"tensor {source!r} holds NaN or infinite values, these heads are broken")
+        return values
+
+    def count_heads(self, numbers: Iterable[int], stated: int | None) -> int:
+        """How many heads there are. MedusaError unless they are numbered 0, 1, 2, ..."""
+        found = sorted(set(numbers))
+        for expected, head in enumerate(found):
+            if head != expected:
+                raise self.refuse(f"head {expected} is missing (there is a head {head}), download again")
+        self.compare(stated, len(found), "heads")
+        return len(found)
+
+    def check_blocks(self, count: int) -> int:
+        """MedusaError for more blocks than any head has; a hostile file could ask for millions of copies."""
+        if count > MAX_BLOCKS:
+            raise self.refuse(f"heads of {count} blocks, at most {MAX_BLOCKS} are supported")
+        return count
+
+    def compare(self, stated: int | None, found: int, what: str) -> None:
+        """A remark when the configuration counts otherwise than the tensors, which are right."""
+        if stated is not None and stated != found:
+            self.remarks.append(f"config.json says {stated} {what}, the tensors hold {found}: using {found}")
+
+    def omits_copies(self) -> bool:
+        """safetensors stores a module that is used several times only once; torch.save repeats it."""
+        return any(path.suffix == ".safetensors" for path in self.checkpoint.files)
+
+    def add_blocks(self, head: int, part: schema.Part, numbers: Iterable[tuple[int, int]], first: int = 0) -> None:
+        """One part of blocks of a head. numbers: (ours, as stored); first: columns of block 0 where not `hidden`."""
+        row = []
+        for j, number in numbers:
+            shape = (self.hidden, (first if j == 0 else 0) or self.hidden)[: 1 + (part == "weight")]
+            source = self.find(self.blocks, (head, number, part), self.block_name.format(head, number, part))
+            role: Role = "block" if part == "weight" else "bias"
+            row.append(self.tensor(source, schema.block(head, j, part), shape, role))
+        self.tensors += mark_shared(row)
+
+    def add_output(self, head: int, part: schema.Part, rows: int) -> None:
+        """One part of the lm_head of a head."""
+        source = self.find(self.outputs, (head, part), self.output_name.format(head, part))
+        shape = (rows, self.hidden)[: 1 + (part == "weight")]
+        role: Role = "output" if part == "weight" else "output_bias"
+        self.tensors.append(self.tensor(source, schema.output(head, part), shape, role))
+
+    def result(self, family: str, kind: schema.Kind, counts: tuple[int, int], rows: int, **rest: Any) -> SourceHeads:
+        """All that was read. counts: heads, and blocks of each; rest: further fields of SourceHeads."""
+        if any(item.same_as for item in self.tensors if item.role == "block"):
+            self.remarks.append("residual blocks of a head are one shared module, applied several times")
+        return SourceHeads(
+            family, kind, *counts, hidden=self.hidden, rows=rows, tensors=self.tensors, remarks=self.remarks, **rest
+        )
 
 
-def load_floats(checkpoint: Checkpoint, source: str, factor: float = 1.0) -> NDArray[np.float32]:
-    """The values times `factor` as float32. MedusaError when one is NaN or infinite."""
-    with np.errstate(over="ignore"):
-        values = np.asarray(checkpoint.load(source), np.float32)
-    if factor != 1.0:
-        values *= np.float32(factor)
-    if not np.isfinite(values).all():
-        raise MedusaError(f"{checkpoint.name}: tensor {source!r} holds NaN or infinite values, these heads are broken")
-    return values
-
-
-def find(checkpoint: Checkpoint, names: Mapping[Any, str], key: Any, described: str) -> str:
-    """names[key]. MedusaError that calls the missing tensor `described`."""
-    if key not in names:
-        raise MedusaError(f"{checkpoint.name}: tensor {described!r} is missing, download the heads again")
-    return names[key]
-
-
-def put(checkpoint: Checkpoint, names: dict[Any, str], key: Any, name: str) -> None:
-    """names[key] = name. MedusaError when another tensor has that place already."""
-    if key in names:
-        raise MedusaError(f"{checkpoint.name}: tensors {names[key]!r} and {name!r} are the same part of the heads")
-    names[key] = name
-
-
-def check_numbers(checkpoint: Checkpoint, heads: Iterable[int]) -> int:
-    """How many heads there are. MedusaError unless they are numbered 0, 1, 2, ..."""
-    found = sorted(set(heads))
-    for expected, head in enumerate(found):
-        if head != expected:
-            raise MedusaError(f"{checkpoint.name}: head {expected} is missing (there is a head {head}), download again")
-    return len(found)
-
-
-def check_blocks(checkpoint: Checkpoint, count: int) -> int:
-    """MedusaError for more blocks than any head has; a hostile file could ask for millions of copies."""
-    if count > MAX_BLOCKS:
-        raise MedusaError(f"{checkpoint.name}: heads of {count} blocks, at most {MAX_BLOCKS} are supported")
-    return count
-
-
-def matrix_shape(checkpoint: Checkpoint, source: str) -> tuple[int, int]:
-    """The shape of a stored matrix. MedusaError when it is none, or empty."""
-    shape = checkpoint.tensors[source].shape
-    if len(shape) != 2 or 0 in shape:
-        raise MedusaError(f"{checkpoint.name}: tensor {source!r} has shape {list(shape)}, a matrix was expected")
-    return shape[0], shape[1]
+def parts_among(names: Iterable[tuple[Any, ...]]) -> tuple[schema.Part, ...]:
+    """The parts that heads have by the keys of their blocks or outputs: a bias of one calls for one of all."""
+    return schema.PARTS if any(key[-1] == "bias" for key in names) else schema.PARTS[:1]
 
 
 def mark_shared(tensors: Sequence[HeadTensor]) -> list[HeadTensor]:
@@ -150,47 +211,7 @@ def mark_shared(tensors: Sequence[HeadTensor]) -> list[HeadTensor]:
     return marked
 
 
-def shared_remark(tensors: Iterable[HeadTensor]) -> list[str]:
-    """A line when blocks are one module, applied several times."""
-    shared = any(item.same_as for item in tensors if item.role == "block")
-    return ["residual blocks of a head are one shared module, applied several times"] if shared else []
-
-
 def config_int(config: Mapping[str, Any], *keys: str) -> int | None:
     """The first of `keys` that holds a whole number."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int), None)
-
-
-def count_remark(stated: int | None, found: int, what: str) -> list[str]:
-    """A line when the configuration counts otherwise than the tensors, which are right."""
-    if stated is None or stated == found:
-        return []
-    return [f"config.json says {stated} {what}, the tensors hold {found}: using {found}"]
-
-
-def omits_copies(checkpoint: Checkpoint) -> bool:
-    """safetensors stores a module that is used several times only once; torch.save repeats it."""
-    return any(path.suffix == ".safetensors" for path in checkpoint.files)
-
-
-def prefix_keys(
-    heads: SourceHeads, *, head_count: int, head_count_kv: int, rope_freq_base: float, norm_eps: float
-) -> dict[str, int | float | str]:
-    """The medusa.prefix.* keys of Hydra++ heads from their base, whose attention the prefix layer copies.
-
-    The checkpoint itself does not say them. MedusaError when they do not fit the prefix layer's shapes.
-    """
-    shapes = {item.name: item.shape for item in heads.tensors}
-    query, key = shapes[schema.prefix("attn_q")][0], shapes[schema.prefix("attn_k")][0]
-    if head_count < 1 or head_count_kv < 1 or query % head_count or key * head_count != query * head_count_kv:
-        raise MedusaError(
-            f"the heads' prefix layer has {query} x {key} query and key rows, which do not fit a base of {head_count} "
-            f"attention heads ({head_count_kv} for keys): choose the base they were trained for"
-        )
-    return {
-        schema.PREFIX_HEAD_COUNT_KEY: head_count,
-        schema.PREFIX_HEAD_COUNT_KV_KEY: head_count_kv,
-        schema.PREFIX_ROPE_FREQ_BASE_KEY: float(rope_freq_base),
-        schema.PREFIX_NORM_EPS_KEY: float(norm_eps),
-    }

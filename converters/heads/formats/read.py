@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...errors import MedusaError
-from . import hydra, medusa, vllm
-from .model import SourceHeads, config_int
+from .hydra import Hydra
+from .medusa import Medusa
+from .model import Layout, SourceHeads, config_int
+from .vllm import SHARED_OUTPUT, Vllm
 
 BASE = re.compile(r"(?:base_model\.)?(?P<plain>model\..+|lm_head\.(?:weight|bias))")
 EMBEDDING = "model.embed_tokens.weight"
 
 
-@dataclass
-class _Names:
-    """The checkpoint's tensor names by owner."""
-
-    medusa: list[str] = field(default_factory=list)
-    vllm: list[str] = field(default_factory=list)
-    hydra: list[str] = field(default_factory=list)
-    base: dict[str, str] = field(default_factory=dict)
+LAYOUTS: tuple[type[Layout], ...] = (Medusa, Vllm, Hydra)
 
 
 def read_heads(checkpoint: Checkpoint) -> SourceHeads:
@@ -32,15 +27,15 @@ def read_heads(checkpoint: Checkpoint) -> SourceHeads:
     loaded. MedusaError for checkpoints without heads, with two sets of them, with tensors that belong to no known
     layout, or with heads that read another hidden state than the last one.
     """
-    names = _sorted_names(checkpoint)
-    _check_input(checkpoint)
-    is_full_model = bool(names.base)
-    if names.medusa:
-        heads = medusa.read_medusa(checkpoint, names.medusa, is_full_model)
-    elif names.vllm:
-        heads = vllm.read_vllm(checkpoint, names.vllm)
-    else:
-        heads = hydra.read_hydra(checkpoint, names.hydra)
+    layout, names, base = _sorted_names(checkpoint)
+    if checkpoint.config.get("hidden_state_offset", 0) != 0:
+        offset = config_int(checkpoint.config, "hidden_state_offset")
+        raise MedusaError(
+            f"{checkpoint.name}: hidden_state_offset is {'no number' if offset is None else offset}: heads that read "
+            "an earlier layer's hidden state are not supported"
+        )
+    is_full_model = bool(base)
+    heads = layout(checkpoint).read(names, is_full_model)
     reference = checkpoint.config.get("base_model_name_or_path")
     named = isinstance(reference, str) and bool(reference.strip())
     return replace(heads, base_reference=reference if named else None, is_full_model=is_full_model)
@@ -53,54 +48,41 @@ def base_tensor_filter(checkpoint: Checkpoint, heads: SourceHeads) -> Callable[[
     """
     if not heads.is_full_model:
         raise MedusaError(f"{checkpoint.name}: holds heads only, give the base model they belong to")
-    base = _sorted_names(checkpoint).base
+    _, _, base = _sorted_names(checkpoint)
     return base.get
 
 
-def _sorted_names(checkpoint: Checkpoint) -> _Names:
-    names = _Names()
+def _sorted_names(checkpoint: Checkpoint) -> tuple[type[Layout], list[str], dict[str, str]]:
+    """The layout of the heads, their tensors, and those of the base: stored name -> plain Hugging Face name."""
+    owned: dict[type[Layout], list[str]] = {}
+    base: dict[str, str] = {}
     for name in checkpoint.tensors:
-        base = BASE.fullmatch(name)
-        if medusa.NAME.fullmatch(name):
-            names.medusa.append(name)
-        elif vllm.NAME.fullmatch(name):
-            names.vllm.append(name)
-        elif hydra.NAME.fullmatch(name):
-            names.hydra.append(name)
-        elif base:
-            names.base[name] = base["plain"]
+        layout, plain = next((one for one in LAYOUTS if one.NAME.fullmatch(name)), None), BASE.fullmatch(name)
+        if layout is not None:
+            owned.setdefault(layout, []).append(name)
+        elif plain is not None:
+            base[name] = plain["plain"]
         else:
             raise MedusaError(f"{checkpoint.name}: tensor {name!r} belongs to no known kind of heads or base model")
-    sets = [owned for owned in (names.medusa, names.vllm, names.hydra) if owned]
-    if not sets:
+    if not owned:
         raise MedusaError(f"{checkpoint.name}: holds no Medusa or Hydra heads")
-    if len(sets) > 1:
-        raise MedusaError(
-            f"{checkpoint.name}: two sets of heads ({sets[0][0]!r}, {sets[1][0]!r}): name the file you mean"
-        )
-    _settle_base(checkpoint, names)
-    return names
+    (layout, names), *others = sorted(owned.items(), key=lambda item: LAYOUTS.index(item[0]))
+    if others:
+        other = others[0][1][0]
+        raise MedusaError(f"{checkpoint.name}: two sets of heads ({names[0]!r}, {other!r}): name the file you mean")
+    _settle_base(checkpoint, layout, names, base)
+    return layout, names, base
 
 
-def _settle_base(checkpoint: Checkpoint, names: _Names) -> None:
+def _settle_base(checkpoint: Checkpoint, layout: type[Layout], names: list[str], base: dict[str, str]) -> None:
     """A base is complete or there is none; vLLM's one output matrix for all heads is named like a base's."""
-    if EMBEDDING in names.base.values():
-        if len(set(names.base.values())) != len(names.base):
+    if EMBEDDING in base.values():
+        if len(set(base.values())) != len(base):
             raise MedusaError(f"{checkpoint.name}: base tensors are stored twice, with and without 'base_model.'")
         return
-    if names.vllm and vllm.SHARED_OUTPUT in names.base:
-        del names.base[vllm.SHARED_OUTPUT]
-        names.vllm.append(vllm.SHARED_OUTPUT)
-    if names.base:
-        first = next(iter(names.base))
+    if layout is Vllm and SHARED_OUTPUT in base:
+        del base[SHARED_OUTPUT]
+        names.append(SHARED_OUTPUT)
+    if base:
+        first = next(iter(base))
         raise MedusaError(f"{checkpoint.name}: tensor {first!r} belongs to a base model that is not complete here")
-
-
-def _check_input(checkpoint: Checkpoint) -> None:
-    offset = checkpoint.config.get("hidden_state_offset", 0)
-    if offset != 0:
-        shown = config_int(checkpoint.config, "hidden_state_offset")
-        raise MedusaError(
-            f"{checkpoint.name}: hidden_state_offset is {'no number' if shown is None else shown}: heads that read an "
-            "earlier layer's hidden state are not supported"
-        )

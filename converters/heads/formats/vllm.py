@@ -14,153 +14,120 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ...checkpoints.checkpoint import Checkpoint
-from ...errors import MedusaError
 from .. import schema
-from .model import (
-    HeadTensor,
-    SourceHeads,
-    check_blocks,
-    check_numbers,
-    config_int,
-    count_remark,
-    find,
-    load_floats,
-    matrix_shape,
-    put,
-    tensor,
-)
+from .model import HeadTensor, Layout, SourceHeads, config_int, parts_among
 
-NAME = re.compile(
-    r"(?:medusa_heads?\.)?(?:"
-    r"blocks\.(?P<head>0|[1-9]\d{0,4})\.layers\.(?P<index>0|[1-9]\d{0,4})\.(?P<part>weight|bias)"
-    r"|lm_heads\.(?P<output>0|[1-9]\d{0,4})\.weight|(?P<map>token_map))"
-)
 SHARED_OUTPUT = "lm_head.weight"
 
 INTEGERS = ("I64", "I32", "I16", "U8", "U16", "U32", "U64")
 
 
-def read_vllm(checkpoint: Checkpoint, names: Sequence[str]) -> SourceHeads:
-    """The heads of which `names` are all tensors. MedusaError when they do not fit together."""
-    blocks, outputs, map_name = _sorted_names(checkpoint, names)
-    heads = check_numbers(checkpoint, (head for head, _, _ in blocks))
-    block_count = check_blocks(checkpoint, 1 + max(index for _, index, _ in blocks))
-    hidden = matrix_shape(checkpoint, find(checkpoint, blocks, (0, 0, "weight"), "blocks.0.layers.0.weight"))[1]
-    tensors: list[HeadTensor] = []
-    for head in range(heads):
-        for j in range(block_count):
-            described = f"blocks.{head}.layers.{j}"
-            source = find(checkpoint, blocks, (head, j, "weight"), f"{described}.weight")
-            tensors.append(tensor(checkpoint, source, schema.block(head, j, "weight"), (hidden, hidden), "block"))
-            if any(part == "bias" for _, _, part in blocks):
-                source = find(checkpoint, blocks, (head, j, "bias"), f"{described}.bias")
-                tensors.append(tensor(checkpoint, source, schema.block(head, j, "bias"), (hidden,), "bias"))
+SHARED = -1
+"""The head that an output matrix of all heads stands under."""
 
-    config = checkpoint.config
-    remarks = count_remark(config_int(config, "num_heads"), heads, "heads")
-    remarks += count_remark(config_int(config, "num_hidden_layers"), block_count, "blocks in each head")
-    shared = _is_shared(checkpoint, outputs, heads)
-    token_map = _token_map(checkpoint, map_name, matrix_shape(checkpoint, outputs[min(outputs)])[0], remarks)
-    output_tensors, rows = _outputs(checkpoint, outputs, 1 if shared else heads, hidden, token_map)
-    if shared:
-        output_tensors = [replace(output_tensors[0], name=schema.SHARED_OUTPUT)]
-        remarks.append("all heads share one output matrix")
-        if token_map is None:
-            token_map = np.arange(rows, dtype=np.int32)
-    if token_map is not None:
-        output_tensors.append(HeadTensor(schema.D2T, (rows,), "map", token_map.copy, map_name or ""))
-    return SourceHeads(
-        family="vllm",
-        kind="medusa",
-        head_count=heads,
-        block_count=block_count,
-        lm_head="own" if token_map is None else "draft_vocab",
-        hidden=hidden,
-        rows=rows,
-        tensors=tensors + output_tensors,
-        remarks=remarks,
+
+class Vllm(Layout):
+    """Reads the heads."""
+
+    NAME = re.compile(
+        r"(?:medusa_heads?\.)?(?:"
+        r"blocks\.(?P<head>0|[1-9]\d{0,4})\.layers\.(?P<index>0|[1-9]\d{0,4})\.(?P<part>weight|bias)"
+        r"|lm_heads\.(?P<output>0|[1-9]\d{0,4})\.weight|(?P<map>token_map))"
     )
 
+    block_name, output_name = "blocks.{}.layers.{}.{}", "lm_heads.{}.{}"
 
-def _sorted_names(
-    checkpoint: Checkpoint, names: Sequence[str]
-) -> tuple[dict[tuple[int, int, str], str], dict[int, str], str | None]:
-    """(head, layer, part) -> stored name; head -> stored name of its output (-1: of all heads); name of the map."""
-    blocks: dict[tuple[int, int, str], str] = {}
-    outputs: dict[int, str] = {}
-    maps: dict[int, str] = {}
-    for name in names:
-        match = NAME.fullmatch(name)
-        if match is None:
-            put(checkpoint, outputs, -1, name)
-        elif match["map"]:
-            put(checkpoint, maps, 0, name)
-        elif match["output"]:
-            put(checkpoint, outputs, int(match["output"]), name)
-        else:
-            put(checkpoint, blocks, (int(match["head"]), int(match["index"]), match["part"]), name)
-    if not blocks or not outputs:
-        raise MedusaError(f"{checkpoint.name}: heads need blocks and an output matrix (lm_heads.0.weight)")
-    if -1 in outputs and len(outputs) > 1:
-        raise MedusaError(f"{checkpoint.name}: {outputs[-1]!r} stands beside {outputs[max(outputs)]!r}: unknown layout")
-    return blocks, outputs, maps.get(0)
+    def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
+        """As of Layout."""
+        map_name = self._sort(names)
+        heads = self.count_heads((key[0] for key in self.blocks), config_int(self.config, "num_heads"))
+        blocks = self.check_blocks(1 + max(index for _, index, _ in self.blocks))
+        self.compare(config_int(self.config, "num_hidden_layers"), blocks, "blocks in each head")
+        self.hidden = self.matrix_shape(self.find(self.blocks, (0, 0, "weight"), "blocks.0.layers.0.weight"))[1]
+        for head in range(heads):
+            for j in range(blocks):
+                for part in parts_among(self.blocks):
+                    self.add_blocks(head, part, [(j, j)])
+        # One output matrix serves all heads where it is stored once, and either named so or said so.
+        once = set(self.outputs) == {(0, "weight")} and heads > 1
+        shared = (SHARED, "weight") in self.outputs or (once and self.config.get("original_lm_head") is True)
+        stored_rows = self.matrix_shape(self.outputs[min(self.outputs)])[0]
+        token_map = self._token_map(map_name, stored_rows)
+        outputs, rows = self._outputs(1 if shared else heads, stored_rows, token_map)
+        if shared:
+            outputs = [replace(outputs[0], name=schema.SHARED_OUTPUT)]
+            self.remarks.append("all heads share one output matrix")
+            if token_map is None:
+                token_map = np.arange(rows, dtype=np.int32)
+        self.tensors += outputs
+        if token_map is not None:
+            self.tensors.append(HeadTensor(schema.D2T, (rows,), "map", token_map.copy, map_name or ""))
+        lm_head = "own" if token_map is None else "draft_vocab"
+        return self.result("vllm", "medusa", (heads, blocks), rows, lm_head=lm_head)
+
+    def _sort(self, names: Sequence[str]) -> str | None:
+        """Result: the stored name of the token map."""
+        maps: dict[None, str] = {}
+        for name in names:
+            match = self.NAME.fullmatch(name)
+            if match is None:
+                self.outputs[SHARED, "weight"] = name
+            elif match["map"]:
+                self.put(maps, None, name)
+            elif match["output"]:
+                self.put(self.outputs, (int(match["output"]), "weight"), name)
+            else:
+                self.put(self.blocks, (int(match["head"]), int(match["index"]), match["part"]), name)
+        if not self.blocks or not self.outputs:
+            raise self.refuse("heads need blocks and an output matrix (lm_heads.0.weight)")
+        if (SHARED, "weight") in self.outputs and len(self.outputs) > 1:
+            one, other = self.outputs[SHARED, "weight"], self.outputs[max(self.outputs)]
+            raise self.refuse(f"{one!r} stands beside {other!r}: unknown layout")
+        return maps.get(None)
+
+    def _outputs(
+        self, count: int, stored_rows: int, token_map: NDArray[np.int32] | None
+    ) -> tuple[list[HeadTensor], int]:
+        """Output matrices of the heads, and their rows. A matrix over the whole vocabulary is cut down to the map's."""
+        if {head for head, _ in self.outputs} - {SHARED, *range(count)}:
+            raise self.refuse(f"tensor {self.outputs[max(self.outputs)]!r} has no head of its own")
+        scale = self.config.get("logit_scale", 1.0)
+        factor = float(scale) if isinstance(scale, (int, float)) and 0 < scale < 1e6 else 1.0
+        tensors = []
+        for head in range(count):
+            described = self.output_name.format(head, "weight")
+            source = self.outputs.get((SHARED, "weight")) or self.find(self.outputs, (head, "weight"), described)
+            name = schema.output(head, "weight")
+            tensors.append(self.tensor(source, name, (stored_rows, self.hidden), "output", factor))
+        if token_map is None or len(token_map) == stored_rows:
+            return tensors, stored_rows
+        shape = (len(token_map), self.hidden)
+        cut = [replace(item, shape=shape, load=partial(_rows, item, token_map)) for item in tensors]
+        return cut, len(token_map)
+
+    def _token_map(self, name: str | None, stored_rows: int) -> NDArray[np.int32] | None:
+        """The token of each output row, None where rows are tokens. vLLM ignores a map when nothing is truncated."""
+        if name is None:
+            return None
+        stored = self.checkpoint.tensors[name]
+        if len(stored.shape) != 1 or stored.dtype not in INTEGERS or not 0 < stored.shape[0] <= stored_rows:
+            raise self.refuse(
+                f"{name!r} of shape {list(stored.shape)} and dtype {stored.dtype} does not name a token for each of "
+                f"{stored_rows} output rows"
+            )
+        count = stored.shape[0]
+        vocabulary = config_int(self.config, "vocab_size")
+        truncated = config_int(self.config, "truncated_vocab_size")
+        if count < stored_rows and truncated is not None and vocabulary is not None and truncated >= vocabulary:
+            self.remarks.append("token_map is not used: config.json says that the vocabulary is not truncated")
+            return None
+        self.compare(truncated, count, "tokens in the draft vocabulary")
+        values = self.checkpoint.load(name)
+        limit = stored_rows if count < stored_rows else (vocabulary or 2**31)
+        if values.min() < 0 or values.max() >= limit or len(np.unique(values)) != len(values):
+            raise self.refuse(f"{name!r} names a token twice or outside the vocabulary of {limit}")
+        return values.astype(np.int32)
 
 
-def _is_shared(checkpoint: Checkpoint, outputs: dict[int, str], heads: int) -> bool:
-    """Whether one output matrix serves all heads: stored once, and either named so or said so."""
-    if -1 in outputs:
-        return True
-    return set(outputs) == {0} and heads > 1 and checkpoint.config.get("original_lm_head") is True
-
-
-def _outputs(
-    checkpoint: Checkpoint, outputs: dict[int, str], count: int, hidden: int, token_map: NDArray[np.int32] | None
-) -> tuple[list[HeadTensor], int]:
-    """Output matrices of the heads, and their rows. A matrix over the whole vocabulary is cut down to the map's."""
-    if set(outputs) - {-1} - set(range(count)):
-        raise MedusaError(f"{checkpoint.name}: tensor {outputs[max(outputs)]!r} has no head of its own")
-    stored_rows = matrix_shape(checkpoint, outputs[min(outputs)])[0]
-    scale = checkpoint.config.get("logit_scale", 1.0)
-    factor = float(scale) if isinstance(scale, (int, float)) and 0 < scale < 1e6 else 1.0
-    tensors = []
-    for head in range(count):
-        source = outputs.get(-1) or find(checkpoint, outputs, head, f"lm_heads.{head}.weight")
-        name = schema.output(head, "weight")
-        tensors.append(tensor(checkpoint, source, name, (stored_rows, hidden), "output", factor))
-    if token_map is None or len(token_map) == stored_rows:
-        return tensors, stored_rows
-    rows = len(token_map)
-    return [
-        replace(item, shape=(rows, hidden), load=partial(_load_rows, checkpoint, item.source, factor, token_map))
-        for item in tensors
-    ], rows
-
-
-def _load_rows(checkpoint: Checkpoint, source: str, factor: float, rows: NDArray[np.int32]) -> NDArray[np.float32]:
-    return load_floats(checkpoint, source, factor)[rows]
-
-
-def _token_map(
-    checkpoint: Checkpoint, name: str | None, stored_rows: int, remarks: list[str]
-) -> NDArray[np.int32] | None:
-    """The token of each output row, None where rows are tokens. vLLM ignores a map when nothing is truncated."""
-    if name is None:
-        return None
-    stored = checkpoint.tensors[name]
-    if len(stored.shape) != 1 or stored.dtype not in INTEGERS or not 0 < stored.shape[0] <= stored_rows:
-        raise MedusaError(
-            f"{checkpoint.name}: {name!r} of shape {list(stored.shape)} and dtype {stored.dtype} does not name a token "
-            f"for each of {stored_rows} output rows"
-        )
-    vocabulary = config_int(checkpoint.config, "vocab_size")
-    truncated = config_int(checkpoint.config, "truncated_vocab_size")
-    if stored.shape[0] < stored_rows and truncated is not None and vocabulary is not None and truncated >= vocabulary:
-        remarks.append("token_map is not used: config.json says that the vocabulary is not truncated")
-        return None
-    remarks += count_remark(truncated, stored.shape[0], "tokens in the draft vocabulary")
-    values = checkpoint.load(name)
-    limit = stored_rows if stored.shape[0] < stored_rows else (vocabulary or 2**31)
-    if values.min() < 0 or values.max() >= limit or len(np.unique(values)) != len(values):
-        raise MedusaError(f"{checkpoint.name}: {name!r} names a token twice or outside the vocabulary of {limit}")
-    return values.astype(np.int32)
+def _rows(matrix: HeadTensor, rows: NDArray[np.int32]) -> NDArray[np.float32]:
+    return np.asarray(matrix.load()[rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,20 +15,9 @@ def fit_log(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
     """a, b of tokens per step = a ln(nodes) + b, by least squares; None for fewer than two sizes."""
     if len({nodes for nodes, _ in points}) < 2:
         return None
-    logs = [math.log(nodes) for nodes, _ in points]
-    values = [value for _, value in points]
-    mean_x, mean_y = sum(logs) / len(logs), sum(values) / len(values)
-    a = sum((x - mean_x) * (y - mean_y) for x, y in zip(logs, values, strict=True)) / sum(
-        (x - mean_x) ** 2 for x in logs
-    )
-    return a, mean_y - a * mean_x
-
-
-def by_accuracies(choices: trees.Choices, accuracy: Sequence[Sequence[float]]) -> float | None:
-    """1 + the chance of each node; None where one is not known."""
-    chances = trees.probabilities(choices, accuracy)
-    known = [chance for chance in chances if chance is not None]
-    return 1.0 + sum(known) if known and len(known) == len(chances) else None
+    nodes, values = zip(*points, strict=True)
+    line = statistics.linear_regression([math.log(count) for count in nodes], values)
+    return line.slope, line.intercept
 
 
 def predicted_overhead(nodes: int, passes_ms: Mapping[int, float], outside: tuple[float, float] | None) -> float | None:
@@ -48,7 +38,7 @@ def model(
     line = fit_log([(1, 1.0), *((row["nodes"], row["tokens_per_step"]) for row in rows)])
     found = []
     for row, outside in zip(measured, outsides, strict=True):
-        expected = by_accuracies(row["tree"], accuracy)
+        expected = trees.expected_tokens(row["tree"], accuracy)
         logarithm = None if line is None else line[0] * math.log(row["nodes"]) + line[1]
         overhead = predicted_overhead(row["nodes"], passes_ms, outside)
         found.append(

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from medusa_cli.bench.ablation import budget
-from medusa_cli.bench.ablation.budget import Pace
 from medusa_cli.bench.ablation.rows import Row
-from medusa_cli.bench.ablation.samples import Answer, Sample
+from medusa_cli.bench.ablation.samples import Sample
+from medusa_cli.bench.methods import PLAIN
+from medusa_cli.bench.protocol import Outcome, answered
 from medusa_cli.decoding.pass_cost import Timer, pass_ms
 from medusa_cli.prompts.bench_set import Prompt
 from medusa_cli.support.errors import MedusaError
@@ -27,22 +27,39 @@ MIN_TOKENS = 8
 """A shorter answer of plain decoding says nothing about speed."""
 TRIALS = 8
 """Prompts, of which the shortest is tried first."""
+TRIAL_TOKENS = 16
+TOKENS = (96, 64, 48, 32, 24, 16)
+WANTED_ROUNDS = 16
+MIN_ROUNDS = 4
+"""A mean over fewer prompts says little: shorter answers come before fewer prompts."""
+SLACK = 1.1
+"""What a round is expected to take, in what it should take."""
 Clock = Callable[[], float]
 
 
-class Session(Protocol):
-    """What is needed of native.Session."""
+@dataclass(frozen=True)
+class Pace:
+    """What one row takes for an answer: seconds for a token of the prompt and for one of the answer."""
 
-    def reset(self) -> None: ...
-    def generate(
-        self,
-        prompt: Sequence[int],
-        *,
-        max_tokens: int,
-        sampling: native.Sampling,
-        accept: native.Accept,
-        cancellation: native.Cancellation,
-    ) -> native.Generation: ...
+    prompt: float
+    token: float
+
+
+def round_seconds(paces: Sequence[Pace], prompt_tokens: float, tokens: int) -> float:
+    """Of one prompt, answered once at each pace."""
+    return SLACK * sum(pace.prompt * prompt_tokens + pace.token * tokens for pace in paces)
+
+
+def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float, done: int) -> int:
+    """The most of TOKENS with which WANTED_ROUNDS fit, else with which MIN_ROUNDS do, else the fewest.
+
+    done: rounds that are over; the next one counts in any case.
+    """
+    for rounds in (WANTED_ROUNDS, MIN_ROUNDS):
+        for tokens in TOKENS:
+            if max(1, rounds - done) * round_seconds(paces, prompt_tokens, tokens) <= seconds:
+                return tokens
+    return TOKENS[-1]
 
 
 class TimeUp(Exception):
@@ -66,8 +83,8 @@ class Bench:
     def __init__(
         self,
         rows: Sequence[Row],
-        plain: Session,
-        session_of: Callable[[Row], Session],
+        plain: native.Session,
+        session_of: Callable[[Row], native.Session],
         deadline: float,
         on_answer: Callable[[str], None] = lambda name: None,
         clock: Clock = time.monotonic,
@@ -96,20 +113,21 @@ class Bench:
         Empty where plain decoding ends too early.
         """
         found: dict[int, Sample] = {}
-        before: Answer | None = None
-        temperature_before: float | None = None
+        before: Outcome | None = None
+
+        def answered_by(row: Row | None, temperature: float) -> Outcome:
+            return self._answer(row, temperature, number, prompt, tokens, most)
+
         with contextlib.suppress(TimeUp):
             for temperature, block in self.blocks(number):
-                if before is None or temperature != temperature_before:
-                    before = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
-                if before.tokens < MIN_TOKENS:
+                if before is None or temperature != before.temperature:
+                    before = answered_by(None, temperature)
+                if before.decoded < MIN_TOKENS:
                     return {}
-                answers = {at: self._row_answer(at, tokens, most, number) for at in block}
-                after = self._answer(self.plain, "plain", tokens, most, temperature, "", number)
-                for at, answer in answers.items():
-                    if answer.tokens:
-                        found[at] = Sample(prompt.category, answer, (before, after))
-                before, temperature_before = after, temperature
+                answers = {at: answered_by(self.rows[at], temperature) for at in block}
+                after = answered_by(None, temperature)
+                found |= {at: Sample(answer, (before, after)) for at, answer in answers.items() if answer.decoded}
+                before = after
         return found
 
     def stop(self) -> None:
@@ -117,29 +135,27 @@ class Bench:
         self._stopped = True
         self._cancellation.cancel()
 
-    def _row_answer(self, at: int, prompt: Sequence[int], most: int, seed: int) -> Answer:
-        row = self.rows[at]
-        return self._answer(self.session_of(row), row.name, prompt, most, row.temperature, row.rule, seed)
-
     def _answer(
-        self, session: Session, name: str, prompt: Sequence[int], most: int, temperature: float, rule: str, seed: int
-    ) -> Answer:
-        """TimeUp when it is, before or after."""
+        self, row: Row | None, temperature: float, seed: int, prompt: Prompt, tokens: Sequence[int], most: int
+    ) -> Outcome:
+        """Of a row, or of plain decoding. TimeUp when it is, before or after."""
         from medusa_cli import native
 
+        name, session = (PLAIN, self.plain) if row is None else (row.name, self.session_of(row))
         self.on_answer(name)
         session.reset()
-        accept = native.Accept(rule or ("exact" if temperature > 0 else "greedy"))
+        accept = native.Accept(row.rule if row else "exact" if temperature > 0 else "greedy")
         sampling = native.Sampling(temperature=temperature, seed=seed)
         if self._stopped or self.clock() >= self.deadline:
             raise TimeUp
         done = session.generate(
-            prompt, max_tokens=most, sampling=sampling, accept=accept, cancellation=self._cancellation
+            tokens, max_tokens=most, sampling=sampling, accept=accept, cancellation=self._cancellation
         )
         if self._stopped:
             raise TimeUp
-        answer = Answer.of(done.tokens, done.stats)
-        self.paces.append(Pace(answer.prompt_ms / 1e3 / len(prompt), answer.decode_ms / 1e3 / max(1, answer.tokens)))
+        place = {"prompt_id": prompt.id, "category": prompt.category, "temperature": temperature}
+        answer = Outcome.from_worker(answered(done), method=name, repeat=seed, **place)
+        self.paces.append(Pace(answer.ttft_ms / 1e3 / len(tokens), answer.decode_ms / 1e3 / max(1, answer.decoded)))
         return answer
 
     def trial(self, prompts: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[list[Pace], dict[int, Sample]]:
@@ -150,7 +166,7 @@ class Bench:
         """
         for prompt, tokens in sorted(prompts[:TRIALS], key=lambda one: len(one[1])):
             self.paces.clear()
-            if found := self.round(0, prompt, tokens, budget.TRIAL_TOKENS):
+            if found := self.round(0, prompt, tokens, TRIAL_TOKENS):
                 return list(self.paces), found
         if self._stopped or self.clock() >= self.deadline:
             raise MedusaError("time ran out before each row had one answer: give more --minutes")
@@ -185,9 +201,9 @@ def _measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], foun
     number = 0
     while True:
         left = bench.deadline - bench.clock()
-        most = budget.answer_tokens(paces, mean_prompt, left, number)
+        most = answer_tokens(paces, mean_prompt, left, number)
         prompt, tokens = prompts[number % len(prompts)]
-        if budget.round_seconds(paces, len(tokens), most) > left:
+        if round_seconds(paces, len(tokens), most) > left:
             break
         bench.paces.clear()
         samples = bench.round(number, prompt, tokens, most)
@@ -200,4 +216,4 @@ def _measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], foun
     for at, sample in trial.items():
         found.samples.setdefault(at, [sample])
     if not found.prompts:
-        found.prompts, found.max_tokens = 1, budget.TRIAL_TOKENS
+        found.prompts, found.max_tokens = 1, TRIAL_TOKENS

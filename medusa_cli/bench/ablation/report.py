@@ -83,18 +83,6 @@ def cost_table(document: dict[str, Any]) -> Table | None:
     return Table("Predicted and real (Medusa appendix G)", headers, lines)
 
 
-def cost_lines(document: dict[str, Any]) -> list[str]:
-    """What the model is."""
-    model = document["cost_model"]
-    if model["a"] is None:
-        return []
-    sign = "+" if model["b"] >= 0 else "-"
-    return [
-        f"log: tokens per step = {model['a']:.2f} ln(nodes) {sign} {abs(model['b']):.2f}, fitted; tokens: by the "
-        "accuracies of the heads; cost: bare passes and what steps take beside them"
-    ]
-
-
 def settings_lines(document: dict[str, Any]) -> list[str]:
     """What was measured, where, how."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
@@ -128,8 +116,14 @@ def show(document: dict[str, Any], out: Console) -> None:
     if costs := cost_table(document):
         out.print()
         print_table(costs, out)
-        for line in cost_lines(document):
-            out.print(line, style="dim", markup=False)
+        if (model := document["cost_model"])["a"] is not None:
+            line = f"{model['a']:.2f} ln(nodes) {'+' if model['b'] >= 0 else '-'} {abs(model['b']):.2f}"
+            out.print(
+                f"log: tokens per step = {line}, fitted; tokens: by the accuracies of the heads; cost: bare passes and "
+                "what steps take beside them",
+                style="dim",
+                markup=False,
+            )
     for table in spec_bench.tables(document["spec_bench"]):
         out.print()
         print_table(table, out)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from medusa_cli.bench.methods import ENGINE, PLAIN, Method
+import numpy as np
+
 from medusa_cli.decoding import tree_search, tree_shapes, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, Tuned
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, AcceptKind
@@ -171,13 +172,12 @@ def _sizes(file: HeadsFile) -> list[Row]:
 
 def _rules(file: HeadsFile, rules: Iterable[str]) -> list[Row]:
     """One tree, all rules: greedy at temperature 0, the others as in a chat."""
+    sparse = _sparse(file)
     rows = []
     for rule in rules:
-        row = _sparse(file)
-        row.rule, row.temperature = rule, 0.0 if rule == AcceptKind.greedy.value else CHAT_TEMPERATURE
-        row.name = f"{row.name}, {rule}"
-        row.labels = {RULES: f"{rule}, temp. {row.temperature:g}"}
-        rows.append(row)
+        heat = 0.0 if rule == AcceptKind.greedy.value else CHAT_TEMPERATURE
+        labels = {RULES: f"{rule}, temp. {heat:g}"}
+        rows.append(replace(sparse, name=f"{sparse.name}, {rule}", labels=labels, rule=rule, temperature=heat))
     return rows
 
 
@@ -187,17 +187,16 @@ def _head_counts(file: HeadsFile) -> list[Row]:
     for count in range(1, file.head_count + 1):
         heads = f"{count} head{'s' * (count > 1)}"
         row = _fixed(file, f"{SPARSE} {NODES}, {heads}", file.sparse(NODES, count))
-        row.labels = {HEADS: heads}
-        rows.append(row)
+        rows.append(replace(row, labels={HEADS: heads}))
     return rows
 
 
 def _kinds(file: HeadsFile) -> list[Row]:
     """What is compared of each heads file (Hydra fig. 2)."""
-    rows = [_chain(file), _sparse(file), _grown(file)]
-    for row in rows:
-        row.labels = {KINDS: f"{file.label[: LABEL_WIDTH - len(row.name) - 2]}: {row.name}"}
-        row.name = f"{file.label}: {row.name}"
+    rows = []
+    for row in (_chain(file), _sparse(file), _grown(file)):
+        label = f"{file.label[: LABEL_WIDTH - len(row.name) - 2]}: {row.name}"
+        rows.append(replace(row, name=f"{file.label}: {row.name}", labels={KINDS: label}))
     return rows
 
 
@@ -216,14 +215,5 @@ def best_by_cost(file: HeadsFile, costs: Mapping[int, float]) -> Choices:
 
 def interpolated(costs: Mapping[int, float], nodes: int) -> float:
     """The cost at `nodes`, on the line between the sizes around it; that of the largest beyond it."""
-    below = max((size for size in costs if size <= nodes), default=min(costs))
-    above = min((size for size in costs if size >= nodes), default=max(costs))
-    if above <= below:
-        return costs[below]
-    return costs[below] + (costs[above] - costs[below]) * (nodes - below) / (above - below)
-
-
-def compared_methods(methods: Iterable[Method]) -> list[Method]:
-    """Those that draft in our engine with one model: of the others' times no row could stand beside ours."""
-    ours = [method for method in methods if method.driver == ENGINE and not method.stock_kernels]
-    return [method for method in ours if method.name != PLAIN and not method.needs_draft_model]
+    sizes = sorted(costs)
+    return float(np.interp(nodes, sizes, [costs[size] for size in sizes]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
 from medusa_cli.bench import spec_bench
-from medusa_cli.bench.ablation import cost_model, setup
+from medusa_cli.bench.ablation import cost_model
 from medusa_cli.bench.ablation.measure import Bench, Found, measure, pass_costs
 from medusa_cli.bench.ablation.rows import SIZE_STEPS, SIZES, SPARSE, TREES, HeadsFile, Row, plan_rows
-from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms, questions
-from medusa_cli.decoding.options import AcceptKind, EngineOptions
+from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms
+from medusa_cli.bench.document import this_machine
+from medusa_cli.bench.methods import ENGINE, LOOKAHEAD, LOOKAHEAD_NUMBERS, METHODS, PLAIN
+from medusa_cli.bench.worker import lookahead_session
+from medusa_cli.decoding import drafting, pass_cost, profile, prompts, runtime
+from medusa_cli.decoding.drafting import DraftPlan, HeadsFacts, ModelFacts
+from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions
+from medusa_cli.models import gguf_files
 from medusa_cli.prompts.bench_set import Prompt
-from medusa_cli.support import machine, progress
+from medusa_cli.support import progress
+from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from medusa_cli import native
 
 FORMAT = 1
 PASSES_SHARE = 0.08
@@ -30,52 +40,123 @@ RESERVE = 0.03
 MIN_RESERVE = 1.0
 POSITION = 128
 """Tokens in the cache behind which bare passes are timed: the middle of a short answer."""
+CONTEXT = 1024
+"""Of each session where none is asked for: there are many, and each has a cache."""
+ROOM = 256
+"""Tokens of the context that no prompt may fill: the answer and the largest tree."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is asked for. data: where the prompts are from."""
+class Loaded:
+    """heads: by label, the first is the one that is ablated."""
+
+    name: str
+    model: native.Model
+    facts: ModelFacts
+    heads: dict[str, native.Heads]
+    files: list[HeadsFile]
+    options: EngineOptions
+
+    def session(self, row: Row | None) -> native.Session:
+        """For the row's plan; plain decoding without one."""
+        if row is None:
+            return runtime.plan_session(self.model, None, DraftPlan(), self.options)
+        if row.name == LOOKAHEAD:
+            return lookahead_session(self.model, LOOKAHEAD_NUMBERS, self.options)
+        return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
+
+    def method_plans(self) -> dict[str, DraftPlan]:
+        """What the methods of `medusa bench` make of the first heads.
+
+        Those that draft in our engine with one model: of the others' times no row could stand beside ours.
+        """
+        main = self.files[0]
+        facts = HeadsFacts(main.head_count, main.output_rows, [])
+        found = {}
+        for method in METHODS.values():
+            if method.driver != ENGINE or method.stock_kernels or method.name == PLAIN or method.needs_draft_model:
+                continue
+            draft = method.draft(DraftOptions(heads=str(main.path)))
+            found[method.name] = drafting.plan(draft, self.facts, facts, main.tuned)
+        return found
+
+    def tokens(self, asked: Sequence[Prompt]) -> list[tuple[Prompt, list[int]]]:
+        """The prompts that leave ROOM in the context, as token ids. MedusaError when there are none."""
+        room = self.options.ctx_size - ROOM
+        messages = ([{"role": "user", "content": prompt.text}] for prompt in asked)
+        found = [prompts.chat_tokens(self.model, one, bare_if_no_template=True) for one in messages]
+        fitting = [(prompt, tokens) for prompt, tokens in zip(asked, found, strict=True) if len(tokens) <= room]
+        if not fitting:
+            raise MedusaError(f"no prompt has at most {room} tokens: give shorter ones, or a larger -c")
+        return fitting
+
+
+def load(reference: str, paths: Sequence[Path], options: EngineOptions, console: Console) -> Loaded:
+    """MedusaError when there are no heads, or the model cannot check a tree."""
+    for path in paths:
+        gguf_files.check_is_file(path)
+    draft = DraftOptions(heads=str(paths[0]) if paths else None)
+    ref = runtime.resolve(reference, draft, console)
+
+    def open_model(layers: int) -> native.Model:
+        return runtime.load_model(ref.path, layers, console, options.device)
+
+    model = runtime.within_memory(ref, options, draft, console, open_model)
+    facts = runtime.model_facts(ref, model)
+    own = drafting.heads_to_load(draft, facts)
+    if own is None:
+        raise MedusaError(f"{ref.name} has no draft heads, so there is nothing to ablate: give --heads FILE")
+    found = list(paths) or [own]
+    trained = model.n_ctx_train or CONTEXT
+    options = dataclasses.replace(options, ctx_size=options.ctx_size or min(CONTEXT, trained))
+    if options.ctx_size <= ROOM:
+        raise MedusaError(f"a context of {options.ctx_size} tokens has no room for answers and trees: give -c 512")
+    heads, files = {}, []
+    for label, path in zip(labels(found), found, strict=True):
+        one = heads[label] = runtime.load_heads(model, path, ref, console)
+        tuned = profile.tuned(model, path, options, console)
+        files.append(HeadsFile(label, path, one.kind, one.head_count, one.output_rows, one.accuracy, tuned))
+    return Loaded(ref.name, model, facts, heads, files, options)
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Names of the files without their endings; numbered where two are the same."""
+    stems = [path.stem for path in paths]
+    return [stem if stems.count(stem) == 1 else f"{stem}#{at + 1}" for at, stem in enumerate(stems)]
+
+
+@dataclass
+class Run:
+    """What is asked for, and what is known so far, so that a run that is cut short can be reported.
+
+    data: where the prompts are from. The minutes begin with it.
+    """
 
     model: str
     heads: Sequence[Path]
     minutes: float
     prompts: Sequence[Prompt]
     data: str
-    engine: EngineOptions = dataclasses.field(default_factory=EngineOptions)
-
-
-@dataclass
-class Run:
-    """What is known so far, so that a run that is cut short can be reported."""
-
-    plan: Plan
-    began: float
-    loaded: setup.Loaded | None = None
+    engine: EngineOptions
+    began: float = dataclasses.field(default_factory=time.monotonic)
+    loaded: Loaded | None = None
     rows: Sequence[Row] = ()
     found: Found = dataclasses.field(default_factory=Found)
     left_out: int = 0
 
-    @property
-    def has_figures(self) -> bool:
-        return bool(self.found.samples)
-
-
-def start(plan: Plan) -> Run:
-    """The minutes begin."""
-    return Run(plan, time.monotonic())
-
 
 def run(state: Run, console: Console) -> None:
     """Measures until the minutes are over. MedusaError for what cannot be measured."""
-    plan, seconds = state.plan, 60 * state.plan.minutes
+    seconds = 60 * state.minutes
     deadline = state.began + seconds - max(MIN_RESERVE, RESERVE * seconds)
-    loaded = state.loaded = setup.load(plan.model, plan.heads, plan.engine, console)
-    prompts = loaded.tokens(plan.prompts)
-    state.left_out = len(plan.prompts) - len(prompts)
+    loaded = state.loaded = load(state.model, state.heads, state.engine, console)
+    prompts = loaded.tokens(state.prompts)
+    state.left_out = len(state.prompts) - len(prompts)
     with progress.phase(console, "Measuring", "seconds") as bar:
         widths = (1, *SIZE_STEPS)
         bar.update(0, seconds, "bare passes")
-        timer = loaded.timer(max(widths), POSITION)
+        options = loaded.options
+        timer = pass_cost.make_timer(loaded.model, max(widths), POSITION, options.threads, options.ctx_size)
         passes = pass_costs(timer, widths, state.began + PASSES_SHARE * seconds)
         del timer  # its cache, before the sessions make theirs
         state.found.passes_ms = passes
@@ -85,32 +166,26 @@ def run(state: Run, console: Console) -> None:
         def on_answer(name: str) -> None:
             bar.update(min(seconds, time.monotonic() - state.began), seconds, name)
 
-        sessions = Sessions(loaded)
-        measure(Bench(state.rows, loaded.session(None), sessions.of, deadline, on_answer), prompts, state.found)
+        known: list[tuple[Row, native.Session]] = []
+
+        def session_of(row: Row) -> native.Session:
+            """One for each plan of each heads file: rows that differ in the rule alone share it."""
+            for other, session in known:
+                if other.drafts_like(row):
+                    return session
+            known.append((row, loaded.session(row)))
+            return known[-1][1]
+
+        measure(Bench(state.rows, loaded.session(None), session_of, deadline, on_answer), prompts, state.found)
         bar.update(seconds, seconds)
     state.found.complete = True
-
-
-class Sessions:
-    """One for each plan of each heads file: rows that differ in the rule alone share it."""
-
-    def __init__(self, loaded: setup.Loaded) -> None:
-        self._loaded = loaded
-        self._known: list[tuple[Row, Any]] = []
-
-    def of(self, row: Row) -> Any:
-        for known, session in self._known:
-            if known.drafts_like(row):
-                return session
-        self._known.append((row, self._loaded.session(row)))
-        return self._known[-1][1]
 
 
 def document(state: Run) -> dict[str, Any]:
     """The JSON, also of a run that was cut short ("complete": false)."""
     from medusa_cli import native
 
-    loaded, found, plan = state.loaded, state.found, state.plan
+    loaded, found = state.loaded, state.found
     assert loaded is not None
     samples = [found.samples.get(at, []) for at in range(len(state.rows))]
     rows = [figures(row, of) for row, of in zip(state.rows, samples, strict=True)]
@@ -124,27 +199,32 @@ def document(state: Run) -> dict[str, Any]:
         "medusa": __version__,
         "llama_cpp_python": native.installed_llama_cpp_python(),
         "model": {"name": loaded.name, "description": loaded.model.description},
-        "machine": {
-            "cpu": machine.cpu_name(),
-            "cores_physical": native.physical_cores(),
-            "memory_total": machine.memory()[0],
-        },
-        "heads": [_heads(file) for file in loaded.files],
+        "machine": this_machine(),
+        "heads": [
+            {
+                "label": file.label,
+                "kind": file.kind,
+                "head_count": file.head_count,
+                "accuracy_known": bool(file.accuracy),
+                "tuned": file.tuned is not None,
+            }
+            for file in loaded.files
+        ],
         "settings": {
-            "data": plan.data,
-            "minutes": plan.minutes,
+            "data": state.data,
+            "minutes": state.minutes,
             "seconds": round(time.monotonic() - state.began, 1),
             "prompts": found.prompts,
             "prompts_left_out": state.left_out,
             "max_tokens": found.max_tokens,
             "context": loaded.options.ctx_size,
-            "threads": plan.engine.threads,
+            "threads": state.engine.threads,
         },
         "rows": rows,
         "cost_model": cost_model.model(
             [rows[at] for at in sparse], main.accuracy, found.passes_ms, [outside_ms(samples[at]) for at in sparse]
         ),
-        "spec_bench": by_kind(plan.prompts, shown),
+        "spec_bench": by_kind(state.prompts, shown),
     }
 
 
@@ -152,14 +232,9 @@ def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict
     """Figures by kind of the rows, by name; empty where the prompts are not Spec-Bench's."""
     if not spec_bench.is_its_file(prompt.category for prompt in prompts):
         return {}
-    return {name: spec_bench.figures(questions(of)) for name, of in samples.items()}
-
-
-def _heads(file: HeadsFile) -> dict[str, Any]:
     return {
-        "label": file.label,
-        "kind": file.kind,
-        "head_count": file.head_count,
-        "accuracy_known": bool(file.accuracy),
-        "tuned": file.tuned is not None,
+        name: spec_bench.figures(
+            [(one.answer, statistics.mean(answer.whole_speed for answer in one.plain)) for one in of]
+        )
+        for name, of in samples.items()
     }

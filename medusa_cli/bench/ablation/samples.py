@@ -9,63 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from medusa_cli.bench.ablation.rows import Row
-from medusa_cli.bench.spec_bench import Question
-from medusa_cli.decoding.figures import PHASES
+from medusa_cli.bench.protocol import Outcome
 
 TAIL = 0.025
 """Chance that a median lies beyond one end of its interval."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What one session made of one prompt. tokens: of the steps, without the first one, which is the prompt's."""
-
-    tokens: int
-    steps: int
-    committed: float
-    decode_ms: float
-    verify_ms: float
-    prompt_ms: float
-    nodes: int
-    text: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tokens: Sequence[int], stats: dict[str, Any]) -> Answer:
-        steps, undrafted = stats["steps"], stats["plain_steps"]
-        timings = stats["timings_ms"]
-        return cls(
-            tokens=max(0, len(tokens) - 1),
-            steps=steps,
-            committed=stats["tokens_per_step"] * (steps - undrafted) + undrafted,
-            decode_ms=sum(timings[phase] for phase in PHASES),
-            verify_ms=timings["verify"],
-            prompt_ms=stats["ttft_ms"],
-            nodes=stats["tree_nodes"],
-            text=tuple(tokens),
-        )
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return 1e3 * self.tokens / self.decode_ms
-
-    @property
-    def whole_speed(self) -> float:
-        """The same with the prompt: all tokens over all time."""
-        return 1e3 * (self.tokens + 1) / (self.prompt_ms + self.decode_ms)
-
-    @property
-    def step_ms(self) -> float:
-        return self.decode_ms / self.steps
-
-
-@dataclass(frozen=True)
 class Sample:
     """An answer, and plain decoding's of the same prompt right before and after it."""
 
-    category: str
-    answer: Answer
-    plain: tuple[Answer, Answer]
+    answer: Outcome
+    plain: tuple[Outcome, Outcome]
 
     @property
     def plain_speed(self) -> float:
@@ -106,7 +61,7 @@ def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
         "name": row.name,
         "tables": row.labels,
         "heads_file": row.heads_file,
-        "nodes": max((answer.nodes for answer in answers), default=len(row.tree or []) + 1),
+        "nodes": max((answer.tree_nodes for answer in answers), default=len(row.tree or []) + 1),
         "tree": row.tree,
         "rule": row.rule,
         "temperature": row.temperature,
@@ -117,22 +72,8 @@ def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
         "speedup_vs_plain": statistics.median(ratios) if ratios else None,
         "speedup_vs_plain_ci95": list(interval) if interval else None,
         "overhead": statistics.median(sample.overhead for sample in samples) if samples else None,
-        "same_text": sum(sample.answer.text == sample.plain[0].text for sample in samples) if samples else None,
+        "same_text": sum(sample.answer.tokens == sample.plain[0].tokens for sample in samples) if samples else None,
     }
-
-
-def questions(samples: Sequence[Sample]) -> list[Question]:
-    """As Spec-Bench counts them."""
-    return [
-        Question(
-            sample.category,
-            sample.answer.whole_speed,
-            statistics.mean(answer.whole_speed for answer in sample.plain),
-            sample.answer.steps,
-            sample.answer.committed,
-        )
-        for sample in samples
-    ]
 
 
 def outside_ms(samples: Sequence[Sample]) -> tuple[float, float] | None:
@@ -140,7 +81,7 @@ def outside_ms(samples: Sequence[Sample]) -> tuple[float, float] | None:
     if not samples:
         return None
 
-    def outside(answers: Sequence[Answer]) -> float:
-        return sum(a.decode_ms - a.verify_ms for a in answers) / sum(a.steps for a in answers)
+    def outside(answers: Sequence[Outcome]) -> float:
+        return sum(a.decode_ms - a.timings_ms["verify"] for a in answers) / sum(a.steps for a in answers)
 
     return outside([sample.answer for sample in samples]), outside([one for s in samples for one in s.plain])

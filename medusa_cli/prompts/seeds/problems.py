@@ -5,14 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from medusa_cli.prompts.seeds import words
-from medusa_cli.prompts.seeds.snippets import BUGGY, SNIPPETS, TASKS
+from medusa_cli.prompts.seeds.data import CODE, TEMPLATES, WORDS
 
 Problem = Callable[[random.Random], str]
-
-
-def _two(rng: random.Random, items: list[str]) -> list[str]:
-    return rng.sample(items, 2)
 
 
 def arithmetic(rng: random.Random) -> str:
@@ -56,8 +51,8 @@ def algebra(rng: random.Random) -> str:
 
 
 def word_problem(rng: random.Random) -> str:
-    name, other = _two(rng, words.NAMES)
-    thing, place = rng.choice(words.OBJECTS), rng.choice(words.PLACES)
+    name, other = rng.sample(WORDS["name"], 2)
+    thing, place = rng.choice(WORDS["object"]), rng.choice(WORDS["place"])
     a, b, c = rng.randint(3, 60), rng.randint(2, 12), rng.randint(2, 9)
     return rng.choice(
         [
@@ -103,130 +98,83 @@ def geometry(rng: random.Random) -> str:
     )
 
 
+def _filled(heading: str, rng: random.Random, **slots: object) -> str:
+    """One of the templates under `heading`. All slots are drawn for each, also those that it does not have."""
+    return rng.choice(TEMPLATES[heading]).format(**slots)
+
+
 def logic(rng: random.Random) -> str:
-    first, second, third = rng.sample(words.NAMES, 3)
-    job, other = _two(rng, words.JOBS)
-    thing = rng.choice(words.OBJECTS)
+    first, second, third = rng.sample(WORDS["name"], 3)
+    job, other = rng.sample(WORDS["job"], 2)
+    thing = rng.choice(WORDS["object"])
     start, step = rng.randint(1, 9), rng.randint(2, 7)
-    row = ", ".join(str(start + step * i + i * (i - 1) // 2) for i in range(5))
-    return rng.choice(
-        [
-            f"{first} is taller than {second}, and {second} is taller than {third}. Who is the shortest?",
-            f"All {job}s in the village own a boat. {first} owns a boat. Is {first} a {job}? Explain.",
-            f"What comes next: {row}, ...? Explain the rule.",
-            f"{first}, {second} and {third} sit in a row. {first} is not at an end and {third} is on the left. "
-            "Who is where?",
-            f"If it rains, {first} takes the bus. {first} walked today. What can we conclude?",
-            f"One of {first}, {second} and {third} took the {thing}. {first} says it was {second}; {second} says it "
-            f"was {third}; {third} says nothing. Only one statement is true. Who took them?",
-            f"{first} is a {job} or a {other}, but not both. {first} is not a {other}. What follows?",
-            f"There are {step + 3} {thing} on a table. {first} takes {step} of them. How many does {first} have?",
-            f"{first} says: 'I always lie.' Can this be true? Discuss.",
-            "A farmer has to bring a dog, a hen and a sack of corn across a river, one at a time. How should "
-            f"{first} do it?",
-            f"{first}'s mother has three children: one is called {second}, one {third}. What is the third one called?",
-            f"Yesterday was two days before Friday. What day is it tomorrow? And in {step * 10} days?",
-            f"Rearrange these events in a sensible order: {first} pays, {first} sits down, {first} orders, "
-            f"{first} leaves.",
-            f"Some {job}s are {other}s. All {other}s like tea. Does it follow that some {job}s like tea?",
-            f"{first} walks {step} km north, {start} km east and {step} km south. How far is the starting point?",
-            f"Which weighs more: {start} kg of feathers or {start} kg of iron? And which takes up more space?",
-        ]
+    return _filled(
+        "ask logic",
+        rng,
+        first=first,
+        second=second,
+        third=third,
+        job=job,
+        other=other,
+        thing=thing,
+        start=start,
+        step=step,
+        more=step + 3,
+        days=step * 10,
+        row=", ".join(str(start + step * i + i * (i - 1) // 2) for i in range(5)),
     )
 
 
 def programming(rng: random.Random) -> str:
-    task, language = rng.choice(TASKS), rng.choice(words.PROGRAMMING)
-    return rng.choice(
-        [
-            f"Write a {language} function that {task}.",
-            f"Write a {language} function that {task}. {rng.choice(_EXTRAS)}",
-            f"Implement a function in {language} which {task}.",
-            f"In {language}, how do I write something that {task}?",
-            f"Create a small {language} program that {task}.",
-            f"I need a {language} script that {task}. {rng.choice(_EXTRAS)}",
-            f"Show me two different ways to write a {language} function that {task}.",
-            f"Describe in pseudocode an algorithm that {task}.",
-        ]
+    return _filled(
+        "ask programming",
+        rng,
+        task=rng.choice(WORDS["task"]),
+        language=rng.choice(WORDS["programming"]),
+        extra=rng.choice(TEMPLATES["extra"]),
+        extra2=rng.choice(TEMPLATES["extra"]),
     )
 
 
-_EXTRAS = [
-    "Include an example call.",
-    "Add comments.",
-    "Handle invalid input.",
-    "Explain how it works.",
-    "Keep it as short as possible.",
-    "Do not use any libraries.",
-    "Write tests for it too.",
-    "State its complexity.",
-]
-
-
 def about_code(rng: random.Random) -> str:
-    snippet, broken = rng.choice(SNIPPETS), rng.choice(BUGGY)
-    return rng.choice(
-        [
-            f"What does this code do?\n\n```\n{snippet}\n```",
-            f"Explain this code line by line:\n```\n{snippet}\n```",
-            f"Rewrite this in {rng.choice(words.PROGRAMMING)}:\n```\n{snippet}\n```",
-            f"Write a docstring and {rng.randint(2, 4)} tests for the following function.\n\n```\n{snippet}\n```",
-            "How could this code be made "
-            f"{rng.choice(['faster', 'clearer', 'safer', 'shorter'])}?\n```\n{snippet}\n```",
-            f"This code does not work. Find the error.\n\n```\n{broken}\n```",
-            f"```\n{broken}\n```\nWhy is the result wrong, and how do I fix it?",
-            f"Review this function:\n```\n{broken}\n```",
-        ]
+    return _filled(
+        "ask about code",
+        rng,
+        snippet=rng.choice(CODE["snippet"]),
+        broken=rng.choice(CODE["buggy"]),
+        language=rng.choice(WORDS["programming"]),
+        tests=rng.randint(2, 4),
+        better=rng.choice(["faster", "clearer", "safer", "shorter"]),
     )
 
 
 def code_concept(rng: random.Random) -> str:
-    concept, language = rng.choice(words.TECH), rng.choice(words.PROGRAMMING)
-    table = rng.choice(["orders", "students", "books", "flights", "employees", "songs"])
-    column = rng.choice(["price", "age", "year", "distance", "salary", "length"])
-    return rng.choice(
-        [
-            f"Explain {concept} with a {language} example.",
-            f"What are best practices for {concept} in {language}?",
-            f"Write a SQL query that returns the {rng.randint(3, 10)} rows of the table {table} with the highest "
-            f"{column}.",
-            f"Given a table {table} with a column {column}, write a query for the average {column} per month.",
-            f"What is the difference between a list and a {rng.choice(['set', 'tuple', 'dictionary', 'queue'])} "
-            f"in {language}?",
-            f"Write an HTML page about {rng.choice(words.ANYTHING)} with a heading, a paragraph and a list.",
-            f"Write a regular expression that matches {rng.choice(_PATTERNS)}.",
-            f"How do I {rng.choice(_CHORES)} in {language}?",
-            f"Design a class for {rng.choice(words.PRODUCTS)} in {language} with {rng.randint(2, 5)} methods.",
-            f"Write a shell command that {rng.choice(_COMMANDS)}.",
-        ]
+    return _filled(
+        "ask concept",
+        rng,
+        concept=rng.choice(WORDS["tech"]),
+        language=rng.choice(WORDS["programming"]),
+        table=rng.choice(WORDS["table"]),
+        column=rng.choice(WORDS["column"]),
+        rows=rng.randint(3, 10),
+        other=rng.choice(["set", "tuple", "dictionary", "queue"]),
+        topic=rng.choice(WORDS["topic"]),
+        pattern=rng.choice(WORDS["pattern"]),
+        chore=rng.choice(WORDS["chore"]),
+        product=rng.choice(WORDS["product"]),
+        methods=rng.randint(2, 5),
+        command=rng.choice(WORDS["command"]),
     )
 
 
-_PATTERNS = [
-    "a date such as 2024-03-17", "a time in 24-hour form", "an email address", "a hexadecimal colour", "a "
-    "licence plate",
-    "words that start with a capital letter", "numbers with two decimals", "lines that end with a semicolon",
-]  # fmt: skip
-_CHORES = [
-    "read a text file line by line", "sort a list of objects by two keys", "parse JSON", "measure how long a "
-    "call takes",
-    "download a file", "split a string", "format a date", "catch an error", "read command-line arguments",
-    "generate a random password", "connect to a database", "write a log file", "run code every ten minutes",
-]  # fmt: skip
-_COMMANDS = [
-    "finds the ten largest files in a folder", "counts the lines of all .txt files", "renames all .jpeg files to .jpg",
-    "shows which process uses the most memory", "replaces a word in all files", "lists files changed today",
-]  # fmt: skip
-
-
 def _person(rng: random.Random) -> str:
-    return f"{rng.choice(words.NAMES)} {rng.choice(words.SURNAMES)}"
+    return f"{rng.choice(WORDS['name'])} {rng.choice(WORDS['surname'])}"
 
 
 def records(rng: random.Random) -> str:
     count = rng.randint(3, 6)
     people = [_person(rng) for _ in range(count)]
-    jobs, cities = rng.sample(words.JOBS, count), rng.sample(words.PLACES, count)
+    jobs, cities = rng.sample(WORDS["job"], count), rng.sample(WORDS["place"], count)
     ages, amounts = rng.sample(range(21, 70), count), rng.sample(range(110, 980), count)
     rows = list(zip(people, jobs, cities, ages, amounts, strict=True))
     style = rng.randrange(3)
@@ -238,50 +186,28 @@ def records(rng: random.Random) -> str:
         )
     else:
         text = " ".join(
-            f"{name} ({age}) from {city} spent ${amount} on {rng.choice(words.OBJECTS)}."
+            f"{name} ({age}) from {city} spent ${amount} on {rng.choice(WORDS['object'])}."
             for name, _, city, age, amount in rows
         )
-    question = rng.choice(
-        [
-            "Who is the oldest person?",
-            "List the names in alphabetical order.",
-            "Turn this into a JSON array.",
-            "Make a table of names and ages.",
-            "Extract all place names, separated by commas.",
-            "How many people are younger than 40?",
-            "Write one sentence about each person.",
-            "What is the sum of all numbers mentioned?",
-            "Return only the surnames, one per line.",
-        ]
-    )
+    question = _filled("ask records", rng)
     return f"{question}\n\n{text}" if rng.random() < 0.5 else f"{text}\n{question}"
 
 
 def message_facts(rng: random.Random) -> str:
-    name, city = _person(rng), rng.choice(words.PLACES)
-    day, month = rng.randint(1, 28), rng.choice(["January", "March", "May", "June", "August", "October", "November"])
-    number, price = rng.randint(1000, 9999), rng.randint(12, 480)
-    thing = rng.choice(words.PRODUCTS)
-    text = rng.choice(
-        [
-            f"Dear {name}, your order {number} ({thing}) was shipped to {city} on {day} {month}. Total: ${price}.99.",
-            f"Booking {number}: room for {name}, arrival {day} {month}, {rng.randint(1, 6)} nights in {city}, "
-            f"${price} per night.",
-            f"Hi, this is {name}. I bought {thing} on {day} {month} for ${price} and it broke in {city}. My "
-            f"number is {number}.",
-            f"Meeting on {day} {month} at {rng.randint(8, 17)}:30 in {city}. {name} presents {thing}. Room {number}.",
-        ]
+    text = _filled(
+        "message",
+        rng,
+        name=_person(rng),
+        city=rng.choice(WORDS["place"]),
+        day=rng.randint(1, 28),
+        month=rng.choice(WORDS["month"]),
+        number=rng.randint(1000, 9999),
+        price=rng.randint(12, 480),
+        thing=rng.choice(WORDS["product"]),
+        nights=rng.randint(1, 6),
+        hour=rng.randint(8, 17),
     )
-    task = rng.choice(
-        [
-            "Extract name, date, place and amount",
-            "Which facts does this message contain? List them",
-            "Fill in: who, what, when, where",
-            "Return the date in the form YYYY-MM-DD and the name in capital letters",
-            "Convert this message to JSON with sensible keys",
-            "Reply to this message politely",
-        ]
-    )
+    task = _filled("ask message", rng)
     return f"{task}: {text}" if rng.random() < 0.6 else f"{text}\n\n{task}."
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from medusa_cli.prompts.seeds.data import TEMPLATES, WORDS
 from medusa_cli.prompts.seeds.problems import PROBLEMS
-from medusa_cli.prompts.seeds.templates import FOLLOW_UPS, SLOTS, TEMPLATES
 
 WEIGHTS = {
     "writing": 14,
@@ -38,46 +38,6 @@ SUFFIX_SHARE = 0.22
 POLITE_SHARE = 0.08
 CASUAL_SHARE = 0.08
 
-SYSTEM_PROMPTS = [
-    "You are a helpful assistant.",
-    "You are a concise assistant. Answer in as few words as possible.",
-    "You are a patient teacher who explains every step.",
-    "You are a creative writer with a love of detail.",
-    "Answer truthfully. If you do not know something, say so.",
-    "You are an experienced programmer. Prefer short, readable code.",
-    "Always answer in complete sentences.",
-    "You are a friendly companion who likes to ask questions in return.",
-    "Format your answers with headings and bullet points.",
-    "You are a scientific assistant. Be precise and mention uncertainty.",
-    "You help people who learn English. Use simple words.",
-    "You are a critical editor.",
-    "Respond with plain text only.",
-    "You are a cheerful guide for travellers.",
-]
-
-SUFFIXES = [
-    "Keep it short.",
-    "Answer in one sentence.",
-    "Use bullet points.",
-    "Use simple language.",
-    "Give reasons.",
-    "Think step by step.",
-    "Give an example.",
-    "Answer in about 100 words.",
-    "Answer in at least three paragraphs.",
-    "Be specific.",
-    "Avoid technical terms.",
-    "Write in the style of a newspaper.",
-    "End with a question.",
-    "Number your points.",
-    "Format the answer as a table.",
-    "Include a short summary at the end.",
-    "Explain it as you would to a child.",
-    "Do not use lists.",
-    "Put the most important thing first.",
-    "Add a title.",
-]
-
 _FREE_FORM = ("writing", "stem", "humanities", "lists", "howto", "thinking", "roleplay")
 _ALTERNATIVES = re.compile(r"\[([^\[\]]*\|[^\[\]]*)\]")
 _ARTICLE = re.compile(r"\b([Aa]) (?=(?!one|uni|use|eu)[aeiou])")
@@ -101,14 +61,14 @@ def fill(template: str, rng: random.Random) -> str:
     used: set[str] = set()
 
     def value(match: re.Match[str]) -> str:
-        options = SLOTS[match[1]]
+        options = WORDS[match[1]]
         chosen = rng.choice(options)
         while chosen in used:
             chosen = rng.choice(options)
         used.add(chosen)
         return chosen
 
-    text = _SLOT.sub(value, template.replace("\\n", "\n"))
+    text = _SLOT.sub(value, template)
     return with_articles(re.sub(r" +([.?!,]|$)", r"\1", text).strip())
 
 
@@ -119,8 +79,8 @@ def with_articles(text: str) -> str:
 
 def follow_up(rng: random.Random, kind: str = "any") -> str:
     """A second user turn that fits any answer, or answers of one kind."""
-    own = FOLLOW_UPS.get(kind, [])
-    templates = own if own and rng.random() < 0.5 else FOLLOW_UPS["any"]
+    own = TEMPLATES.get(f"after {kind}")
+    templates = own if own and rng.random() < 0.5 else TEMPLATES["after any"]
     return fill(rng.choice(templates), rng)
 
 
@@ -137,7 +97,7 @@ def iter_conversations(seed: int) -> Iterator[SeedConversation]:
             continue
         seen.add(key)
         later = (follow_up(rng, kind),) if rng.random() < FOLLOW_UP_SHARE else ()
-        system = rng.choice(SYSTEM_PROMPTS) if rng.random() < SYSTEM_SHARE else None
+        system = rng.choice(TEMPLATES["system"]) if rng.random() < SYSTEM_SHARE else None
         yield SeedConversation(kind, (prompt, *later), system)
 
 
@@ -150,10 +110,9 @@ def _prompt(kind: str, rng: random.Random) -> str:
 def _vary(prompt: str, kind: str, rng: random.Random) -> str:
     """The same request as different people would type it."""
     if kind in _FREE_FORM and rng.random() < SUFFIX_SHARE:
-        prompt = f"{prompt} {rng.choice(SUFFIXES)}"
+        prompt = f"{prompt} {rng.choice(TEMPLATES['suffix'])}"
     if rng.random() < POLITE_SHARE:
-        lead = rng.choice(["Please help me with this: ", "I have a question. ", "Hi! ", "Quick one: ", "Hello, "])
-        prompt = lead + prompt
+        prompt = f"{rng.choice(TEMPLATES['lead'])} {prompt}"
     elif rng.random() < CASUAL_SHARE and "\n" not in prompt:
         prompt = prompt.lower().rstrip(".")
     return prompt

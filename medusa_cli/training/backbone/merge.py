@@ -12,7 +12,7 @@ from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.converters.gguf.copy import chunks, opened
+from medusa_cli.converters.files import chunks, opened
 from medusa_cli.converters.gguf.header import (
     DEFAULT_ALIGNMENT,
     FLOAT32,

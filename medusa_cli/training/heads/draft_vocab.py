@@ -182,7 +182,9 @@ def _measure(
         path = scratch / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
-                made = draft_heads.DraftHeads(blocks, "draft_vocab", base.name, base.fingerprint, d2t=ranked[:size])
+                made = draft_heads.DraftHeads(
+                    blocks, "draft_vocab", d2t=ranked[:size], base_name=base.name, base_fingerprint=base.fingerprint
+                )
                 draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.models.base_file import BaseModel, output_rows, read_base
-from medusa_cli.prompts.seeds.passages import PASSAGES
+from medusa_cli.prompts.seeds.data import PASSAGES
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
