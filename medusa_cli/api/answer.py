@@ -87,8 +87,3 @@ class Answer:
             figures.as_json(generation, seed),
             pieces,
         )
-
-    @classmethod
-    def never_begun(cls, seed: int, prompt_tokens: int) -> Answer:
-        """An answer that was cancelled while it waited."""
-        return cls("", [], "cancelled", seed, prompt_tokens, 0, {}, [])

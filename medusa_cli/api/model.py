@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from medusa_cli.api import arguments
-from medusa_cli.api.session import Asked, Session
-from medusa_cli.api.turns import Turns
+from medusa_cli.api.job import Turns
+from medusa_cli.api.session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
     from medusa_cli.api.arguments import EngineArguments
 
 
-class Model(Asked):
+class Model(Session):
     """A loaded model with its draft heads. One answer at a time: others wait, first come, first served.
 
         with Model("demo") as model:
             print(model.generate("Why is the sky blue?"))
 
-    It answers in a session of its own; session() opens further ones on the same weights. Several models can be open.
+    It is a session itself; session() opens further ones on the same weights. Several models can be open.
     """
 
     def __init__(
@@ -51,56 +50,42 @@ class Model(Asked):
             engine = runtime.open_engine(str(model), engine_options, draft, self._console, seeded=repeatable)
         self.name = engine.name
         """As it was asked for."""
-        self._turns = Turns()
-        self._first = Session(engine, self._turns)
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet([self._first])
+        super().__init__(engine, Turns())
+        self._others: weakref.WeakSet[Session] = weakref.WeakSet()
 
     def __repr__(self) -> str:
-        if self._first.closed:
+        if self.closed:
             return f"<Model {self.name!r}, closed>"
-        plan = self._first._open().plan
+        plan = self._open().plan
         heads = plan.heads is not None or plan.draft_model is not None
         parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
         return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {', '.join(parts) or 'nothing'}>"
 
-    def _session(self) -> Session:
-        return self._first
-
-    @property
-    def n_ctx(self) -> int:
-        """Tokens that prompt and answer may have together."""
-        return self._first.n_ctx
-
-    @property
-    def own_session(self) -> Session:
-        """The one in which the model itself answers."""
-        return self._first
-
     def session(self) -> Session:
         """Another conversation on the same weights, with a context of its own."""
         with arguments.in_python_names():
-            session = Session(self._first._open().another(), self._turns)
-        self._sessions.add(session)
+            session = Session(self._open().another(), self._turns)
+        self._others.add(session)
         return session
 
     @property
     def sampling_defaults(self) -> dict[str, float]:
         """Arguments of an answer that the model's own file has values for, where nothing is said."""
-        return dict(self._first._open().sampling.values)
+        return dict(self._open().sampling.values)
 
     @property
     def n_vocab(self) -> int:
         """Token ids go from 0 to here, exclusive."""
-        return self._first._open().model.n_vocab
+        return self._open().model.n_vocab
 
     @property
     def chat_template(self) -> str | None:
         """The model's own template (Jinja), which turns messages into a prompt."""
-        return self._first._open().model.chat_template
+        return self._open().model.chat_template
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for, which need not be whole characters; of special tokens their names."""
-        return self._first._open().model.token_piece(token, special=True)
+        return self._open().model.token_piece(token, special=True)
 
     @property
     def queue_length(self) -> int:
@@ -117,15 +102,10 @@ class Model(Asked):
 
         self.cancel()
         self._turns.wait_empty()
-        if not self._first.closed:
+        if not self.closed:
             # What recycling learned is kept, where the option `history` asks for it.
-            with runtime.keeping(self._first._open(), self._console):
+            with runtime.keeping(self._open(), self._console):
                 pass
-        for session in list(self._sessions):
+        for session in list(self._others):
             session.close()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        super().close()

@@ -1,27 +1,31 @@
-"""Ways to ask a model, and conversations that keep what they have decoded."""
+"""Conversations that keep what they have decoded, and the ways to ask in them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from medusa_cli.api import arguments, prompt
-from medusa_cli.api.job import Job
-from medusa_cli.api.prompt import Prompt, Tools
+from medusa_cli.api import arguments
+from medusa_cli.api.arguments import Prompt, Tools
+from medusa_cli.api.job import Job, Turn, Turns
 from medusa_cli.api.stream import AsyncStream, Stream
-from medusa_cli.api.turns import Turn, Turns
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from medusa_cli.api.answer import Answer
     from medusa_cli.api.arguments import AnswerArguments
     from medusa_cli.decoding.runtime import Engine
 
 
-class Asked:
-    """Four ways to get an answer. All take the same arguments, and all raise MedusaError, one line, for bad ones.
+class Session:
+    """One conversation's memory: what it has decoded need not be decoded again. Made by Model.session().
+
+    All sessions of a model share its weights and answer one at a time, in the order in which they were asked.
+
+    Of the four ways to get an answer all take the same arguments and raise MedusaError, one line, for bad ones.
 
     prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
     or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
@@ -31,21 +35,23 @@ class Asked:
     tells ln p of its token, and of the N likeliest ones in its place.
     """
 
-    def _session(self) -> Session:
-        raise NotImplementedError
+    def __init__(self, engine: Engine, turns: Turns) -> None:
+        self._engine: Engine | None = engine
+        self._turns = turns
+        self._cached: list[int] = []
+        self._written = 0
 
     def generate(
         self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
     ) -> Answer:
         """The whole answer, when it is there. Ctrl-C ends it and is raised."""
-        job = self._session().job(prompt, tools, raw, options)
-        return job.run()
+        return self.job(prompt, tools, raw, options).run()
 
     def stream(
         self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
     ) -> Stream:
         """An iterator over the answer's pieces, as they come."""
-        return Stream(self._session().job(prompt, tools, raw, options))
+        return Stream(self.job(prompt, tools, raw, options))
 
     async def agenerate(
         self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
@@ -57,27 +63,12 @@ class Asked:
         self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
     ) -> AsyncStream:
         """An asynchronous iterator over the answer's pieces, as they come."""
-        return AsyncStream(self._session().job(prompt, tools, raw, options))
+        return AsyncStream(self.job(prompt, tools, raw, options))
 
     def tokens(self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False) -> list[int]:
         """The token ids that the model would be asked with."""
-        return self._session().tokens_of(prompt, tools, raw)
-
-
-class Session(Asked):
-    """One conversation's memory: what it has decoded need not be decoded again. Made by Model.session().
-
-    All sessions of a model share its weights and answer one at a time, in the order in which they were asked.
-    """
-
-    def __init__(self, engine: Engine, turns: Turns) -> None:
-        self._engine: Engine | None = engine
-        self._turns = turns
-        self._cached: list[int] = []
-        self._written = 0
-
-    def _session(self) -> Session:
-        return self
+        with arguments.in_python_names():
+            return arguments.tokens_of(self._open(), prompt, tools, raw)
 
     @property
     def n_ctx(self) -> int:
@@ -95,20 +86,15 @@ class Session(Asked):
         self._open()
         return list(self._cached)
 
-    def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: AnswerArguments) -> Job:
+    def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: Mapping[str, Any]) -> Job:
         """The answer to be, with its place in the queue. MedusaError for bad arguments."""
         engine = self._open()
         chosen = arguments.answer_settings(options, engine.sampling)
-        return Job(self, engine, self._turns, self.tokens_of(asked, tools, raw), chosen, self._keep)
+        return Job(self, engine, self._turns, self.tokens(asked, tools=tools, raw=raw), chosen, self._keep)
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached
         self._written = max(self._written, len(cached))
-
-    def tokens_of(self, asked: Prompt, tools: Tools | None, raw: bool) -> list[int]:
-        """Token ids of a prompt."""
-        with arguments.in_python_names():
-            return prompt.tokens_of(self._open(), asked, tools, raw)
 
     @property
     def closed(self) -> bool:
@@ -139,7 +125,7 @@ class Session(Asked):
         """Gives its memory back. An answer that is under way keeps it until its end."""
         self._engine = None
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

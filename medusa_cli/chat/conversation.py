@@ -1,18 +1,26 @@
-"""The state of a chat: system prompt and turns; saved and loaded as a JSON transcript."""
+"""The state of a chat: system prompt and turns, those the model gets, and the JSON transcript they are kept in."""
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.prompts import Message
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_regular
 
+if TYPE_CHECKING:
+    from medusa_cli.decoding.runtime import Engine
+
 FORMAT = "medusa-transcript"
 VERSION = 1
+ANSWER_SHARE = 8
+"""One part in so many of the context is kept free for an answer."""
+KEPT_SHARE = 2
+"""A cut leaves one part in so many of the context, so that the next one is far away."""
 
 
 @dataclass
@@ -28,12 +36,8 @@ class Conversation:
     left_out: int = 0
     begun: tuple[list[int], str] | None = None
 
-    def messages(self) -> list[Message]:
-        """System prompt (if any) and all turns, as a chat template takes them."""
-        return self.prompt(0)
-
     def prompt(self, start: int | None = None) -> list[Message]:
-        """The same without the turns before `start`, or without those that are left out."""
+        """System prompt (if any) and turns, from `start` on or without those left out: as chat templates take them."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.turns[self.left_out if start is None else start :]]
 
@@ -67,7 +71,7 @@ class Conversation:
 
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
-        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.messages()}
+        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
         with atomic_file(path, 0o600) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 
@@ -89,10 +93,7 @@ class Conversation:
             raise MedusaError(
                 f"{path} is a transcript of version {content.get('version')}, this medusa knows {VERSION}"
             )
-        return cls._from_messages(content.get("messages"), path)
-
-    @classmethod
-    def _from_messages(cls, messages: Any, path: Path) -> Conversation:
+        messages = content.get("messages")
         if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
             raise MedusaError(f'{path} is damaged: "messages" must be a list of objects with "role" and "content"')
         turns = [{"role": message["role"], "content": message["content"]} for message in messages]
@@ -112,3 +113,56 @@ def _is_transcript(path: Path) -> bool:
     except MedusaError:
         return False
     return True
+
+
+# --- the newest turns, where the context is full ---------------------------------------------------
+
+
+def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1) -> list[int]:
+    """Token ids of the conversation's prompt, which leaves room for an answer of which `begun` tokens are there.
+
+    most: tokens that the answer may get; -1: any number.
+
+    Where that takes it, the oldest turns leave the prompt (conversation.left_out counts them): always whole ones, a
+    message with all up to the next. MedusaError, and nothing changes, where the newest alone is too long.
+    """
+    room = engine.n_ctx // ANSWER_SHARE
+    room = min(room, most) if most >= 0 else room
+    tokens = engine.chat_tokens(conversation.prompt())
+    if len(tokens) + begun + max(room, 1) <= engine.n_ctx:
+        return tokens
+    starts = [at for at in conversation.starts() if at > conversation.left_out]
+    kept = engine.n_ctx // KEPT_SHARE
+
+    def size(start: int) -> int:
+        return len(engine.chat_tokens(conversation.prompt(start))) + begun
+
+    # The first start whose prompt is small enough: later ones are smaller.
+    at = bisect_left(starts, True, key=lambda start: size(start) <= kept)
+    if at == len(starts):
+        _check_newest(engine, conversation, tokens, begun, room)
+        at = len(starts) - 1
+    conversation.left_out = starts[at] if starts else conversation.left_out
+    return engine.chat_tokens(conversation.prompt())
+
+
+def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], begun: int, room: int) -> None:
+    """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
+    newest = conversation.starts()[-1]
+    is_alone = newest <= conversation.left_out
+    size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
+    what = "the message and the system prompt have" if conversation.system else "the message has"
+    if begun and size + begun + max(room, 1) > engine.n_ctx:
+        raise MedusaError(
+            f"the message and its answer have {size + begun} tokens and leave no room in a context of {engine.n_ctx}: "
+            "start with a larger -c"
+        )
+    if is_alone and size >= engine.n_ctx:
+        raise MedusaError(
+            f"{what} {size} tokens, the context holds {engine.n_ctx}: shorten the message, or start with a larger -c"
+        )
+    if not is_alone and not begun and size > engine.n_ctx // KEPT_SHARE:
+        raise MedusaError(
+            f"{what} {size} tokens, more than half of the context of {engine.n_ctx}, and older messages would have to "
+            "be dropped for it: shorten it, /clear, or start with a larger -c"
+        )

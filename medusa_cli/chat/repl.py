@@ -1,31 +1,54 @@
-"""The chat loop: lines in, answers out. It knows neither the terminal nor the native module, so fakes can drive it."""
+"""The chat loop and its slash commands: lines in, answers out. It needs neither a terminal nor the native module."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.chat import room
-from medusa_cli.chat.commands import COMMANDS, FENCE, Leave, find_command
-from medusa_cli.chat.conversation import Conversation
-from medusa_cli.chat.parts import ChatEngine, Reader, Screen
-from medusa_cli.decoding import figures
+from medusa_cli.chat.conversation import Conversation, fitted
+from medusa_cli.decoding import figures, settings
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
+from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
     from medusa_cli import native
+    from medusa_cli.chat.terminal import Reader, TerminalScreen
+    from medusa_cli.decoding.runtime import Engine
 
+FENCE = '"""'
 UNFINISHED = ("context_full", "length", "cancelled")
 """Reasons for which an answer stopped, and could go on."""
 
 
+class Leave(Exception):
+    """Ends the chat with exit code 0."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """run(chat, argument) -> true when Ctrl-C cut an answer short."""
+
+    usage: str
+    meaning: str
+    run: Callable[[Repl, str], bool | None]
+
+
+def find_command(entry: str) -> tuple[str, str] | None:
+    """("/name", argument) when the entry is a command; None for text, also text that begins with a path."""
+    match = re.fullmatch(r"\s*(/[a-z?]+)(?:[ \t]+(.*?))?\s*", entry)
+    return (match[1], match[2] or "") if match else None
+
+
 class Repl:
-    """One chat. `run` is the whole loop; `submit` handles one entry."""
+    """One chat. `run` is the whole loop, `submit` handles one entry. generation: of the newest answer, with `seed`."""
 
     def __init__(
-        self, engine: ChatEngine, reader: Reader, screen: Screen, settings: Settings, system: str | None = None
+        self, engine: Engine, reader: Reader, screen: TerminalScreen, settings: Settings, system: str | None = None
     ) -> None:
         self.engine = engine
         self.reader = reader
@@ -88,7 +111,7 @@ class Repl:
             if name not in COMMANDS:
                 self.screen.error(f"no command {name}: /help lists them")
                 return False
-            return COMMANDS[name].run(self, argument)
+            return bool(COMMANDS[name].run(self, argument))
         self.conversation.add_user(entry)
         return self.answer()
 
@@ -134,7 +157,7 @@ class Repl:
         """Token ids of what the model gets: of the conversation, and of an answer that goes on. A remark where that is
         less of the conversation than it was."""
         before = self.conversation.left_out
-        tokens = room.fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
+        tokens = fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
         if self.conversation.left_out > before:
             speed = self.generation.stats.get("prompt_tokens_per_second") if self.generation is not None else None
             time = f", which takes about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
@@ -159,38 +182,32 @@ class Repl:
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
             MAX_SEED + 1
         )
-        parts: list[str] = []
         answered: list[Any] = []
 
         def on_step(pieces: list[Any]) -> None:
             answered.extend(pieces)
             for piece in pieces:
-                parts.append(piece.text)
                 self.screen.piece(piece.text, piece.drafted)
 
-        interrupted = False
-        failure: Exception | None = None
+        cut: BaseException | None = None
         try:
             self.generation = self.engine.generate(tokens, self.settings, self.seed, on_step)
-        except KeyboardInterrupt:
-            interrupted = True
-        except Exception as error:
-            if not is_reportable(error):
+        except BaseException as error:
+            if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
                 raise
-            failure = error
-        if self.generation is not None and failure is None and not interrupted and self.generation.loop_tokens:
+            # Without a piece the engine may not have begun: its last generation could be the one before.
+            cut, self.generation = error, self.engine.last if answered else None
+        failed = cut is not None and not isinstance(cut, KeyboardInterrupt)
+        parts = [piece.text for piece in answered]
+        if cut is None and self.generation is not None and self.generation.loop_tokens:
             # Of a loop the first round stays: the model does not read the others again.
             parts = parts[: figures.tokens_before_repeats(self.generation)]
-        cut = interrupted or failure is not None
-        if cut:
-            # Without a piece the engine may not have begun: its last generation could be the one before.
-            self.generation = self.engine.last if parts else None
-        if parts or failure is None:
+        if parts or not failed:
             whole, text = _whole_characters(answered)
-            self._finish(begun_text + "".join(parts), cut, ([*begun, *whole], begun_text + text))
-        if failure is not None:
-            raise failure
-        return interrupted
+            self._finish(begun_text + "".join(parts), cut is not None, ([*begun, *whole], begun_text + text))
+        if cut is not None and failed:
+            raise cut
+        return cut is not None
 
     def _finish(self, text: str, cut: bool, begun: tuple[list[int], str]) -> None:
         """Closes the answer's line and keeps the answer, what came of it where it was cut short.
@@ -198,16 +215,16 @@ class Repl:
         begun: its tokens and text, for going on with it.
         """
         generation = self.generation
+        reason = "" if generation is None else generation.stop_reason
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
-            goes_on = cut or (generation is not None and generation.stop_reason in UNFINISHED)
-            self.conversation.add_answer(text, begun if goes_on else None)
-        if generation is not None and generation.stop_reason == "loop":
+            self.conversation.add_answer(text, begun if cut or reason in UNFINISHED else None)
+        if generation is not None and reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
                 "try /regen or a higher /set repeat-penalty; --no-stop-loops lets such answers continue"
             )
-        if generation is not None and generation.stop_reason == "context_full":
+        if reason == "context_full":
             is_alone = self.conversation.left_out >= len(self.conversation.turns) - 2
             remedy = "/continue goes on without the oldest messages, /clear starts over"
             self.screen.error(
@@ -220,3 +237,108 @@ def _whole_characters(pieces: Sequence[Any]) -> tuple[list[int], str]:
     """Tokens and text of an answer up to its last whole character: what was cut within one is written anew."""
     whole = max((at for at, piece in enumerate(pieces) if piece.text and piece.token >= 0), default=-1) + 1
     return [piece.token for piece in pieces[:whole]], "".join(piece.text for piece in pieces[:whole])
+
+
+# --- slash commands --------------------------------------------------------------------------------
+
+
+def _help(chat: Repl, _: str) -> None:
+    shown = {command.usage: command.meaning for command in COMMANDS.values()}
+    keys = {
+        FENCE: "begin and end a message of several lines",
+        "Ctrl-C": "stop the answer; at the prompt: leave",
+        "Ctrl-D": "leave",
+    }
+    chat.screen.show_rows([*shown.items(), *keys.items()])
+
+
+def _exit(chat: Repl, _: str) -> None:
+    raise Leave
+
+
+def _clear(chat: Repl, _: str) -> None:
+    chat.conversation.clear()
+    chat.screen.note("Started a new conversation.")
+
+
+def _context(chat: Repl, _: str) -> None:
+    conversation, most = chat.conversation, chat.engine.n_ctx
+    used = len(chat.engine.chat_tokens(conversation.prompt())) if conversation.turns else 0
+    count = len(conversation.turns)
+    left_out = f", the oldest {conversation.left_out} left out" if conversation.left_out else ""
+    messages = "1 message" if count == 1 else f"{count} messages"
+    chat.screen.show(f"{used} of {most} tokens ({used / most:.0%}): {messages}{left_out}")
+
+
+def _system(chat: Repl, argument: str) -> None:
+    if not argument:
+        current = chat.conversation.system
+        chat.screen.show(f"system prompt: {current}" if current else "there is no system prompt")
+        return
+    quoted = len(argument) >= 2 and argument[0] == argument[-1] == '"'
+    text = argument[1:-1] if quoted else argument
+    chat.conversation.system = text or None
+    chat.screen.note("Set the system prompt." if text else "Removed the system prompt.")
+
+
+def _set(chat: Repl, argument: str) -> None:
+    name, _, value = argument.partition(" ")
+    if not name:
+        rows = [
+            (key, settings.show(chat.settings, key), parameter.option.chat, chat.settings.origins.get(parameter.name))
+            for key, parameter in settings.PARAMETERS.items()
+        ]
+        rows.append((settings.ACCEPT, settings.show(chat.settings, settings.ACCEPT), settings.ACCEPT_MEANING, None))
+        chat.screen.show_rows(
+            [(f"{key:<15} {value:<7}", meaning + f" [{origin}]" * bool(origin)) for key, value, meaning, origin in rows]
+        )
+        return
+    if not value.strip():
+        raise MedusaError(f"/set {name} needs a value, as in /set temp 0.2; /set alone shows them all")
+    chat.settings = settings.changed(chat.settings, name, value.strip())
+    chat.screen.note(f"{name} is {value.strip()}.")
+
+
+def _stats(chat: Repl, _: str) -> None:
+    if chat.generation is None:
+        raise MedusaError("there is no answer yet, so there are no figures")
+    rows = figures.stats_rows(chat.generation, chat.seed, chat.engine.n_ctx)
+    chat.screen.show_rows(rows)
+
+
+def _save(chat: Repl, argument: str) -> None:
+    path = _path(argument, "/save")
+    chat.conversation.save(path, chat.engine.name)
+    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}.")
+
+
+def _load(chat: Repl, argument: str) -> None:
+    path = _path(argument, "/load")
+    chat.conversation = Conversation.load(path)
+    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}.")
+    if chat.conversation.turns:
+        last = chat.conversation.turns[-1]
+        chat.screen.note(f"{last['role']}: {last['content']}")
+
+
+def _path(argument: str, command: str) -> Path:
+    if not argument:
+        raise MedusaError(f"{command} needs a file name, as in {command} chat.json")
+    return expanded(argument)
+
+
+COMMANDS = {
+    "/help": Command("/help", "show this list", _help),
+    "/clear": Command("/clear", "forget the conversation, keep the system prompt", _clear),
+    "/regen": Command("/regen", "answer the last message again", lambda chat, _: chat.regenerate()),
+    "/continue": Command("/continue", "go on with an answer that was cut short", lambda chat, _: chat.resume()),
+    "/context": Command("/context", "how full the context is", _context),
+    "/system": Command("/system [TEXT]", 'show or set the system prompt ("" removes it)', _system),
+    "/set": Command("/set [NAME VALUE]", "show or set sampling, as in /set temp 0.2", _set),
+    "/stats": Command("/stats", "figures for the last answer", _stats),
+    "/save": Command("/save FILE", "write the conversation to a file", _save),
+    "/load": Command("/load FILE", "read a conversation from a file", _load),
+    "/exit": Command("/exit", "leave", _exit),
+}
+COMMANDS["/?"] = COMMANDS["/help"]
+COMMANDS["/bye"] = COMMANDS["/quit"] = COMMANDS["/exit"]

@@ -7,15 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from medusa_cli.support import console, paths, wrapping
 from medusa_cli.support.errors import print_error, visible
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
-
-    from medusa_cli.chat.parts import Reader
 
 PROMPT = "> "
 CONTINUED = ". "
@@ -31,7 +29,10 @@ class PlainReader:
         self.interactive = interactive
 
     def read(self, continued: bool = False) -> str:
-        """See parts.Reader. Bytes that are not UTF-8 are replaced."""
+        """The next line without its end; bytes that are not UTF-8 are replaced.
+
+        EOFError at the end of input, KeyboardInterrupt on Ctrl-C.
+        """
         if self.interactive:
             print(CONTINUED if continued else PROMPT, end="", file=sys.stderr, flush=True)
         try:
@@ -55,8 +56,18 @@ class PromptReader:
     def __init__(self, commands: Sequence[str]) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
         from prompt_toolkit.output import ColorDepth, create_output
         from prompt_toolkit.shortcuts import CompleteStyle
+
+        bindings = KeyBindings()
+
+        @bindings.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if event.current_buffer.text:
+                event.current_buffer.reset()
+            else:
+                event.app.exit(exception=KeyboardInterrupt)
 
         plain = not console.styled(sys.stderr)
         self._session: PromptSession[str] = PromptSession(
@@ -65,13 +76,13 @@ class PromptReader:
             complete_while_typing=False,
             complete_style=CompleteStyle.READLINE_LIKE,
             enable_history_search=False,
-            key_bindings=_bindings(),
+            key_bindings=bindings,
             output=create_output(stdout=sys.stdout if sys.stdout.isatty() else sys.stderr),
             color_depth=ColorDepth.DEPTH_1_BIT if plain else None,
         )
 
     def read(self, continued: bool = False) -> str:
-        """See parts.Reader. Ctrl-C with text on the line only clears it."""
+        """As PlainReader's. Ctrl-C with text on the line only clears it."""
         from prompt_toolkit.formatted_text import FormattedText
 
         placeholder = FormattedText([("fg:ansibrightblack", "" if continued else PLACEHOLDER)])
@@ -79,19 +90,8 @@ class PromptReader:
         return line
 
 
-def _bindings() -> Any:
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            event.app.exit(exception=KeyboardInterrupt)
-
-    return bindings
+Reader = PlainReader | PromptReader
+"""Where lines come from."""
 
 
 def _history() -> History:
@@ -127,6 +127,7 @@ class TerminalScreen:
         self._wrap = wrapping.on_terminal(sys.stdout)
 
     def piece(self, text: str, drafted: bool) -> None:
+        """A part of the answer."""
         if self._tty:
             text = console.printable(text)
         if not text:
@@ -136,6 +137,7 @@ class TerminalScreen:
         sys.stdout.flush()
 
     def end_answer(self, stats: str | None) -> None:
+        """Closes the answer's line; stats is the muted last line, if one is to be shown."""
         sys.stdout.write(self._wrap.end())
         if self._last != "\n":
             sys.stdout.write("\n")
@@ -146,19 +148,23 @@ class TerminalScreen:
             self._messages.print()
 
     def note(self, text: str) -> None:
+        """A message for a person at a terminal; nothing is shown to a program."""
         if self._person:
             self._messages.print(text, style="dim", markup=False)
 
     def show(self, text: str) -> None:
+        """What a command was asked for (stderr)."""
         if self._person:
             self._messages.print(text, markup=False)
         else:
             print(visible(text), file=sys.stderr, flush=True)
 
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
+        """The same in two columns, the right one wrapped within itself."""
         left = max(len(name) for name, _ in rows) + 2
         width = self._messages.width if self._person else 0
         self.show("\n".join(name.ljust(left) + wrapping.fill(text, width, left) for name, text in rows))
 
     def error(self, text: str) -> None:
+        """What went wrong, one line (stderr)."""
         print_error(text)

@@ -29,8 +29,7 @@ def chat(
     from medusa_cli.support import console
 
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
-    from medusa_cli.chat.commands import COMMANDS
-    from medusa_cli.chat.repl import Repl
+    from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
     from medusa_cli.decoding.runtime import keeping, open_engine
     from medusa_cli.support.files import valid_text
@@ -59,19 +58,17 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     where = "GPU" if model.gpu else "CPU"
     file = Path(model.path).name
     name = file if engine.name == file else f"{engine.name}: {file}"
+    tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
+    beside = "".join(f" and {other}" for other in others)
     if plan.draft_model is not None:
-        tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
-        drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name})"
-        drafting += "".join(f" and {other}" for other in others)
+        drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name}){beside}"
     elif heads is not None and plan.tree is None:
         drafting = (
             "heads are not used: plain decoding was measured to be faster here (`medusa tune --show` has the figures)"
         )
         drafting += f"; drafting by {' and '.join(others)}" if others else ""
     elif heads is not None:
-        tree = "a tree grown in each step" if plan.dynamic else f"tree of {engine.tree_nodes} nodes"
-        drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({plan.tree_name})"
-        drafting += "".join(f" and {other}" for other in others)
+        drafting = f"{heads.head_count} {heads.kind} heads, {tree} ({plan.tree_name}){beside}"
     elif others:
         drafting = f"drafting by {' and '.join(others)} (`medusa train` adds heads)"
     else:

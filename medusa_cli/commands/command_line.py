@@ -92,8 +92,7 @@ def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def command(**values: Any) -> Any:
         for name, (group, options) in members.items():
-            known = fields(group)
-            values[name] = group(**{option: _taken(known.get(option), values.pop(option)) for option in options})
+            values[name] = group(**{one: _taken(fields(group)[one], values.pop(one)) for one in options})
         try:
             return function(**values)
         except WrongOption as error:
@@ -105,16 +104,11 @@ def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameters(group: Any, choice: Only | None, like: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """The parameters that stand for a group. A group of one command's own brings its typer.Options."""
-    hints = typing.get_type_hints(group, include_extras=True)
-    ours = fields(group)
-    for field in dataclasses.fields(group):
-        hint, option = hints[field.name], ours.get(field.name)
-        if option is not None:
-            if option.option.only_python or (choice is not None and field.name not in choice.names):
-                continue
-            hint = _annotation(option, PANELS[group], "" if choice is None else choice.texts.get(field.name, ""))
-        yield like.replace(name=field.name, annotation=hint, default=field.default)
+    """The parameters that stand for a group."""
+    for name, field in fields(group).items():
+        if not field.option.only_python and (choice is None or name in choice.names):
+            hint = _annotation(field, PANELS[group], "" if choice is None else choice.texts.get(name, ""))
+            yield like.replace(name=name, annotation=hint, default=field.default)
 
 
 def _annotation(field: Field, panel: str, text: str) -> Any:
@@ -137,9 +131,9 @@ def _annotation(field: Field, panel: str, text: str) -> Any:
     return Annotated[kind | None if field.optional else kind, told]
 
 
-def _taken(field: Field | None, value: Any) -> Any:
+def _taken(field: Field, value: Any) -> Any:
     """What the group gets. typer.BadParameter for numbers that the parser lets through: nan, those beyond 32 bits."""
-    if field is None or value is None:
+    if value is None:
         return value
     if field.is_number and not field.holds(value):
         raise typer.BadParameter(f"{value} is not {field.wanted}", param_hint=field.long)

@@ -105,15 +105,7 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
         console.print_json(figures.as_json(generation, seed))
     elif not as_json:
         print(wrap.end(), end="" if ended_line else "\n", flush=True)
-        if generation is not None:
-            _print_stats(generation)
+        if generation is not None and sys.stderr.isatty():
+            console.messages().print(figures.stats_line(generation.stats), style="dim", markup=False)
     if cut is not None:
         raise cut
-
-
-def _print_stats(generation: native.Generation) -> None:
-    from medusa_cli.decoding import figures
-    from medusa_cli.support import console
-
-    if sys.stderr.isatty():
-        console.messages().print(figures.stats_line(generation.stats), style="dim", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
@@ -19,83 +18,53 @@ if TYPE_CHECKING:
 
     from medusa_cli.api.model import Model
 
-SERVER_PANEL = "Server"
-KEY_VARIABLE = "MEDUSA_API_KEY"
 MIB = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class ServerOptions:
-    """Where the server listens, and what it lets in."""
-
-    host: Annotated[
-        str,
-        typer.Option("--host", metavar="ADDRESS", rich_help_panel=SERVER_PANEL, help="Address to listen on."),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", metavar="N", min=0, max=65535, rich_help_panel=SERVER_PANEL, help="Port; 0: any free one."
-        ),
-    ] = 8080
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key",
-            metavar="KEY",
-            envvar=KEY_VARIABLE,
-            show_envvar=True,
-            rich_help_panel=SERVER_PANEL,
-            help="Only answer clients that send this key.",
-        ),
-    ] = None
-    proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--proxy",
-            metavar="ADDRESS",
-            rich_help_panel=SERVER_PANEL,
-            help="A proxy whose X-Forwarded-For names the client; repeatable.",
-        ),
-    ] = None
-    queue: Annotated[
-        int,
-        typer.Option("--queue", metavar="N", min=0, rich_help_panel=SERVER_PANEL, help="How many requests may wait."),
-    ] = 16
-    cache_memory: Annotated[
-        int,
-        typer.Option(
-            "--cache-memory",
-            metavar="MIB",
-            min=0,
-            rich_help_panel=SERVER_PANEL,
-            help="Memory for the prompt caches of all conversations; one is always kept.",
-        ),
-    ] = 1024
-    share_caches: Annotated[
-        bool,
-        typer.Option(
-            "--share-caches",
-            rich_help_panel=SERVER_PANEL,
-            help="Use prompt caches of other clients, too. They can then tell what others have asked.",
-        ),
-    ] = False
-    grace: Annotated[
-        int,
-        typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            rich_help_panel=SERVER_PANEL,
-            help="Time for a running answer to finish after Ctrl-C.",
-        ),
-    ] = 10
+def _option(name: str, **told: Any) -> Any:
+    return typer.Option(name, rich_help_panel="Server", **told)
 
 
 @grouped
 def serve(
     model: ModelArgument,
-    server: ServerOptions,
+    *,
+    host: Annotated[str, _option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _option("--port", metavar="N", min=0, max=65535, help="Port; 0: any free one.")] = 8080,
+    api_key: Annotated[
+        str | None,
+        _option(
+            "--api-key",
+            metavar="KEY",
+            envvar="MEDUSA_API_KEY",
+            show_envvar=True,
+            help="Only answer clients that send this key.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        _option("--proxy", metavar="ADDRESS", help="A proxy whose X-Forwarded-For names the client; repeatable."),
+    ] = None,
+    queue: Annotated[int, _option("--queue", metavar="N", min=0, help="How many requests may wait.")] = 16,
+    cache_memory: Annotated[
+        int,
+        _option(
+            "--cache-memory",
+            metavar="MIB",
+            min=0,
+            help="Memory for the prompt caches of all conversations; one is always kept.",
+        ),
+    ] = 1024,
+    share_caches: Annotated[
+        bool,
+        _option(
+            "--share-caches",
+            help="Use prompt caches of other clients, too. They can then tell what others have asked.",
+        ),
+    ] = False,
+    grace: Annotated[
+        int, _option("--grace", metavar="SECONDS", min=0, help="Time for a running answer to finish after Ctrl-C.")
+    ] = 10,
     engine: EngineOptions,
     draft: DraftOptions,
     sampling: SamplingOptions,
@@ -106,35 +75,25 @@ def serve(
 
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
     check_installed()
+    from medusa_cli.api.arguments import ENGINE_NAMES
     from medusa_cli.api.model import Model
     from medusa_cli.server import serve as life
     from medusa_cli.server.app import Limits
 
     messages = console.messages()
-    check_key(server, messages)
-    proxies = networks(server.proxy or [])
-    bound = life.listen(server.host, server.port)
-    repeatable = settings.is_seed(sampling.seed)
-    with bound, _opened(Model, model, repeatable=repeatable, **engine_arguments(engine, draft)) as opened:
+    check_key(api_key, host, port, messages)
+    proxies = networks(proxy or [])
+    bound = life.listen(host, port)
+    loading = {**_values([engine, draft], ENGINE_NAMES), "repeatable": settings.is_seed(sampling.seed)}
+    with bound, _opened(Model, model, **loading) as opened:
         usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
         chosen = settings.from_options(sampling, draft, usual)
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
-        limits = Limits(server.queue, server.cache_memory * MIB, shared_caches=server.share_caches)
-        running = life.build(
-            opened,
-            defaults,
-            host=server.host,
-            api_key=server.api_key,
-            limits=limits,
-            grace=server.grace,
-            proxies=proxies,
-        )
-        url = life.url_of(bound, server.host)
-        messages.print(
-            f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops.",
-            markup=False,
-            soft_wrap=True,
-        )
+        limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches)
+        running = life.build(opened, defaults, host=host, api_key=api_key, limits=limits, grace=grace, proxies=proxies)
+        url = life.url_of(bound, host)
+        started = f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops."
+        messages.print(started, markup=False, soft_wrap=True)
         life.run(running, bound)
 
 
@@ -150,17 +109,16 @@ def check_installed() -> None:
         raise MedusaError(f"{error.name} is missing: pip install 'medusa-cli[serve]'") from error
 
 
-def check_key(options: ServerOptions, messages: Console) -> None:
+def check_key(key: str | None, host: str, port: int, messages: Console) -> None:
     """Warns where everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
-    from medusa_cli.server.clients import is_loopback
+    from medusa_cli.server.guards import is_loopback
 
-    key = options.api_key
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable()):
         raise typer.BadParameter("it is empty, or has spaces around it", param_hint="--api-key")
-    if key is None and not is_loopback(options.host):
+    if key is None and not is_loopback(host):
         messages.print(
-            f"WARNING: {options.host} can be reached from other machines, and there is no --api-key: anyone reaching "
-            f"port {options.port} can use this model.",
+            f"WARNING: {host} can be reached from other machines, and there is no --api-key: anyone reaching "
+            f"port {port} can use this model.",
             style="bold red",
             markup=False,
             soft_wrap=True,
@@ -173,13 +131,6 @@ def networks(addresses: list[str]) -> list[str]:
         return [str(ipaddress.ip_network(address, strict=False)) for address in addresses]
     except ValueError as error:
         raise typer.BadParameter(f"{error}: give an address or a network", param_hint="--proxy") from error
-
-
-def engine_arguments(*groups: Any) -> dict[str, Any]:
-    """Those options of a command that Model() takes."""
-    from medusa_cli.api.arguments import ENGINE_NAMES
-
-    return _values(groups, ENGINE_NAMES)
 
 
 def answer_defaults(*groups: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from medusa_cli.decoding import tree_shapes, trees
+from medusa_cli.decoding import trees
 
 
 class DeviceKind(str, Enum):
@@ -58,9 +58,7 @@ class TreeRules:
 RULES = {
     # On a CPU each node costs, and a stored tree is as large as its training could measure.
     DeviceKind.cpu: TreeRules((*range(1, 17), 24, 32, 48, 64), (4, 12), trees.DEFAULT_CPU, 4, rising=True),
-    DeviceKind.gpu: TreeRules(
-        (1, 2, 4, 8, 16, 32, 64), (4, 16), trees.DEFAULT_GPU, tree_shapes.MAX_NODES, rising=False
-    ),
+    DeviceKind.gpu: TreeRules((1, 2, 4, 8, 16, 32, 64), (4, 16), trees.DEFAULT_GPU, trees.MAX_NODES, rising=False),
     DeviceKind.metal: TreeRules((1, 2, 4, 32), (4, 32), trees.DEFAULT_CPU, 4, rising=False, tile=Tile(9, 32)),
 }
 METAL_BACKENDS = ("MTL", "Metal")

@@ -6,11 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_cli.decoding import devices, tree_shapes, trees
+from medusa_cli.decoding import devices, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.options import DRAFT_MAX, DraftOptions
-from medusa_cli.decoding.tree_shapes import RandomTree
-from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart
+from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart, RandomTree
 from medusa_cli.models.references import ModelRef
 from medusa_cli.support.errors import MedusaError, OptionError
 
@@ -63,7 +62,7 @@ class FixedTree:
     """A tree that is the same in each step: `choices`, without those that the heads cannot fill, cut to `max_nodes`."""
 
     choices: Choices
-    max_nodes: int = tree_shapes.MAX_NODES
+    max_nodes: int = trees.MAX_NODES
 
 
 Tree = FixedTree | DynamicStart
@@ -194,8 +193,7 @@ def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree 
     most = options.draft_max or DRAFT_MAX
     chosen: Tree
     if isinstance(tree, RandomTree):
-        widths = tree.widths(most, DRAFT_MODEL_RANKS)
-        tree_name, chosen = tree_shapes.cartesian_name(widths), FixedTree(tree_shapes.cartesian(widths))
+        tree_name, chosen = _drawn(tree, most, DRAFT_MODEL_RANKS)
     elif tree is not None:
         tree_name, chosen = tree.name, FixedTree(tree.choices)
     elif options.tree == trees.DYNAMIC:
@@ -246,8 +244,7 @@ def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
     What the person wrote is used as it stands: MedusaError when the heads cannot fill it.
     """
     if isinstance(tree, RandomTree):
-        widths = tree.widths(heads.head_count, heads.output_rows)
-        return tree_shapes.cartesian_name(widths), FixedTree(tree_shapes.cartesian(widths))
+        return _drawn(tree, heads.head_count, heads.output_rows)
     if not tree.strict:
         return _clipped(tree.name, FixedTree(tree.choices), heads)
     depth = max(map(len, tree.choices), default=0)
@@ -260,6 +257,11 @@ def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
     if max_rank >= heads.output_rows:
         raise MedusaError(f"{tree.name}: rank {max_rank} is past the heads' {heads.output_rows} tokens")
     return tree.name, FixedTree(tree.choices) if tree.choices else None
+
+
+def _drawn(tree: RandomTree, heads: int, ranks: int) -> tuple[str, FixedTree]:
+    widths = tree.widths(heads, ranks)
+    return trees.cartesian_name(widths), FixedTree(trees.cartesian(widths))
 
 
 def _by_rule(

@@ -7,7 +7,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -135,18 +135,16 @@ class Field:
 @functools.cache
 def fields(group: type[Any]) -> Mapping[str, Field]:
     """The options of a group by their names."""
-    return {field.name: field for field in _fields(group)}
-
-
-def _fields(group: type[Any]) -> Iterator[Field]:
     hints = typing.get_type_hints(group, include_extras=True)
+    found = {}
     for field in dataclasses.fields(group):
         hint, *told = typing.get_args(hints[field.name])[:2] or (None,)
         if not told or not isinstance(option := told[0], Option):
             continue
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)] if is_union else [hint]
-        yield Field(field.name, kinds[0], is_union, field.default, option)
+        found[field.name] = Field(field.name, kinds[0], is_union, field.default, option)
+    return found
 
 
 def check_text(what: str, text: str) -> None:

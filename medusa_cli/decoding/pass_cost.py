@@ -17,7 +17,6 @@ class Timer(Protocol):
 
     def time(self, width: int, *, passes: int) -> list[float]:
         """Milliseconds of each of `passes` passes over `width` tokens."""
-        ...
 
 
 def pass_ms(timer: Timer, width: int) -> float:

@@ -1,13 +1,20 @@
-"""Conversations as the tokens a model continues."""
+"""Conversations as the tokens a model continues, by its own chat template (Jinja), which is rendered in a sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol
 
-from medusa_cli.decoding import template
-from medusa_cli.decoding.template import Message, Tools
-from medusa_cli.support.errors import OptionError
+from medusa_cli.support.errors import MedusaError, OptionError
+
+Message = dict[str, Any]
+"""{"role", "content"}, both text, and what else a template reads ("tool_calls")."""
+Tools = Sequence[Mapping[str, Any]]
+"""What the model may call: JSON schemas of functions, in the way of OpenAI."""
+RAW_HINT = "use `medusa generate --raw`, which takes the prompt as it is"
 
 
 class PromptTooLong(OptionError):
@@ -30,21 +37,17 @@ class Tokenizer(Protocol):
     @property
     def chat_template(self) -> str | None:
         """The model's own, in Jinja."""
-        ...
 
     @property
     def bos_text(self) -> str:
         """The begin-of-text token, as text."""
-        ...
 
     @property
     def eos_text(self) -> str:
         """The end-of-text token, as text."""
-        ...
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of a text."""
-        ...
 
 
 def chat_tokens(
@@ -62,10 +65,104 @@ def chat_tokens(
 
 def rendered(model: Tokenizer, messages: Sequence[Message], tools: Tools | None = None) -> str:
     """The text of a conversation in the model's own template. MedusaError when there is none, or it fails."""
-    return template.render(model.chat_template, messages, tools=tools, bos_text=model.bos_text, eos_text=model.eos_text)
+    return render(model.chat_template, messages, tools=tools, bos_text=model.bos_text, eos_text=model.eos_text)
 
 
 def rendered_tokens(model: Tokenizer, text: str) -> list[int]:
     """Token ids of rendered text: one begin-of-text token, also where the template writes its own."""
     has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
     return model.tokenize(text, add_special=not has_bos, parse_special=True)
+
+
+# --- templates -------------------------------------------------------------------------------------
+
+
+class TemplateRefusal(Exception):
+    """The template itself refused the conversation (its raise_exception)."""
+
+
+def _refuse(message: object = "") -> NoReturn:
+    raise TemplateRefusal(str(message))
+
+
+def _now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """Templates expect plain JSON: Jinja's own filter would escape <, > and & for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+@functools.lru_cache(maxsize=8)
+def _compile(source: str) -> Any:
+    from jinja2 import TemplateError
+
+    from medusa_cli.decoding.template_bounds import BoundedEnvironment
+
+    environment = BoundedEnvironment(
+        {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+    try:
+        return environment.from_string(source)
+    except (TemplateError, RecursionError) as error:
+        raise MedusaError(f"the model's chat template does not parse ({_first_line(error)}): {RAW_HINT}") from error
+
+
+def render(
+    source: str | None,
+    messages: Sequence[Message],
+    *,
+    tools: Tools | None = None,
+    bos_text: str = "",
+    eos_text: str = "",
+) -> str:
+    """Prompt text for `messages` ({"role", "content"}), ending where the assistant is to speak.
+
+    A template that refuses system messages gets the system prompt at the head of the first user turn. MedusaError
+    when the model has no template, its template fails, or it does not know of tools.
+    """
+    if not source:
+        raise MedusaError(f"the model has no chat template: {RAW_HINT}")
+    if tools and "tools" not in source:
+        raise MedusaError(
+            "the model's chat template does not support tools: leave them out, or choose a model that calls tools"
+        )
+    names = {"bos_token": bos_text, "eos_token": eos_text, **({"tools": list(tools)} if tools else {})}
+    refused: TemplateRefusal | None = None
+    for tried in (messages, _fold_system(messages)):
+        try:
+            if tried is not None:
+                return _render(source, tried, names)
+        except TemplateRefusal as refusal:
+            refused = refusal
+    raise MedusaError(f"the model's chat template refused the conversation: {refused}") from refused
+
+
+def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:
+    template = _compile(source)
+    from medusa_cli.decoding import template_bounds
+
+    try:
+        with template_bounds.within(template_bounds.SECONDS):
+            return str(
+                template.render(messages=[dict(message) for message in messages], add_generation_prompt=True, **names)
+            )
+    except TemplateRefusal:
+        raise
+    except Exception as error:  # a template is a program of the model's author: it can fail in any way
+        raise MedusaError(f"the model's chat template failed ({_first_line(error)}): {RAW_HINT}") from error
+
+
+def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
+    """`messages` with a leading system message moved into the user turn behind it; None when there is none."""
+    if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
+        return None
+    first = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [first, *messages[2:]]
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

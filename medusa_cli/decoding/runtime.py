@@ -11,22 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medusa_cli.decoding import (
-    context_size,
-    devices,
-    drafting,
-    model_sampling,
-    offload,
-    prompts,
-    repeatable,
-    trees,
-    trial,
-)
+from medusa_cli.decoding import context_size, devices, drafting, offload, prompts, trees, trial
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, ModelFacts
-from medusa_cli.decoding.model_sampling import ModelSampling
-from medusa_cli.decoding.options import DraftOptions, EngineOptions
-from medusa_cli.decoding.settings import Settings, engine_default
-from medusa_cli.decoding.template import Message, Tools
+from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions
+from medusa_cli.decoding.prompts import Message, Tools
+from medusa_cli.decoding.settings import ModelSampling, Settings, engine_default, model_sampling
 from medusa_cli.models import demo, heads, references
 from medusa_cli.support.errors import MedusaError, OptionError
 
@@ -37,6 +26,9 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[list["native.Piece"]], None]
 NOTICEABLE_SECONDS = 0.5
+KEEPING_RULES = (AcceptKind.greedy.value, AcceptKind.exact.value)
+"""Accept rules that say what plain decoding says, whatever is drafted. The others follow the tree: there a seed gives
+the same text only with the same drafts."""
 Opened = TypeVar("Opened")
 
 
@@ -62,7 +54,7 @@ class Engine:
     @functools.cached_property
     def width_matters(self) -> str:
         """Why its text could depend on what is drafted; "" where greedy and exact text does not."""
-        return repeatable.width_matters(self.model, self.options)
+        return width_matters(self.model, self.options)
 
     @property
     def tree_nodes(self) -> int:
@@ -72,8 +64,7 @@ class Engine:
     def cache_bytes(self, written: int) -> int:
         """Memory of the session's cache, of which so many tokens were written: nearly all that a session takes."""
         tokens = context_size.resident(self.model, self.session.n_ctx, written)
-        types = self.options.cache_type_k.value, self.options.cache_type_v.value
-        return _cache_bytes(self.model.path, offload.Context(tokens, *types))
+        return _cache_bytes(self.model.path, _context(self.options, tokens))
 
     @property
     def last(self) -> native.Generation | None:
@@ -102,7 +93,7 @@ class Engine:
 
     def _text_is_free(self, settings: Settings) -> bool:
         """Whether the text is the same whatever is drafted."""
-        return settings.accept_kind in repeatable.KEEPING_RULES and not self.width_matters
+        return settings.accept_kind in KEEPING_RULES and not self.width_matters
 
     def generate(
         self,
@@ -128,6 +119,10 @@ class Engine:
             on_step=on_step,
             **told,
         )
+
+
+def _context(options: EngineOptions, tokens: int) -> offload.Context:
+    return offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
 
 
 @functools.lru_cache(maxsize=8)
@@ -223,8 +218,33 @@ def _open(
 
 def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:
     """Whether the text of a seed could depend on what is drafted."""
-    rule = draft.accept.value if draft.accept else repeatable.KEEPING_RULES[0]
-    return rule not in repeatable.KEEPING_RULES or bool(repeatable.width_matters(model, options))
+    rule = draft.accept.value if draft.accept else KEEPING_RULES[0]
+    return rule not in KEEPING_RULES or bool(width_matters(model, options))
+
+
+def width_matters(model: native.Model, options: EngineOptions) -> str:
+    """Why the bits of a forward pass depend on how many tokens it takes; "" where they do not.
+
+    They do not where all matrices and attention run on our kernels. Tries a pass over one token.
+    """
+    from medusa_cli import native
+
+    if model.gpu:
+        return "the model runs on a GPU"
+    kernels = native.kernel_info()
+    if kernels["selected"] is None:
+        return f"llama.cpp's kernels run: {kernels['reason']}"
+    if model.is_recurrent:
+        return "the model carries a recurrent state"
+    if not (placement := model.placement):
+        return "which kernels run is not known on this platform"
+    for group in placement:
+        if group.role in ("matrix", "experts") and group.buffer != kernels["buffer"]:
+            return f"llama.cpp multiplies with the {group.type} weights"
+    attention = native.attention_use(model, type_k=options.cache_type_k.value, type_v=options.cache_type_v.value)
+    if attention.left or not attention.served:
+        return f"attention is llama.cpp's: {attention.reason or 'it is not fused'}"
+    return ""
 
 
 def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
@@ -232,7 +252,7 @@ def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
     from medusa_cli import native
 
     lookup = demo.SAMPLING.get if ref.name == demo.DEMO else native.read_gguf(str(ref.path)).get
-    found = model_sampling.read(lookup)
+    found = model_sampling(lookup)
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     return found
@@ -309,8 +329,7 @@ def _sizes(
     most = engine_default("n_ctx")
     trained = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length") or most
     tokens = options.ctx_size or min(trained, most)
-    context = offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
-    return offload.shape_of(file, of_heads), context
+    return offload.shape_of(file, of_heads), _context(options, tokens)
 
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:

@@ -1,4 +1,4 @@
-"""Sampling settings of one run or one chat: what `/set` changes and the engine is asked with."""
+"""Sampling settings of one run or one chat: what `/set` changes, the engine is asked with, and a model comes with."""
 
 from __future__ import annotations
 
@@ -6,26 +6,49 @@ import dataclasses
 import functools
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding import model_sampling
-from medusa_cli.decoding.fields import fields
-from medusa_cli.decoding.model_sampling import ModelSampling
+from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
 from medusa_cli.support.errors import MedusaError, WrongOption
 
 if TYPE_CHECKING:
     from medusa_cli import native
 
-NO_SAMPLING = ModelSampling()
+PREFIX = "general.sampling."
+KEYS = {field.option.file: field for field in fields(SamplingOptions).values() if field.option.file}
+"""Options that a file may have a default for, by its keys."""
+LACKING = ("sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta")
+"""Keys of samplers, and of an order of samplers, that the engine does not have."""
 ASKED, MODELS = "asked for", "from the model"
 """Where a value comes from."""
 SYNTHETIC = "synthetic"
 """Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
 CHAIN = tuple(name for name, one in fields(SamplingOptions).items() if one.option.engine)
 """Options of the engine's sampler chain that have a default there."""
+
+
+@dataclass(frozen=True)
+class ModelSampling:
+    """Sampling defaults that come with a model: the `general.sampling.*` keys of its GGUF file, as llama.cpp has them.
+
+    Whoever answers a person takes them; benchmarks, tuning and training do not. values: by field of SamplingOptions.
+    notes: what was left out, one line each.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def by_flag(self) -> dict[str, Any]:
+        """The values by what the command line calls the options: "temp", "top_k"."""
+        long = {name: one.long.removeprefix("--").replace("-", "_") for name, one in fields(SamplingOptions).items()}
+        return {long[name]: value for name, value in self.values.items()}
+
+
+NO_SAMPLING = ModelSampling()
 
 
 def engine_default(name: str) -> Any:
@@ -107,6 +130,37 @@ class Settings(SamplingOptions):
         )
 
 
+def model_sampling(lookup: Callable[[str], Any]) -> ModelSampling:
+    """The defaults in a file's metadata; lookup: the value of a key, None without it.
+
+    They are a stranger's: what is not a number in range is left out, with a note.
+    """
+    values: dict[str, Any] = {}
+    notes = []
+    for key, option in KEYS.items():
+        found = lookup(PREFIX + key)
+        if found is None:
+            continue
+        number = _checked(found, option)
+        if number is None:
+            notes.append(f"{PREFIX}{key} is {found!r:.40}, not {option.wanted}: left out")
+        else:
+            values[option.name] = number
+    # A mirostat of 0 and an XTC probability of 0 are off.
+    if lacking := [name for name in LACKING if lookup(PREFIX + name)]:
+        names = ", ".join(lacking)
+        notes.append(f"the model's file also sets {PREFIX}{{{names}}}, which medusa does not have: left out")
+    return ModelSampling(values, tuple(notes))
+
+
+def _checked(found: Any, option: Field) -> float | None:
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not option.holds(found):
+        return None
+    if option.kind is int:
+        return int(found) if found == int(found) else None
+    return float(f"{found:.6g}")  # 0.6 for a file's 0.6000000238
+
+
 def from_options(
     asked: SamplingOptions,
     draft: DraftOptions,
@@ -119,7 +173,7 @@ def from_options(
 
     WrongOption for options that contradict each other. stop_loops: where nothing is said.
     """
-    sampling = model_sampling.fill(asked, draft, model)
+    sampling = _filled(asked, draft, model)
     temperature = sampling.temperature
     if draft.accept is AcceptKind.greedy:
         if temperature is not None and not is_greedy(temperature):
@@ -146,6 +200,19 @@ def from_options(
             delta=published_delta(draft.epsilon) if draft.as_published and draft.delta is None else draft.delta,
         ),
     )
+
+
+def _filled(asked: SamplingOptions, draft: DraftOptions, model: ModelSampling) -> SamplingOptions:
+    """`asked`, with the model's defaults where it says nothing and the accept rule has a use for them."""
+    left_out = {"temperature"} if draft.accept is AcceptKind.greedy else set()
+    if draft.as_published:
+        left_out = set(model.values) - {"temperature"}
+    elif draft.accept is AcceptKind.nucleus:
+        left_out = set(model.values) - {"temperature", "top_p"}
+    filled = {
+        name: value for name, value in model.values.items() if name not in left_out and getattr(asked, name) is None
+    }
+    return dataclasses.replace(asked, **filled)
 
 
 def _origins(asked: SamplingOptions, filled: SamplingOptions) -> dict[str, str]:

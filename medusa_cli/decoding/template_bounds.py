@@ -6,6 +6,7 @@ printed: `[a, a]` of `[b, b]` of `[c, c]` takes little memory, and for ever to p
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
@@ -46,17 +47,13 @@ CONTAINERS = (list, tuple, dict, MappingView)
 _clock = threading.local()
 
 
-class within:
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
     """One rendering, on this thread: `with within(seconds): ...`."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        _clock.end = time.monotonic() + self._seconds
-        _clock.weights = _Weights()
-
-    def __exit__(self, *_: object) -> None:
+    _clock.end, _clock.weights = time.monotonic() + seconds, _Weights()
+    try:
+        yield
+    finally:
         del _clock.end, _clock.weights
 
 

@@ -8,6 +8,7 @@ belongs to the hidden state the root tokens[i] was sampled from; consecutive row
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,14 +38,6 @@ def accuracy_table(texts: Sequence[NDArray[np.integer]], ranks: int = RANKS) -> 
         accuracy[k] = hits / max(1, len(column))
         alive &= table[:, k] < ranks
     return accuracy
-
-
-def path_probability(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choice: Sequence[int]) -> float:
-    """Product of the accuracies along a path of ranks."""
-    probability = 1.0
-    for head, rank in enumerate(choice):
-        probability *= float(accuracy[head][rank])
-    return probability
 
 
 def greedy_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], nodes: int) -> list[Choice]:
@@ -78,72 +71,50 @@ def grow_by_simulation(texts: Sequence[NDArray[np.integer]], nodes: int) -> list
     most often. Tried are the CANDIDATES below the tree so far that are right most often. Ends early where no node
     is ever right.
     """
-    walk = _Walk(texts)
+    heads, lengths = texts[0].shape[1], np.array([len(text) for text in texts])
+    ranks = np.full((heads, len(texts), int(lengths.max())), RANKS)  # texts side by side, padded to one length
+    for row, text in enumerate(texts):
+        ranks[:, row, : len(text)] = text.T
+    positions = np.arange(ranks.shape[2]) < lengths[:, None]
+    depths = np.zeros(positions.shape, dtype=np.int64)  # how deep the tree so far is right at each position
     chosen: list[Choice] = []
     right: dict[Choice, NDArray[np.bool_]] = {}
 
     def add_children(parent: Choice, reached: NDArray[np.bool_]) -> None:
-        if len(parent) < walk.heads:
+        if len(parent) < heads:
             for rank in range(RANKS):
-                mask = reached & (walk.ranks[len(parent)] == rank)
-                child = (*parent, rank)
+                child, mask = (*parent, rank), reached & (ranks[len(parent)] == rank)
                 if mask.any():
                     right[child] = mask
 
-    add_children((), walk.positions)
+    add_children((), positions)
     while right and len(chosen) < nodes - 1:
         likeliest = sorted(right, key=lambda choice: (-right[choice].sum(), len(choice), choice))[:CANDIDATES]
-        steps = walk.steps([len(choice) for choice in likeliest], np.stack([right[choice] for choice in likeliest]))
-        best = likeliest[int(np.argmin(steps))]
+        deeper = np.stack([len(choice) * right[choice] for choice in likeliest])
+        best = likeliest[int(np.argmin(_steps(1 + np.maximum(depths, deeper), lengths)))]
         mask = right.pop(best)
-        walk.depths[mask] = np.maximum(walk.depths[mask], len(best))
+        depths[mask] = np.maximum(depths[mask], len(best))
         chosen.append(best)
         add_children(best, mask)
     return chosen
 
 
-class _Walk:
-    """Texts side by side, padded to one length, and how deep the tree so far is right at each position.
-
-    ranks: [heads][texts, positions]; positions, depths: [texts, positions].
-    """
-
-    def __init__(self, texts: Sequence[NDArray[np.integer]]) -> None:
-        self.heads = texts[0].shape[1]
-        self.lengths = np.array([len(text) for text in texts])
-        self.ranks = np.full((self.heads, len(texts), int(self.lengths.max())), RANKS)
-        for row, text in enumerate(texts):
-            self.ranks[:, row, : len(text)] = text.T
-        self.positions = np.arange(self.ranks.shape[2]) < self.lengths[:, None]
-        self.depths = np.zeros(self.positions.shape, dtype=np.int64)
-
-    def steps(self, candidate_depths: Sequence[int], right: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """[candidates]: steps over all texts with each candidate in the tree; right: [candidates, texts, positions]."""
-        depth = np.asarray(candidate_depths)[:, None, None]
-        advance = 1 + np.maximum(self.depths, depth * right)
-        at = np.zeros(advance.shape[:2], dtype=np.int64)
-        steps = np.zeros(len(advance), dtype=np.int64)
-        while (active := at < self.lengths).any():
-            steps += active.sum(axis=1)
-            last = np.minimum(at, advance.shape[2] - 1)
-            at = np.where(active, at + np.take_along_axis(advance, last[:, :, None], axis=2)[:, :, 0], at)
-        return steps
+def _steps(advance: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[candidates]: steps over all texts. advance: [candidates, texts, positions], tokens of a step from there on."""
+    at = np.zeros(advance.shape[:2], dtype=np.int64)
+    steps = np.zeros(len(advance), dtype=np.int64)
+    while (active := at < lengths).any():
+        steps += active.sum(axis=1)
+        last = np.minimum(at, advance.shape[2] - 1)
+        at = np.where(active, at + np.take_along_axis(advance, last[:, :, None], axis=2)[:, :, 0], at)
+    return steps
 
 
 def predicted_tokens_per_step(
     accuracy: NDArray[np.floating] | Sequence[Sequence[float]], choices: Sequence[Sequence[int]]
 ) -> float:
-    """1 (the root) + the probability of each node, as the accuracies tell."""
-    return 1.0 + sum(path_probability(accuracy, choice) for choice in choices)
-
-
-def accepted_depths(ranks: NDArray[np.integer], choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[positions]: how many drafted tokens the tree would have right at each position of one text."""
-    depths = np.zeros(len(ranks), dtype=np.int64)
-    for choice in choices:
-        right = (ranks[:, : len(choice)] == np.asarray(choice)).all(axis=1)
-        depths[right] = np.maximum(depths[right], len(choice))
-    return depths
+    """1 (the root) + the probability of each node: the product of the accuracies along its path."""
+    return 1.0 + sum(math.prod(float(accuracy[head][rank]) for head, rank in enumerate(choice)) for choice in choices)
 
 
 def simulate(texts: Sequence[NDArray[np.integer]], choices: Sequence[Sequence[int]]) -> tuple[float, list[float]]:
@@ -154,11 +125,14 @@ def simulate(texts: Sequence[NDArray[np.integer]], choices: Sequence[Sequence[in
     steps = 0
     reached = np.zeros(max((len(choice) for choice in choices), default=0), dtype=np.int64)
     for ranks in texts:
-        depths = accepted_depths(ranks, choices).tolist()
-        at = 0
-        while at < len(depths):
+        depths = np.zeros(len(ranks), dtype=np.int64)  # drafted tokens that would be right, at each position
+        for choice in choices:
+            right = (ranks[:, : len(choice)] == np.asarray(choice)).all(axis=1)
+            depths[right] = np.maximum(depths[right], len(choice))
+        at, accepted = 0, depths.tolist()
+        while at < len(accepted):
             steps += 1
-            reached[: depths[at]] += 1
-            at += 1 + depths[at]
+            reached[: accepted[at]] += 1
+            at += 1 + accepted[at]
     acceptance = [float(count) / max(1, steps) for count in reached]
     return 1.0 + sum(acceptance), acceptance

@@ -1,18 +1,24 @@
-"""Draft trees by name, rule or file. A tree is a list of choices, each a path of ranks."""
+"""Draft trees by name, rule or file. A tree is a list of choices, each a path of ranks.
+
+The rules: Cartesian products of the heads' best tokens, and random ones of those. widths: how many tokens of head 1,
+2, ... a Cartesian tree takes. All sizes count the root.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
-from collections.abc import Sequence
+import random
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medusa_cli.decoding import tree_shapes
-from medusa_cli.decoding.tree_shapes import Choices, RandomTree
 from medusa_cli.support.errors import MedusaError
 
+Choices = list[list[int]]
 BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
@@ -21,6 +27,18 @@ DYNAMIC = "dynamic"
 STATIC = "static"
 """Name of whatever tree is the default, as long as it is the same in each step."""
 EXAMPLE = "[[0], [0, 0], [1]]"
+MAX_NODES = 256
+"""Most nodes that the engine takes."""
+CARTESIAN = "cartesian"
+RANDOM = "random"
+SPELLING = f"{CARTESIAN}:N,N,... and {RANDOM}:NODES[:SEED]"
+MAX_RANDOM_RANK = 10
+"""Random trees take as many tokens of a head at most: published ones take no more."""
+MIN_SHARE = 0.5
+"""A random tree fills more than this share of the nodes that it may have."""
+
+_WIDTHS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6})*")
+_RANDOM = re.compile(r"([0-9]{1,6})(?::([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,25 @@ class NamedTree:
     strict: bool = False
 
 
+@dataclass(frozen=True)
+class RandomTree:
+    """A Cartesian tree of about `nodes` nodes, drawn once it is known how many heads and ranks can fill it."""
+
+    name: str
+    nodes: int
+    seed: int
+
+    def widths(self, heads: int, ranks: int) -> list[int]:
+        """Drawn evenly from all that fit. MedusaError where none does."""
+        shapes = list(dense_shapes(self.nodes, heads, ranks))
+        if not shapes:
+            raise MedusaError(
+                f"{self.name}: {heads} heads with {min(ranks, MAX_RANDOM_RANK)} tokens each cannot fill such a tree: "
+                "give a smaller number"
+            )
+        return list(random.Random(self.seed).choice(shapes))
+
+
 AskedTree = NamedTree | RandomTree
 """What a --tree argument names."""
 
@@ -59,19 +96,17 @@ def named(name: str) -> NamedTree:
         return NamedTree(name, built_in()[name])
     except KeyError:
         names = ", ".join(sorted([*built_in(), DYNAMIC, STATIC]))
-        raise MedusaError(
-            f"no tree named {name!r}: there are {names}, {tree_shapes.SPELLING}, or give a JSON file"
-        ) from None
+        raise MedusaError(f"no tree named {name!r}: there are {names}, {SPELLING}, or give a JSON file") from None
 
 
 def resolve(argument: str) -> AskedTree:
     """A `--tree` argument but DYNAMIC and STATIC: a NAME, a rule, a FILE, or FILE:NAME. MedusaError for any other."""
     if argument in built_in():
         return named(argument)
-    if argument.startswith(f"{tree_shapes.CARTESIAN}:"):
-        return NamedTree(argument, tree_shapes.parse_cartesian(argument), strict=True)
-    if argument.startswith(f"{tree_shapes.RANDOM}:"):
-        return tree_shapes.parse_random(argument)
+    if argument.startswith(f"{CARTESIAN}:"):
+        return NamedTree(argument, parse_cartesian(argument), strict=True)
+    if argument.startswith(f"{RANDOM}:"):
+        return parse_random(argument)
     path, name = Path(argument), ""
     if not path.exists() and ":" in argument:
         before, _, after = argument.rpartition(":")
@@ -88,9 +123,7 @@ def resolve(argument: str) -> AskedTree:
 def fixed(argument: str) -> AskedTree:
     """resolve() where DYNAMIC and STATIC are no answer. MedusaError for those, too."""
     if argument in (DYNAMIC, STATIC):
-        raise MedusaError(
-            f"{argument} is not a tree but a way to choose one: give a name, {tree_shapes.SPELLING}, a file"
-        )
+        raise MedusaError(f"{argument} is not a tree but a way to choose one: give a name, {SPELLING}, a file")
     return resolve(argument)
 
 
@@ -137,6 +170,60 @@ def checked(content: Any, label: str) -> Choices:
     except native.NativeError as error:
         raise MedusaError(f"{label}: {error}") from error
     return [list(choice) for choice in content]
+
+
+# --- rules -----------------------------------------------------------------------------------------
+
+
+def cartesian_size(widths: Sequence[int]) -> int:
+    """Nodes of the Cartesian tree."""
+    return 1 + sum(itertools.accumulate(widths, lambda level, width: level * width))
+
+
+def cartesian(widths: Sequence[int]) -> Choices:
+    """The widths[0] best tokens of head 1, below each the widths[1] best of head 2, and so on (Medusa 2.1.2)."""
+    ranks = [range(width) for width in widths]
+    return [list(path) for depth in range(1, len(widths) + 1) for path in itertools.product(*ranks[:depth])]
+
+
+def cartesian_name(widths: Sequence[int]) -> str:
+    """The --tree argument that gives this tree."""
+    return f"{CARTESIAN}:{','.join(map(str, widths))}"
+
+
+def parse_cartesian(argument: str) -> Choices:
+    """ "cartesian:3,2,2" -> its choices. MedusaError for what names no tree, or one of too many nodes."""
+    text = argument.removeprefix(f"{CARTESIAN}:")
+    widths = [int(part) for part in text.split(",")] if _WIDTHS.fullmatch(text) else []
+    if not widths or min(widths) < 1:
+        raise MedusaError(f"{argument}: give the number of tokens of each head, from 1, such as {CARTESIAN}:3,2,2")
+    size = cartesian_size(widths)
+    if size > MAX_NODES:
+        raise MedusaError(f"{argument} has {size} nodes, at most {MAX_NODES} are possible: give smaller numbers")
+    return cartesian(widths)
+
+
+def dense_shapes(nodes: int, heads: int, ranks: int) -> Iterator[tuple[int, ...]]:
+    """The widths of all Cartesian trees of at most `nodes` nodes that fill more than MIN_SHARE of them."""
+
+    def below(start: tuple[int, ...], level: int, size: int) -> Iterator[tuple[int, ...]]:
+        if start and size > MIN_SHARE * nodes:
+            yield start
+        if len(start) < heads:
+            for width in range(1, min(ranks, MAX_RANDOM_RANK, (nodes - size) // level) + 1):
+                yield from below((*start, width), level * width, size + level * width)
+
+    return below((), 1, 1)
+
+
+def parse_random(argument: str) -> RandomTree:
+    """ "random:64" or "random:64:7" -> the tree to draw. MedusaError for what names none."""
+    match = _RANDOM.fullmatch(argument.removeprefix(f"{RANDOM}:"))
+    if match is None or not 2 <= int(match[1]) <= MAX_NODES:
+        raise MedusaError(
+            f"{argument}: give the number of nodes, from 2 to {MAX_NODES}, and optionally a seed, such as {RANDOM}:64:1"
+        )
+    return RandomTree(argument, int(match[1]), int(match[2] or 0))
 
 
 def probabilities(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list[float | None]:

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from medusa_cli.server import engine
-from medusa_cli.server.engine import Answer, Options, Piece
+from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.job import Job as Work
+from medusa_cli.server.asks import Options
 from medusa_cli.server.errors import ApiError, log, shutting_down
 from medusa_cli.server.sessions import SessionPool
 
@@ -33,7 +34,7 @@ class Job:
     prompt: list[int]
     options: Options
     events: asyncio.Queue[Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
-    work: engine.Job | None = None
+    work: Work | None = None
     dropped: bool = False
     done: bool = False
 
@@ -81,18 +82,15 @@ class AnswerQueue:
             raise shutting_down()
         is_idle = self.running is None and not self._waiting
         if self.waiting >= self._most and not is_idle:
+            usual = GUESSED_SECONDS if self._usual_seconds is None else self._usual_seconds
             raise ApiError(
                 429,
                 f"{self.waiting} requests are already waiting: try again later",
                 code="queue_full",
-                headers={"Retry-After": str(self.retry_after())},
+                headers={"Retry-After": str(max(1, math.ceil(usual)))},
             )
         self._waiting.setdefault(job.client, deque()).append(job)
         self._arrived.set()
-
-    def retry_after(self) -> int:
-        """Seconds until a place should be free: about the length of one answer."""
-        return max(1, math.ceil(GUESSED_SECONDS if self._usual_seconds is None else self._usual_seconds))
 
     def drop(self, job: Job) -> None:
         """Nobody reads `job` any more: it leaves the queue, or its generation ends within one step."""
@@ -128,10 +126,8 @@ class AnswerQueue:
 
     def abandon(self) -> None:
         """Ends the engine's thread after the event loop has ended."""
-        if (job := self.running) is not None:
-            job.dropped = True
-            if job.work is not None:
-                job.work.cancel()
+        if self.running is not None:
+            self.drop(self.running)
         self._thread.shutdown()
 
     async def _run(self) -> None:
@@ -145,15 +141,12 @@ class AnswerQueue:
                 job.done = True
                 self.running = None
             if answer is not None:
-                self._told(answer)
+                try:
+                    self._on_end(answer)
+                except Exception as error:  # those who wait are to be answered all the same
+                    log(error)
             spent = time.monotonic() - begun
             self._usual_seconds = spent if self._usual_seconds is None else 0.8 * self._usual_seconds + 0.2 * spent
-
-    def _told(self, answer: Answer) -> None:
-        try:
-            self._on_end(answer)
-        except Exception as error:  # those who wait are to be answered all the same
-            log(error)
 
     async def _next(self) -> Job | None:
         """The next job, of the client whose turn it is; None when the queue is closed."""
@@ -177,7 +170,7 @@ class AnswerQueue:
             job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
             if job.dropped:  # since it was looked at
                 job.work.cancel()
-            answer = job.work.run(lambda pieces: self._tell(job, list(pieces)))
+            answer = job.work.run(lambda pieces: self._tell(job, pieces))
         except BaseException as error:
             self._tell(job, error)
             return None

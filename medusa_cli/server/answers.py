@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
-from medusa_cli.server.engine import Answer, Engine, Piece
+from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.model import Model
+from medusa_cli.server.schemas import Sampled
 from medusa_cli.server.tool_calls import Call, ToolReader
 
 COUNTERS = (
@@ -45,16 +48,16 @@ def finish_reason(answer: Answer) -> str:
 
 
 class Shape:
-    """One answer in the shape of one endpoint; pieces come in by `chunk`, or all together by `whole`."""
+    """One answer in the shape of one endpoint; pieces come in by `step`, or all together by `whole`."""
 
     kind = ""
     chunk_kind = ""
     id_prefix = ""
 
-    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool) -> None:
+    def __init__(self, engine: Model, request: Sampled) -> None:
         self._engine = engine
-        self._logprobs = logprobs
-        self._drafted = drafted
+        self._logprobs = request.chances
+        self._drafted = bool(request.drafted)
         self._head = {"id": self.id_prefix + secrets.token_hex(12), "created": int(time.time()), "model": engine.name}
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -69,25 +72,51 @@ class Shape:
             return {}
         return {"medusa": {"pieces": [{"text": piece.text, "drafted": piece.drafted} for piece in pieces]}}
 
-    def _text_of(self, token: int) -> str:
-        return self._engine.token_bytes(token).decode("utf-8", "replace")
+    def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+        """The chunk of one step; None where nothing can be shown yet."""
+        shown, chances = self._shown("".join(piece.text for piece in pieces)), self._chances(pieces)
+        if not shown and chances is None:
+            return None
+        return self._chunk([self._part(shown, chances)], **self._extension(pieces))
+
+    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        return {
+            **self._head,
+            "object": self.kind,
+            "choices": [self._choice(answer, self._chances(pieces))],
+            "usage": usage(answer),
+            "medusa": {**counters(answer), **self._extension(pieces).get("medusa", {})},
+        }
+
+    def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+        told = [piece for piece in pieces if piece.token is not None and piece.logprob is not None]
+        return self._listed(told) if told else None
 
     # What differs between endpoints.
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first piece."""
-        raise NotImplementedError
+        return []
 
-    def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        """The chunk of one step; None where nothing can be shown yet."""
+    def _shown(self, text: str) -> str:
+        """The part of the answer so far that can be shown, and was not yet."""
+        return text
+
+    def _part(self, text: str, chances: Any) -> dict[str, Any]:
+        """The choice of a chunk."""
         raise NotImplementedError
 
     def closing(self, answer: Answer) -> list[dict[str, Any]]:
         """Chunks after the last piece."""
         raise NotImplementedError
 
-    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+    def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
+        """The choice of a whole answer."""
+        raise NotImplementedError
+
+    def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Log-probabilities of pieces that all have one."""
         raise NotImplementedError
 
 
@@ -96,8 +125,8 @@ class ChatShape(Shape):
 
     kind, chunk_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool, tools: ToolReader | None) -> None:
-        super().__init__(engine, logprobs=logprobs, drafted=drafted)
+    def __init__(self, engine: Model, request: Sampled, tools: ToolReader | None) -> None:
+        super().__init__(engine, request)
         self._tools = tools
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, chances: Any = None) -> dict[str, Any]:
@@ -106,13 +135,11 @@ class ChatShape(Shape):
     def opening(self) -> list[dict[str, Any]]:
         return [self._chunk([self._delta({"role": "assistant", "content": ""})])]
 
-    def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        text = "".join(piece.text for piece in pieces)
-        shown = self._tools.feed(text) if self._tools else text
-        chances = self._chances(pieces)
-        if not shown and chances is None:
-            return None
-        return self._chunk([self._delta({"content": shown}, chances=chances)], **self._extension(pieces))
+    def _shown(self, text: str) -> str:
+        return self._tools.feed(text) if self._tools else text
+
+    def _part(self, text: str, chances: Any) -> dict[str, Any]:
+        return self._delta({"content": text}, chances=chances)
 
     def closing(self, answer: Answer) -> list[dict[str, Any]]:
         rest, calls = self._tools.finish() if self._tools else ("", [])
@@ -123,42 +150,26 @@ class ChatShape(Shape):
         reason = "tool_calls" if calls else finish_reason(answer)
         return [*chunks, self._chunk([self._delta({}, reason)], medusa=counters(answer))]
 
-    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
-        text, calls = answer.text, list[Call]()
-        if self._tools:
-            shown = self._tools.feed(text)
-            rest, calls = self._tools.finish()
-            text = shown + rest
-        message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+    def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
+        text = self._shown(answer.text)
+        rest, calls = self._tools.finish() if self._tools else ("", [])
+        message: dict[str, Any] = {"role": "assistant", "content": text + rest or (None if calls else "")}
         if calls:
             message["tool_calls"] = [_as_call(call) for call in calls]
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": self._chances(pieces),
-            "finish_reason": "tool_calls" if calls else finish_reason(answer),
-        }
-        return {
-            **self._head,
-            "object": self.kind,
-            "choices": [choice],
-            "usage": usage(answer),
-            "medusa": {**counters(answer), **self._extension(pieces).get("medusa", {})},
-        }
+        reason = "tool_calls" if calls else finish_reason(answer)
+        return {"index": 0, "message": message, "logprobs": chances, "finish_reason": reason}
 
-    def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        if self._logprobs is None:
-            return None
+    def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         entries = []
         for piece in pieces:
-            if piece.token is not None and piece.logprob is not None:
-                top = [self._chance(one.token, one.logprob) for one in piece.top[: self._logprobs]]
-                entries.append({**self._chance(piece.token, piece.logprob), "top_logprobs": top})
-        return {"content": entries, "refusal": None} if entries else None
+            top = [self._chance(one) for one in piece.top[: self._logprobs]]
+            entries.append({**self._chance(piece), "top_logprobs": top})
+        return {"content": entries, "refusal": None}
 
-    def _chance(self, token: int, logprob: float) -> dict[str, Any]:
-        raw = self._engine.token_bytes(token)
-        return {"token": raw.decode("utf-8", "replace"), "logprob": max(logprob, LOWEST_LOGPROB), "bytes": list(raw)}
+    def _chance(self, told: Any) -> dict[str, Any]:
+        raw = self._engine.token_bytes(told.token)
+        logprob = max(told.logprob, LOWEST_LOGPROB)
+        return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
 
 
 class TextShape(Shape):
@@ -166,50 +177,33 @@ class TextShape(Shape):
 
     kind = chunk_kind = "text_completion"
     id_prefix = "cmpl-"
+    _offset = 0
 
-    def __init__(self, engine: Engine, *, logprobs: int | None, drafted: bool) -> None:
-        super().__init__(engine, logprobs=logprobs, drafted=drafted)
-        self._offset = 0
-
-    def _choice(self, text: str, reason: str | None = None, chances: Any = None) -> dict[str, Any]:
+    def _part(self, text: str, chances: Any = None, reason: str | None = None) -> dict[str, Any]:
         return {"index": 0, "text": text, "logprobs": chances, "finish_reason": reason}
 
-    def opening(self) -> list[dict[str, Any]]:
-        return []
-
-    def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        text, chances = "".join(piece.text for piece in pieces), self._chances(pieces)
-        if not text and chances is None:
-            return None
-        return self._chunk([self._choice(text, chances=chances)], **self._extension(pieces))
-
     def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        return [self._chunk([self._choice("", finish_reason(answer))], medusa=counters(answer))]
+        return [self._chunk([self._part("", reason=finish_reason(answer))], medusa=counters(answer))]
 
-    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
+        return self._part(answer.text, chances, finish_reason(answer))
+
+    def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        def text_of(one: Any) -> str:
+            return self._engine.token_bytes(one.token).decode("utf-8", "replace")
+
+        def chance(one: Any) -> float:
+            return max(one.logprob, LOWEST_LOGPROB)
+
+        texts = [text_of(piece) for piece in pieces]
+        offsets = list(accumulate(map(len, texts), initial=self._offset))
+        self._offset = offsets.pop()
         return {
-            **self._head,
-            "object": self.kind,
-            "choices": [self._choice(answer.text, finish_reason(answer), self._chances(pieces))],
-            "usage": usage(answer),
-            "medusa": {**counters(answer), **self._extension(pieces).get("medusa", {})},
+            "tokens": texts,
+            "token_logprobs": [chance(piece) for piece in pieces],
+            "top_logprobs": [{text_of(one): chance(one) for one in piece.top[: self._logprobs]} for piece in pieces],
+            "text_offset": offsets,
         }
-
-    def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        if self._logprobs is None:
-            return None
-        found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-        for piece in pieces:
-            if piece.token is None or piece.logprob is None:
-                continue
-            text = self._text_of(piece.token)
-            found["tokens"].append(text)
-            found["token_logprobs"].append(max(piece.logprob, LOWEST_LOGPROB))
-            top = {self._text_of(one.token): max(one.logprob, LOWEST_LOGPROB) for one in piece.top[: self._logprobs]}
-            found["top_logprobs"].append(top)
-            found["text_offset"].append(self._offset)
-            self._offset += len(text)
-        return found if found["tokens"] else None
 
 
 LOWEST_LOGPROB = -9999.0

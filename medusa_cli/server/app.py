@@ -16,16 +16,15 @@ from fastapi.sse import format_sse_event
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from medusa_cli import __version__
+from medusa_cli.api.answer import Piece
+from medusa_cli.api.model import Model
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.bodies import MOST_VALUES
-from medusa_cli.server.clients import client_of
-from medusa_cli.server.engine import Engine, Options, Piece
 from medusa_cli.server.errors import ApiError, shutting_down
-from medusa_cli.server.guards import Guards
+from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
-from medusa_cli.server.schemas import ChatRequest, ErrorBody, Sampled, TextRequest
+from medusa_cli.server.schemas import ChatRequest, ErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
@@ -68,36 +67,30 @@ class EventStream(StreamingResponse):
 class Server:
     """What the endpoints share. defaults: sampling where a request says nothing."""
 
-    def __init__(self, engine: Engine, defaults: Options, limits: Limits) -> None:
+    def __init__(self, engine: Model, defaults: asks.Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
         self._prompts = asks.Prompts(engine)
         pool = SessionPool(engine, limits.cache_bytes, shared=limits.shared_caches)
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
-        self.metrics = Metrics(
-            lambda: self.queue.waiting, lambda: int(self.queue.running is not None), lambda: self.queue.sessions
-        )
+        self.metrics = Metrics(self.queue)
 
-    async def chat(self, body: ChatRequest, request: Request) -> Response:
+    async def answer(self, body: ChatRequest | TextRequest, request: Request) -> Response:
+        """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await self._prompts.tokens_of(body)
-        names = {tool["function"]["name"] for tool in asks.offered(body)}
-        form = tool_calls.format_of(self.engine.chat_template or "")
-        reader = tool_calls.ToolReader(form, names) if names else None
-        shape = ChatShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted), tools=reader)
-        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
-
-    async def text(self, body: TextRequest, request: Request) -> Response:
-        options = asks.options_for(body, self.defaults, self.engine)
-        prompt = await self._prompts.tokens_of(body)
-        shape = TextShape(self.engine, logprobs=body.chances, drafted=bool(body.drafted))
-        return await self._answer(body, request, shape, Job(_client(request), prompt, options))
-
-    async def _answer(self, body: Sampled, request: Request, shape: Shape, job: Job) -> Response:
+        client = client_of(request.client.host if request.client else "")
+        job, shape = Job(client, await self._prompts.tokens_of(body), options), self._shape(body)
         self.queue.submit(job)
         if body.stream:
             return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
+
+    def _shape(self, body: ChatRequest | TextRequest) -> Shape:
+        if isinstance(body, TextRequest):
+            return TextShape(self.engine, body)
+        names = {tool["function"]["name"] for tool in asks.offered(body)}
+        form = tool_calls.format_of(self.engine.chat_template or "")
+        return ChatShape(self.engine, body, tool_calls.ToolReader(form, names) if names else None)
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves meanwhile ends it."""
@@ -157,15 +150,9 @@ class Server:
 
 
 def create_app(
-    engine: Engine,
-    defaults: Options,
-    *,
-    host: str = "127.0.0.1",
-    api_key: str | None = None,
-    limits: Limits | None = None,
+    engine: Model, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, Server]:
     """The guarded application and what it runs on. host: what it is to be bound to."""
-    limits = limits or Limits()
     server = Server(engine, defaults, limits)
 
     @contextlib.asynccontextmanager
@@ -197,11 +184,11 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await server.chat(body, request)
+        return await server.answer(body, request)
 
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
-        return await server.text(body, request)
+        return await server.answer(body, request)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -220,10 +207,6 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
-
-
-def _client(request: Request) -> str:
-    return client_of(request.client.host if request.client else "")
 
 
 async def _left(request: Request) -> None:

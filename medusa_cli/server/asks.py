@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
+from medusa_cli.api.model import Model
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.server import tool_calls
-from medusa_cli.server.engine import Engine, Options
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import OPTIONS, ChatRequest, Message, Sampled, TextRequest
 from medusa_cli.support.errors import MedusaError
 
+Options = dict[str, Any]
+"""Keyword arguments of an answer: decoding.options.AnswerArguments."""
 NOTHING_AT_0 = ("frequency_penalty", "presence_penalty")
 """What many clients send at 0, and means nothing then."""
 MOST_AT_A_TIME = 2
@@ -27,11 +29,12 @@ COMPLETION_TOKENS = 16
 """Of /v1/completions where nothing is said, as OpenAI has it."""
 
 
-def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
+def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
     """`defaults` with what the request says. ApiError 400 for token ids that the vocabulary lacks."""
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop
     ours = {name: getattr(request, name) for name in OPTIONS}
     ours |= {name: ours[name] or None for name in NOTHING_AT_0}
     options = defaults | given(
@@ -39,7 +42,7 @@ def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
         max_tokens=_most_tokens(request, defaults),
         logit_bias=bias,
         seed=None if request.seed is None else request.seed if request.seed == -1 else request.seed % (MAX_SEED + 1),
-        stop=None if request.stop is None else request.stops,
+        stop=None if stops is None else tuple(stops),
         logprobs=request.chances,
     )
     rule, warm = options.get("accept"), not is_greedy(options["temperature"])
@@ -58,7 +61,7 @@ def _most_tokens(request: Sampled, defaults: Options) -> int | None:
 class Prompts:
     """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the memory of a text."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Model) -> None:
         self._engine = engine
         self._few = asyncio.Semaphore(MOST_AT_A_TIME)
 
@@ -74,7 +77,12 @@ class Prompts:
         else:
             self._check_size("prompt", _prompts(request))
             tokens, param = text_prompt(request, self._engine), "prompt"
-        check_length(tokens, self._engine, param)
+        try:
+            check_fits(tokens, self._engine.n_ctx)
+        except PromptTooLong as error:
+            room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
+            text = f"{room}: shorten it, or start the server with a larger -c"
+            raise wrong(text, param, "context_length_exceeded") from error
         return tokens
 
     def _check_size(self, param: str, texts: Iterable[str]) -> None:
@@ -112,7 +120,7 @@ def _texts(message: Message) -> Iterator[str]:
         yield from (part.text for part in message.content or [])
 
 
-def chat_prompt(request: ChatRequest, engine: Engine) -> list[int]:
+def chat_prompt(request: ChatRequest, engine: Model) -> list[int]:
     """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
     tools = offered(request)
     if tools and not tool_calls.knows_tools(engine.chat_template):
@@ -127,7 +135,7 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in request.tools or []]
 
 
-def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
+def text_prompt(request: TextRequest, engine: Model) -> list[int]:
     """Token ids of the prompt of a plain completion. ApiError 400 for ids that are none, MedusaError for no text."""
     if texts := _prompts(request):
         return engine.tokens(texts[0], raw=True)
@@ -137,33 +145,15 @@ def text_prompt(request: TextRequest, engine: Engine) -> list[int]:
     return tokens
 
 
-def check_length(prompt: Sequence[int], engine: Engine, param: str) -> None:
-    """ApiError 400 for a prompt that leaves no room for an answer."""
-    try:
-        check_fits(prompt, engine.n_ctx)
-    except PromptTooLong as error:
-        room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
-        text = f"{room}: shorten it, or start the server with a larger -c"
-        raise wrong(text, param, "context_length_exceeded") from error
-
-
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: content is text, arguments are objects."""
     role = "system" if message.role == "developer" else message.role
-    plain: dict[str, Any] = {"role": role, "content": "".join(_texts(message))}
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    for key in ("tool_call_id", "name"):
-        if (value := getattr(message, key)) is not None:
-            plain[key] = value
-    return plain
+    others = message.model_dump(exclude={"role", "content"}, exclude_none=True)
+    for call in others.get("tool_calls", []):
+        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+    if not message.tool_calls:  # templates ask whether there are any in many ways
+        others.pop("tool_calls", None)
+    return {"role": role, "content": "".join(_texts(message)), **others}
 
 
 def _arguments(text: str) -> dict[str, Any]:

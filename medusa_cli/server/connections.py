@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from medusa_cli.server.clients import client_of, is_trusted
+from medusa_cli.server.guards import client_of, is_trusted
 
 FIRST_BYTE_SECONDS = 5.0
 """A client has this long to say something after it connected."""

@@ -60,6 +60,10 @@ def as_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, MedusaError):
         return wrong(describe(error))
+    if isinstance(error, RequestValidationError):
+        return _invalid(error.errors())
+    if isinstance(error, HTTPException):
+        return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     log(error)
     return ApiError(500, "the engine failed; the server's log has the reason")
 
@@ -73,25 +77,11 @@ def log(error: BaseException) -> None:
 def add_handlers(app: FastAPI) -> None:
     """Every error of `app` leaves in OpenAI's shape."""
 
-    @app.exception_handler(ApiError)
-    async def api(_: Request, error: ApiError) -> JSONResponse:
-        return error.response()
-
-    @app.exception_handler(MedusaError)
-    async def medusa(_: Request, error: MedusaError) -> JSONResponse:
+    async def answered(_: Request, error: Exception) -> JSONResponse:
         return as_api_error(error).response()
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _invalid(error.errors()).response()
-
-    @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
-        return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
-
-    @app.exception_handler(Exception)
-    async def other(_: Request, error: Exception) -> JSONResponse:
-        return as_api_error(error).response()
+    for kind in (ApiError, MedusaError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, answered)
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:

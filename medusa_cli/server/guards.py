@@ -1,7 +1,8 @@
-"""What keeps strangers out: other web pages, other hosts, and clients without the key.
+"""What keeps strangers out: other web pages, other hosts, clients without the key, and bodies that take too much.
 
 A browser lets any page send requests to this machine. It names the page in `Origin` and the address it believes to
-speak to in `Host`; a page cannot forge either, and cannot send JSON to another origin without asking first.
+speak to in `Host`; a page cannot forge either, and cannot send JSON to another origin without asking first. Bodies are
+checked before they are parsed: a few bytes of JSON can become a kilobyte of objects, or of complaints about them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import hmac
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,15 +19,18 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from medusa_cli.server import page
-from medusa_cli.server.bodies import check_body
-from medusa_cli.server.clients import is_loopback
-from medusa_cli.server.errors import ApiError
+from medusa_cli.server.errors import ApiError, wrong
 
 OPEN_PATHS = frozenset({*page.FILES, "/health"})
 """Need no key: the page, which asks for it, and what tells a supervisor that the server lives."""
 
 BODY_SECONDS = 30.0
 """A whole body has this long to arrive."""
+MOST_VALUES = 100_000
+"""Of a body, without the token ids of a prompt."""
+SUBSCRIBER_BITS = 64
+"""Of an IPv6 address; the rest anybody may choose."""
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -40,6 +44,61 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine: a server bound to it is reachable from here alone."""
+    return host in LOOPBACK_NAMES or ((address := _address_of(host)) is not None and address.is_loopback)
+
+
+def client_of(host: str) -> str:
+    """The same for all addresses of one client."""
+    address = _address_of(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(address), SUBSCRIBER_BITS), strict=False))
+    return str(address or host)
+
+
+def is_trusted(host: str, proxies: Sequence[str]) -> bool:
+    """Whether `host` is this machine, or one of `proxies`: addresses and networks."""
+    address = _address_of(host)
+    return is_loopback(host) or (
+        address is not None and any(address in ipaddress.ip_network(proxy, strict=False) for proxy in proxies)
+    )
+
+
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def check_body(body: bytes, most: int) -> None:
+    """ApiError 400 for what is not UTF-8, or may hold more than `most` values."""
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise wrong("the body is not JSON in UTF-8") from error
+    if b"\0" in body:  # the parser would guess another encoding, in which nothing below holds
+        raise wrong("the body is not JSON in UTF-8")
+    if not has_at_most(body, most):
+        raise wrong(f"the body holds more than {most} values")
+
+
+def has_at_most(body: bytes, most: int) -> bool:
+    """Whether texts, commas and opening brackets of JSON are at most `most`: values are never more than these.
+
+    It knows texts from the rest as a parser does, up to where that one fails.
+    """
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    count = (plain.count(b'"') + 1) // 2
+    if count > most:
+        return False  # the parts below would take too much memory
+    for outside in plain.split(b'"')[::2]:
+        count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+    return count <= most
 
 
 def name_of(authority: str) -> str | None:
@@ -75,19 +134,35 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sender = _Sender(send, self._count)
+
+        async def respond(message: Any) -> None:
+            """Adds the security headers, and counts."""
+            if message["type"] == "http.response.start":
+                self._count(message["status"])
+                known = {name.lower() for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                extra = [pair for pair in extra if pair[0] not in known]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
         try:
             self._check(scope)
             body = await asyncio.wait_for(self._body(receive), BODY_SECONDS)
             check_body(body or b"", self._body_values)
         except asyncio.TimeoutError:
             late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
-            await late.response()(scope, receive, sender)
+            await late.response()(scope, receive, respond)
         except ApiError as error:
-            await error.response()(scope, receive, sender)
+            await error.response()(scope, receive, respond)
         else:
             if body is not None:
-                await self._app(scope, _Receiver(body, receive), sender)
+                left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+                async def read() -> Message:
+                    """What was read already, then what comes after it: that the client leaves."""
+                    return left.pop() if left else await receive()
+
+                await self._app(scope, read, respond)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body; None when the client has left. ApiError 413 for too large a one."""
@@ -126,10 +201,7 @@ class Guards:
                 raise ApiError(415, "POST takes application/json", code="wrong_content_type")
 
     def _is_wildcard(self) -> bool:
-        try:
-            return ipaddress.ip_address(self._host).is_unspecified
-        except ValueError:
-            return False
+        return (address := _address_of(self._host)) is not None and address.is_unspecified
 
     def _is_ours(self, host: str) -> bool:
         """A page elsewhere can point a name of its own at this machine, but no address, and none of our names."""
@@ -149,33 +221,3 @@ class Guards:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         # Headers are decoded as Latin-1, which keeps every byte.
         return hmac.compare_digest(given.strip().encode("latin-1"), self._key) and scheme.lower() == "bearer"
-
-
-class _Receiver:
-    """Gives a body that was read already, then what comes after it: that the client leaves."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
-class _Sender:
-    """Adds the security headers, and counts."""
-
-    def __init__(self, send: Send, count: Callable[[int], None]) -> None:
-        self._send = send
-        self._count = count
-
-    async def __call__(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self._count(message["status"])
-            known = {name.lower() for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-            message = {**message, "headers": [*message["headers"], *(pair for pair in extra if pair[0] not in known)]}
-        await self._send(message)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -15,7 +13,8 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 
-from medusa_cli.server.engine import Answer
+from medusa_cli.api.answer import Answer
+from medusa_cli.server.answer_queue import AnswerQueue
 
 disable_created_metrics()  # a time of birth for each of them says nothing here
 
@@ -29,13 +28,13 @@ TOKENS_PER_STEP = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
 class Metrics:
     """Of one server. The gauges ask when they are read."""
 
-    def __init__(self, waiting: Callable[[], int], running: Callable[[], int], sessions: Callable[[], int]) -> None:
+    def __init__(self, queue: AnswerQueue) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         for name, meaning, value in (
-            ("medusa_requests_waiting", "Requests in the queue.", waiting),
-            ("medusa_requests_running", "Requests being answered: 0 or 1.", running),
-            ("medusa_sessions", "Conversations whose prompt cache is kept.", sessions),
+            ("medusa_requests_waiting", "Requests in the queue.", lambda: queue.waiting),
+            ("medusa_requests_running", "Requests being answered: 0 or 1.", lambda: int(queue.running is not None)),
+            ("medusa_sessions", "Conversations whose prompt cache is kept.", lambda: queue.sessions),
         ):
             Gauge(name, meaning, registry=self.registry).set_function(value)
         self.responses = Counter("medusa_http_responses", "Responses by status.", ["status"], registry=self.registry)

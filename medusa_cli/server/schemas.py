@@ -97,12 +97,6 @@ class Sampled(_Options):
         """Likeliest tokens to name beside each one; None: no log-probabilities."""
         raise NotImplementedError
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
 
 # --- chat ------------------------------------------------------------------------------------------
 

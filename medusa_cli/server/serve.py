@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from medusa_cli.api.model import Model
 from medusa_cli.server.app import Limits, Server, create_app
+from medusa_cli.server.asks import Options
 from medusa_cli.server.connections import ImpatientProtocol
-from medusa_cli.server.engine import Engine, Options
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
@@ -66,17 +67,17 @@ def url_of(bound: socket.socket, host: str) -> str:
 
 
 def build(
-    engine: Engine,
+    engine: Model,
     defaults: Options,
     *,
     host: str = "127.0.0.1",
     api_key: str | None = None,
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
     grace: int = GRACE_SECONDS,
     proxies: Sequence[str] = (),
 ) -> UvicornServer:
     """A server that is not running yet. host: what its socket is bound to. proxies: they name the client."""
-    app, server = create_app(engine, defaults, host=host, api_key=api_key, limits=limits)
+    app, server = create_app(engine, defaults, host, api_key, limits)
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medusa_cli.server.engine import Engine, Session
+from medusa_cli.api.model import Model
+from medusa_cli.api.session import Session
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
@@ -39,11 +40,11 @@ class SessionPool:
     clients are one.
     """
 
-    def __init__(self, engine: Engine, budget: int = DEFAULT_BUDGET, *, shared: bool = False) -> None:
+    def __init__(self, engine: Model, budget: int = DEFAULT_BUDGET, *, shared: bool = False) -> None:
         self._engine = engine
         self._budget = budget
         self._shared = shared
-        self._kept = [_Kept(engine.own_session, None)]  # the most recently used last
+        self._kept = [_Kept(engine, None)]  # the most recently used last
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -72,7 +73,7 @@ class SessionPool:
             self._let_go(kept)
 
     def _let_go(self, kept: _Kept) -> None:
-        if kept.session is self._engine.own_session:  # it cannot be closed
+        if kept.session is self._engine:  # it cannot be closed
             kept.session.forget()
             kept.client = None
         else:
@@ -84,7 +85,7 @@ class SessionPool:
         for kept in self._kept:
             if kept.client not in (client, None):
                 continue
-            cached = list(kept.session.cached_tokens)
+            cached = kept.session.cached_tokens
             common = common_prefix(cached, prompt)
             if common > used:
                 best, used, lost = kept, common, len(cached) - common

@@ -20,7 +20,7 @@ import pytest
 from command_line import invoke
 
 from medusa_cli import MedusaError, Model
-from medusa_cli.api.turns import Turn, Turns
+from medusa_cli.api.job import Turn, Turns
 from medusa_cli.models import demo
 
 pytestmark = pytest.mark.model

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from medusa_cli import cli, native
 from medusa_cli.conversion.quantize import quantize
 from medusa_cli.decoding import runtime
-from medusa_cli.decoding.model_sampling import ModelSampling
+from medusa_cli.decoding.settings import ModelSampling
 from medusa_cli.diagnosis import report
 from medusa_cli.models import demo
 from medusa_cli.support.errors import MedusaError

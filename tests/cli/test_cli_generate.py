@@ -304,7 +304,7 @@ def test_a_seed_keeps_all_drafts_where_the_text_cannot_depend_on_them(
     free: bool,
     dynamic: bool,
 ) -> None:
-    monkeypatch.setattr("medusa_cli.decoding.repeatable.width_matters", lambda *_: "" if free else "a reason")
+    monkeypatch.setattr("medusa_cli.decoding.runtime.width_matters", lambda *_: "" if free else "a reason")
     session.answers = ["a"]
     heads = str(heads_gguf(tmp_path / "heads.gguf"))
     code, _, err = generate(model, "-p", "x", "--heads", heads, *options)

@@ -9,7 +9,7 @@ import pytest
 from command_line import invoke
 
 from medusa_cli import native
-from medusa_cli.decoding import settings, tree_shapes
+from medusa_cli.decoding import settings, trees
 from medusa_cli.decoding.fields import fields
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.decoding.settings import Settings, engine_default, from_options
@@ -72,7 +72,7 @@ def test_help_names_the_engines_context_and_cache_types() -> None:
 
 
 def test_the_largest_tree_is_the_engines() -> None:
-    assert f"max_nodes: int = {tree_shapes.MAX_NODES})" in (native.Tree.clipped.__doc__ or "")
+    assert f"max_nodes: int = {trees.MAX_NODES})" in (native.Tree.clipped.__doc__ or "")
 
 
 def test_messages_call_options_as_the_command_line_does() -> None:

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from cli_fakes import FakeGeneration, FakePiece
 
-from medusa_cli.chat.commands import COMMANDS, find_command
 from medusa_cli.chat.conversation import Conversation
-from medusa_cli.chat.repl import Repl
+from medusa_cli.chat.repl import COMMANDS, Repl, find_command
+from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.settings import Settings
-from medusa_cli.decoding.template import Message
 from medusa_cli.support.errors import MedusaError
 
 STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
@@ -107,9 +106,9 @@ def chat(
 ) -> tuple[int, list[str], Engine, Repl]:
     """Runs a chat to its end: exit code, transcript, the engine as it was asked, the loop's last state."""
     screen = Transcript()
-    engine = engine or Engine(answers)
-    repl = Repl(engine, Script(lines, interactive), screen, Settings(temperature=0.7, seed=seed), system)
-    return repl.run(), screen.lines, engine, repl
+    reader, fake = Script(lines, interactive), engine or Engine(answers)
+    repl = Repl(fake, reader, screen, Settings(temperature=0.7, seed=seed), system)  # type: ignore[arg-type]
+    return repl.run(), screen.lines, fake, repl
 
 
 class Looping(Engine):
@@ -206,7 +205,7 @@ def test_system_shows_sets_and_removes() -> None:
         "note Removed the system prompt.",
         "show there is no system prompt",
     ]
-    assert repl.conversation.messages() == []
+    assert repl.conversation.prompt(0) == []
 
 
 def test_set_changes_sampling_for_the_next_answer() -> None:
@@ -446,7 +445,8 @@ def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() 
     """The newest turn has 210 tokens and its answer two: with 400 a cut is needed."""
     engine = Unfinished(["x" * 20] * 3 + ["y"], "context_full")
     screen, lines = Transcript(), ["a" * 100, "b" * 100, "c" * 100, "/continue"]
-    repl = Repl(engine, Script(lines[:3], True), screen, Settings(temperature=0.7, seed=7), None)
+    reader = Script(lines[:3], True)
+    repl = Repl(engine, reader, screen, Settings(temperature=0.7, seed=7), None)  # type: ignore[arg-type]
     repl.run()
     engine.n_ctx = 350
     repl.submit("/continue")

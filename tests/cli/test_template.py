@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from medusa_cli.decoding import template
+from medusa_cli.decoding import prompts
 from medusa_cli.support.errors import MedusaError
 
 CHATML = (
@@ -22,7 +22,7 @@ USER = {"role": "user", "content": "Hi <b> & {{ 7 }}"}
 
 
 def test_whitespace_of_blocks_is_trimmed_and_content_is_left_alone() -> None:
-    text = template.render(CHATML, [USER])
+    text = prompts.render(CHATML, [USER])
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b> & {{ 7 }}<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -33,7 +33,7 @@ def test_special_texts_and_extensions_are_there() -> None:
         "{{ bos_token }}{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}"
         "{{ m | tojson }}{% endfor %}{{ eos_token }}{{ strftime_now('%Y') }}"
     )
-    text = template.render(source, [USER, USER], bos_text="<s>", eos_text="</s>")
+    text = prompts.render(source, [USER, USER], bos_text="<s>", eos_text="</s>")
     year = datetime.datetime.now().year
     assert text == '<s>{"role": "user", "content": "Hi <b> & {{ 7 }}"}</s>' + str(year)
 
@@ -41,7 +41,7 @@ def test_special_texts_and_extensions_are_there() -> None:
 def test_no_template_names_the_raw_flag() -> None:
     for missing in (None, ""):
         with pytest.raises(MedusaError, match=r"no chat template.*--raw"):
-            template.render(missing, [USER])
+            prompts.render(missing, [USER])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_no_template_names_the_raw_flag() -> None:
 )
 def test_a_broken_or_hostile_template_is_one_error(source: str, message: str) -> None:
     with pytest.raises(MedusaError, match=message):
-        template.render(source, [USER])
+        prompts.render(source, [USER])
 
 
 def test_a_template_that_refuses_system_messages_gets_them_in_the_user_turn() -> None:
@@ -66,5 +66,5 @@ def test_a_template_that_refuses_system_messages_gets_them_in_the_user_turn() ->
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
     messages = [{"role": "system", "content": "Rhyme."}, {"role": "user", "content": "Hi"}]
-    assert template.render(source, messages) == "[user]Rhyme.\n\nHi"
+    assert prompts.render(source, messages) == "[user]Rhyme.\n\nHi"
     assert messages[0]["role"] == "system"

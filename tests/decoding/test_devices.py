@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medusa_cli.decoding import devices, tree_shapes, trees
+from medusa_cli.decoding import devices, trees
 from medusa_cli.decoding.devices import RULES, DeviceKind
 
 
@@ -40,5 +40,5 @@ def test_the_rules_of_a_kind_fit_together(kind: DeviceKind) -> None:
     assert list(rules.sizes) == sorted(set(rules.sizes))
     assert set(rules.probes) <= set(rules.sizes)
     assert rules.built_in in trees.built_in()
-    assert rules.stored_nodes <= tree_shapes.MAX_NODES
+    assert rules.stored_nodes <= trees.MAX_NODES
     assert rules.tile is None or rules.tile.last in rules.sizes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medusa_cli.decoding import drafting, tree_shapes, trees
+from medusa_cli.decoding import drafting, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.drafting import (
     DraftModel,
@@ -393,8 +393,8 @@ def test_a_random_tree_is_drawn_for_the_heads_that_there_are() -> None:
     assert isinstance(tree, trees.RandomTree)
     widths = tree.widths(HEADS.head_count, HEADS.output_rows)
     found = drafting.plan(asked("random:8:1"), CPU, HEADS, tree=tree)
-    assert found.tree == FixedTree(tree_shapes.cartesian(widths))
-    assert found.tree_name == tree_shapes.cartesian_name(widths)
+    assert found.tree == FixedTree(trees.cartesian(widths))
+    assert found.tree_name == trees.cartesian_name(widths)
     assert len(widths) <= 2
     assert max(widths) <= 3
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from medusa_cli.decoding import model_sampling, settings
-from medusa_cli.decoding.model_sampling import PREFIX, ModelSampling
+from medusa_cli.decoding import settings
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, SamplingOptions
-from medusa_cli.decoding.settings import ASKED, MODELS, Settings
+from medusa_cli.decoding.settings import ASKED, MODELS, PREFIX, ModelSampling, Settings
 
 FILE = {"temp": 0.6000000238418579, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "penalty_last_n": -1,
         "penalty_repeat": 1.100000023841858}  # fmt: skip
 
 
 def read(**keys: Any) -> ModelSampling:
-    return model_sampling.read({PREFIX + name: value for name, value in keys.items()}.get)
+    return settings.model_sampling({PREFIX + name: value for name, value in keys.items()}.get)
 
 
 def test_every_key_becomes_the_option_of_llama_cpp() -> None:
@@ -43,7 +42,7 @@ def test_every_key_becomes_the_option_of_llama_cpp() -> None:
 )  # fmt: skip
 def test_what_is_no_number_in_range_is_left_out(key: str, value: Any) -> None:
     found = read(**{**FILE, key: value})
-    option = model_sampling.KEYS[key].name
+    option = settings.KEYS[key].name
     assert option not in found.values
     assert len(found.values) == len(FILE) - 1
     assert len(found.notes) == 1

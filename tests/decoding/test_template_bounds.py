@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from medusa_cli.decoding import template, template_bounds
+from medusa_cli.decoding import prompts, template_bounds
 from medusa_cli.support.errors import MedusaError
 
 USER = {"role": "user", "content": "Hi"}
@@ -65,7 +65,7 @@ def test_a_template_that_does_not_end(source: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(template_bounds, "SECONDS", 0.3)
     begun = time.monotonic()
     with pytest.raises(MedusaError, match="it takes too long"):
-        template.render(source, [USER])
+        prompts.render(source, [USER])
     assert time.monotonic() - begun < 3
 
 
@@ -73,7 +73,7 @@ def test_a_template_that_does_not_end(source: str, monkeypatch: pytest.MonkeyPat
 def test_a_template_that_makes_too_much(source: str) -> None:
     begun = time.monotonic()
     with pytest.raises(MedusaError, match="chat template failed") as error:
-        template.render(source, [USER])
+        prompts.render(source, [USER])
     assert len(str(error.value).splitlines()) == 1
     assert time.monotonic() - begun < 3
 
@@ -94,11 +94,11 @@ ORDINARY = """
 
 def test_an_ordinary_template_renders_as_in_the_sandbox_of_jinja() -> None:
     plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    plain.filters["tojson"] = template._to_json
+    plain.filters["tojson"] = prompts._to_json
     messages = [USER, {"role": "tool", "content": "no"}, {"role": "assistant", "content": " Yes "}]
     for some in (messages, messages[:1], messages[1:2], []):
         expected = plain.from_string(ORDINARY).render(messages=some, add_generation_prompt=True)
-        assert template.render(ORDINARY, some) == expected
+        assert prompts.render(ORDINARY, some) == expected
 
 
 def test_one_rendering_does_not_bound_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,19 +106,19 @@ def test_one_rendering_does_not_bound_another(monkeypatch: pytest.MonkeyPatch) -
 
     def fails() -> None:
         with pytest.raises(MedusaError):
-            template.render(ENDLESS["loops"], [USER])
+            prompts.render(ENDLESS["loops"], [USER])
 
     slow = threading.Thread(target=fails)
     slow.start()
     while slow.is_alive():
-        assert template.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
+        assert prompts.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
     time.sleep(0.1)
-    assert template.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
+    assert prompts.render("{% for m in messages %}{{ m.content }}{% endfor %}", [USER]) == "Hi"
 
 
 def test_namespaces_do_not_print_what_is_in_them() -> None:
     nested = "".join("{% set a = namespace(x=a, y=a) %}" for _ in range(60))
-    assert template.render("{% set a = 1 %}" + nested + "{{ a }}", [USER]) == "<Namespace>"
+    assert prompts.render("{% set a = 1 %}" + nested + "{{ a }}", [USER]) == "<Namespace>"
 
 
 def test_lists_that_grow_in_a_loop_do_not_stay_in_memory() -> None:
@@ -126,7 +126,7 @@ def test_lists_that_grow_in_a_loop_do_not_stay_in_memory() -> None:
     source = "{% set n = namespace(l=[]) %}" + grow + "{{ n.l | length }}"
     tracemalloc.start()
     try:
-        assert template.render(source, [USER]) == "5000"
+        assert prompts.render(source, [USER]) == "5000"
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.decoding import tree_shapes, trees
+from medusa_cli.decoding import trees
 from medusa_cli.decoding.tree_drawing import WIDTH, draw
 from medusa_cli.support.errors import MedusaError
 
 WIDTHS = st.lists(st.integers(1, 6), min_size=1, max_size=5).filter(
-    lambda widths: tree_shapes.cartesian_size(widths) <= tree_shapes.MAX_NODES
+    lambda widths: trees.cartesian_size(widths) <= trees.MAX_NODES
 )
 
 
@@ -32,9 +32,9 @@ def some_tree(draw_from: st.DrawFn) -> list[list[int]]:
 
 @given(widths=WIDTHS)
 def test_a_cartesian_tree_is_a_tree_of_every_combination(widths: list[int]) -> None:
-    choices = tree_shapes.cartesian(widths)
+    choices = trees.cartesian(widths)
     tree = native.Tree(choices)
-    assert tree.size == tree_shapes.cartesian_size(widths) == len(choices) + 1
+    assert tree.size == trees.cartesian_size(widths) == len(choices) + 1
     assert tree.depth == len(widths)
     every = {tuple(choice) for choice in choices}
     assert len(every) == len(choices)
@@ -45,15 +45,15 @@ def test_a_cartesian_tree_is_a_tree_of_every_combination(widths: list[int]) -> N
 
 @given(widths=WIDTHS)
 def test_the_name_of_a_cartesian_tree_gives_it(widths: list[int]) -> None:
-    assert tree_shapes.parse_cartesian(tree_shapes.cartesian_name(widths)) == tree_shapes.cartesian(widths)
+    assert trees.parse_cartesian(trees.cartesian_name(widths)) == trees.cartesian(widths)
 
 
 @given(nodes=st.integers(2, 64), heads=st.integers(1, 5), ranks=st.integers(1, 12), seed=st.integers(0, 99))
 def test_a_random_tree_fits_and_repeats(nodes: int, heads: int, ranks: int, seed: int) -> None:
-    tree = tree_shapes.RandomTree("random", nodes, seed)
+    tree = trees.RandomTree("random", nodes, seed)
     # Every width at its most: nothing larger can be filled.
-    most = min(ranks, tree_shapes.MAX_RANDOM_RANK)
-    if tree_shapes.cartesian_size([most] * heads) <= tree_shapes.MIN_SHARE * nodes:
+    most = min(ranks, trees.MAX_RANDOM_RANK)
+    if trees.cartesian_size([most] * heads) <= trees.MIN_SHARE * nodes:
         with pytest.raises(MedusaError, match="give a smaller number"):
             tree.widths(heads, ranks)
         return
@@ -61,19 +61,19 @@ def test_a_random_tree_fits_and_repeats(nodes: int, heads: int, ranks: int, seed
     assert widths == tree.widths(heads, ranks)
     assert len(widths) <= heads
     assert max(widths) <= most
-    assert nodes * tree_shapes.MIN_SHARE < tree_shapes.cartesian_size(widths) <= nodes
+    assert nodes * trees.MIN_SHARE < trees.cartesian_size(widths) <= nodes
 
 
 def test_all_dense_shapes_are_drawn() -> None:
-    assert sorted(tree_shapes.dense_shapes(4, 3, 9)) == [(1, 1), (1, 1, 1), (1, 2), (2,), (3,)]
-    drawn = {tuple(tree_shapes.RandomTree("random", 4, seed).widths(3, 9)) for seed in range(60)}
-    assert drawn == set(tree_shapes.dense_shapes(4, 3, 9))
-    assert {tuple(tree_shapes.RandomTree("random", 200, seed).widths(4, 99)) for seed in range(9)} != {(199,)}
+    assert sorted(trees.dense_shapes(4, 3, 9)) == [(1, 1), (1, 1, 1), (1, 2), (2,), (3,)]
+    drawn = {tuple(trees.RandomTree("random", 4, seed).widths(3, 9)) for seed in range(60)}
+    assert drawn == set(trees.dense_shapes(4, 3, 9))
+    assert {tuple(trees.RandomTree("random", 200, seed).widths(4, 99)) for seed in range(9)} != {(199,)}
 
 
 def test_heads_that_are_too_few_are_told() -> None:
     with pytest.raises(MedusaError) as caught:
-        tree_shapes.parse_random("random:64").widths(1, 8192)
+        trees.parse_random("random:64").widths(1, 8192)
     assert str(caught.value) == (
         "random:64: 1 heads with 10 tokens each cannot fill such a tree: give a smaller number"
     )

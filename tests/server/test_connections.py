@@ -14,7 +14,7 @@ import pytest
 from server_fakes import FakeModel
 from server_run import Running, serving, wait_for
 
-from medusa_cli.server import clients, connections
+from medusa_cli.server import connections, guards
 
 CHAT = "/v1/chat/completions"
 
@@ -74,7 +74,7 @@ def is_closed(client: socket.socket) -> bool:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address of this machine that the server takes for another one's."""
-    monkeypatch.setattr(clients, "is_loopback", lambda host: host == "127.0.0.1")
+    monkeypatch.setattr(guards, "is_loopback", lambda host: host in ("127.0.0.1", "localhost"))
     return "127.8.8.8"
 
 
@@ -144,4 +144,4 @@ def test_a_first_byte_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_which_addresses_are_one_client(one: str, other: str, same: bool) -> None:
-    assert (clients.client_of(one) == clients.client_of(other)) is same
+    assert (guards.client_of(one) == guards.client_of(other)) is same

@@ -13,8 +13,7 @@ from server_run import Running, serving
 
 from medusa_cli.server import connections, guards, serve
 from medusa_cli.server.app import Limits
-from medusa_cli.server.clients import is_loopback
-from medusa_cli.server.guards import name_of
+from medusa_cli.server.guards import is_loopback, name_of
 from medusa_cli.support.errors import MedusaError
 
 CHAT = "/v1/chat/completions"

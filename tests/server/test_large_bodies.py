@@ -14,7 +14,7 @@ import pytest
 from server_fakes import FakeModel
 from server_run import Running, serving
 
-from medusa_cli.server.bodies import has_at_most
+from medusa_cli.server.guards import has_at_most
 
 resource = pytest.importorskip("resource")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece, TokenChance
-from medusa_cli.server.engine import OnPieces, Options
+from medusa_cli.api.job import OnPieces
+from medusa_cli.server.asks import Options
 from medusa_cli.support.errors import MedusaError
 
 TEMPLATE = "<tool_call> {{ tools }} {{ messages }}"
@@ -22,8 +23,31 @@ def echo(prompt: str, options: Options) -> str:
     return f"You said: {prompt}"
 
 
-@dataclass
-class FakeModel:
+class FakeSession:
+    def __init__(self, model: FakeModel) -> None:
+        self.model = model
+        self.cached_tokens: list[int] = []
+        self.closed = False
+        self.grown = 0
+        """Bytes that its cache has more than a new one."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.model.session_bytes + self.grown
+
+    def close(self) -> None:
+        self.closed = True
+
+    def forget(self) -> None:
+        self.cached_tokens, self.grown = [], 0
+
+    def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
+        assert not self.closed
+        return FakeJob(self, list(asked), dict(options))
+
+
+@dataclass(eq=False)
+class FakeModel(FakeSession):
     """script: prompt and options -> answer. delay: seconds of each step. gate: steps wait while it is not set."""
 
     script: Callable[[str, Options], str] = echo
@@ -41,8 +65,9 @@ class FakeModel:
     steps: int = 0
 
     def __post_init__(self) -> None:
+        super().__init__(self)
         self.gate.set()
-        self.own_session = self.session()
+        self.sessions.append(self)
 
     def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
         self.tools.append(tools)
@@ -58,29 +83,6 @@ class FakeModel:
     def session(self) -> FakeSession:
         self.sessions.append(FakeSession(self))
         return self.sessions[-1]
-
-
-@dataclass(eq=False)
-class FakeSession:
-    model: FakeModel
-    cached_tokens: list[int] = field(default_factory=list)
-    closed: bool = False
-    grown: int = 0
-    """Bytes that its cache has more than a new one."""
-
-    @property
-    def nbytes(self) -> int:
-        return self.model.session_bytes + self.grown
-
-    def close(self) -> None:
-        self.closed = True
-
-    def forget(self) -> None:
-        self.cached_tokens, self.grown = [], 0
-
-    def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
-        assert not self.closed
-        return FakeJob(self, list(asked), dict(options))
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from medusa_cli.server import serve
-from medusa_cli.server.engine import Engine, Options
+from medusa_cli.server.asks import Options
 
 DEFAULTS: Options = {"temperature": 0.7}
 SECONDS = 20.0
@@ -35,7 +35,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> None:
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, defaults: Options = DEFAULTS, host: str = "127.0.0.1", **options: Any) -> Iterator[Running]:
+def serving(engine: Any, defaults: Options = DEFAULTS, host: str = "127.0.0.1", **options: Any) -> Iterator[Running]:
     bound = serve.listen(host, 0)
     server = serve.build(engine, defaults, host=host, **options)
     thread = threading.Thread(target=serve.run, args=(server, bound))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_cli.decoding import tree_search, tree_shapes, trees
+from medusa_cli.decoding import tree_search, trees
 from medusa_cli.decoding.drafting import DraftPlan, FixedTree, Tuned
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, AcceptKind
-from medusa_cli.decoding.tree_shapes import Choices
-from medusa_cli.decoding.trees import DynamicStart
+from medusa_cli.decoding.trees import Choices, DynamicStart
 
 TREES, SIZES, RULES, HEADS, KINDS, METHODS = "trees", "sizes", "rules", "heads", "kinds", "methods"
 TABLES = (TREES, SIZES, RULES, HEADS, KINDS, METHODS)
@@ -138,11 +137,11 @@ def _grown(file: HeadsFile, *tables: str) -> Row:
 
 def _random(file: HeadsFile, nodes: int, *tables: str) -> list[Row]:
     """A random dense tree; none where the heads cannot fill one."""
-    tree = tree_shapes.RandomTree(f"random {nodes}", nodes, RANDOM_SEED)
-    if not any(True for _ in tree_shapes.dense_shapes(nodes, file.head_count, file.output_rows)):
+    tree = trees.RandomTree(f"random {nodes}", nodes, RANDOM_SEED)
+    if not any(True for _ in trees.dense_shapes(nodes, file.head_count, file.output_rows)):
         return []
     widths = tree.widths(file.head_count, file.output_rows)
-    return [_fixed(file, tree.name, tree_shapes.cartesian(widths), *tables)]
+    return [_fixed(file, tree.name, trees.cartesian(widths), *tables)]
 
 
 def _trees(file: HeadsFile, costs: Mapping[int, float]) -> list[Row]:
@@ -150,7 +149,7 @@ def _trees(file: HeadsFile, costs: Mapping[int, float]) -> list[Row]:
     widths = [min(width, file.output_rows) for width in CARTESIAN[: file.head_count]]
     rows = [
         _chain(file, TREES, SIZES),
-        _fixed(file, tree_shapes.cartesian_name(widths), tree_shapes.cartesian(widths), TREES, SIZES),
+        _fixed(file, trees.cartesian_name(widths), trees.cartesian(widths), TREES, SIZES),
         *_random(file, NODES, TREES, SIZES),
         _sparse(file, TREES, SIZES),
     ]

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import loop_start
-from medusa_cli.decoding.prompts import rendered, rendered_tokens
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.prompts import Message, rendered, rendered_tokens
 from medusa_cli.prompts.prompt_files import read_records
 from medusa_cli.prompts.seeds.data import OPENERS
 from medusa_cli.prompts.seeds.prompts import follow_up, iter_conversations

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import is_degenerate, loop_start
-from medusa_cli.decoding.prompts import chat_tokens
-from medusa_cli.decoding.template import Message
+from medusa_cli.decoding.prompts import Message, chat_tokens
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
