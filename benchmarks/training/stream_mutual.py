@@ -57,10 +57,11 @@ from medusa_cli.models.base_file import output_rows
 from medusa_cli.training.backbone.layers import Layer, TopLayers, rms_norm
 from medusa_cli.training.backbone.quality import Distance
 from medusa_cli.training.backbone.shape import MATRICES
+from medusa_cli.training.backbone.states import TextData
 from medusa_cli.training.heads.loss import compare, heads_loss
 from medusa_cli.training.loop import text_batches
 from medusa_cli.training.recipes import SHARED_RECIPES, Strategy
-from medusa_cli.training.streams.fit import RANKED_ROWS, StreamsData
+from medusa_cli.training.streams.fit import RANKED_ROWS, drafted
 from medusa_cli.training.streams.layers import Context, Piece, Streams, attend
 
 EXIT_RANK, EXIT_STEPS, EXIT_TEXTS, EXIT_BATCH, EXIT_RATE = 8, 120, 200, 6, 2e-3
@@ -167,7 +168,7 @@ class EarlyExit(nn.Module):
         return y
 
 
-def learn_exit(material: Material, data: StreamsData, top: TopLayers) -> EarlyExit:
+def learn_exit(material: Material, data: TextData, top: TopLayers) -> EarlyExit:
     """On the next tokens of the text that streams learn from."""
     torch.manual_seed(0)
     early, rng = EarlyExit(top), np.random.default_rng(0)
@@ -186,7 +187,7 @@ def learn_exit(material: Material, data: StreamsData, top: TopLayers) -> EarlyEx
     return early
 
 
-def answer_states(data: StreamsData, number: int) -> Tensor:
+def answer_states(data: TextData, number: int) -> Tensor:
     """[length, h] below the top layers; behind row i comes token i of the answer."""
     states = np.array(data.states.read(number)[data.states.texts[number].answer_at :])
     return torch.from_numpy(states).float()
@@ -208,11 +209,11 @@ class Judged:
 
 
 @torch.no_grad()
-def judge(trained: Trained, data: StreamsData, ranks: Ranks, early: EarlyExit) -> list[Judged]:
+def judge(trained: Trained, data: TextData, ranks: Ranks, early: EarlyExit) -> list[Judged]:
     """ranks: of `data`, as rank_streams() found them."""
     count, texts = trained.streams.count, list[Judged]()
     for number, picked in enumerate(text_batches(data.examples, 1)):  # one text at a time
-        z, _ = data.streams(trained.top, trained.streams, picked)
+        z, _ = drafted(data, trained.top, trained.streams, picked)
         positions = len(picked.index) - count + 1
         if positions < 1:
             continue
@@ -247,7 +248,7 @@ def prune(texts: Sequence[Judged], tree: Sequence[Sequence[int]], threshold: flo
 
 
 @torch.no_grad()
-def exit_right(data: StreamsData, early: EarlyExit) -> float:
+def exit_right(data: TextData, early: EarlyExit) -> float:
     """How often the early exit finds the token likeliest that really came next."""
     right = []
     for number, picked in enumerate(text_batches(data.examples, 1)):
@@ -262,7 +263,7 @@ def distance(material: Material, trained: Trained) -> Distance:
     output = torch.from_numpy(output_rows(material.base, np.arange(material.base.n_vocab)))
     parts, held = [], trained.held
     for picked in text_batches(held.examples, RANKED_ROWS):
-        _, said = held.streams(trained.top, trained.streams, picked)
+        _, said = drafted(held, trained.top, trained.streams, picked)
         assert said is not None
         rows = torch.from_numpy(held.examples.rows)[picked.index]
         came = torch.from_numpy(material.tokens[rows.numpy()]).long()

@@ -31,12 +31,12 @@ from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows, 
 from medusa_cli.prompts import bench_set
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.shape import BaseTensors, read_shape
-from medusa_cli.training.backbone.states import LayerStates, whole_texts
+from medusa_cli.training.backbone.states import BaseRows, LayerStates, TextData, whole_texts
 from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, teacher_rows
 from medusa_cli.training.heads.torch_setup import matmul_dtype
 from medusa_cli.training.loop import BatchOrder
 from medusa_cli.training.recipes import StreamsRecipe
-from medusa_cli.training.streams.fit import BaseRows, MakeStreams, StreamsData, StreamsFit, StreamsPlan, rank_streams
+from medusa_cli.training.streams.fit import MakeStreams, StreamsFit, StreamsPlan, rank_streams
 from medusa_cli.training.streams.layers import Streams
 from medusa_cli.training.text import dataset
 from medusa_cli.training.text.corpus import Corpus
@@ -166,8 +166,8 @@ class Trained:
 
     top: TopLayers
     streams: Streams
-    held: StreamsData
-    asked: StreamsData
+    held: TextData
+    asked: TextData
     positions: int
     seconds: float
     reading: float
@@ -178,12 +178,12 @@ class Trained:
         return held, asked
 
 
-def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers) -> dict[str, StreamsData]:
+def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers) -> dict[str, TextData]:
     """By "train", "held" and "asked"; the states below `top` of "train" are read when they are asked for."""
     corpus = replace(material.source, embeddings=embeddings(material.base, material.tokens))
     answered = TextRows(material.source.states, embeddings(material.base, material.answers), None)
 
-    def data(name: str, spans: list[dataset.Span]) -> StreamsData:
+    def data(name: str, spans: list[dataset.Span]) -> TextData:
         of_questions = name == "asked"
         tokens = material.answers if of_questions else material.tokens
         whole = whole_texts(spans, material.asked_prompts if of_questions else material.prompts, tokens)
@@ -192,13 +192,13 @@ def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers)
         if name != "train":
             states.write(material.model, 1)
         examples = dataset.examples_of(tokens, [text.span for text in whole], material.t2d, arguments.heads)
-        return StreamsData(states, answered if of_questions else corpus, examples, material.output)
+        return TextData(states, answered if of_questions else corpus, examples, material.output)
 
     texts = {"train": material.train, "held": material.build, "asked": material.asked}
     return {name: data(name, spans) for name, spans in texts.items()}
 
 
-def read_batches(data: StreamsData, plan: StreamsPlan, steps: int) -> None:
+def read_batches(data: TextData, plan: StreamsPlan, steps: int) -> None:
     """The states of the texts that the first steps see."""
     order = BatchOrder(data.examples, plan.batch, plan.seed, whole_texts=True)
     for step in range(steps):

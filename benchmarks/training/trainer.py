@@ -175,9 +175,9 @@ def joint_seconds(path: Path, layer_count: int, kind: str, steps: int) -> tuple[
         rows = FileRows([made[: len(tokens)]], device)
         embeddings = TokenEmbeddings(rows.gather(torch.arange(len(tokens))), np.arange(len(tokens)))
         t2d = np.arange(base.n_vocab, dtype=np.int32)
-        data = fit.JointData(
-            stored, TextRows(rows, embeddings), examples_of(tokens, spans, t2d, 4), tokens, output,
-            output[:DRAFT_VOCABULARY],
+        data = states.TextData(
+            stored, TextRows(rows, embeddings), examples_of(tokens, spans, t2d, 4), output[:DRAFT_VOCABULARY],
+            states.BaseRows(tokens, output),
         )  # fmt: skip
         heads = Heads(HeadShape(kind, 4, base.n_embd, RECIPES[kind].blocks)).to(device)
         plan = fit.JointPlan("", kind, "truth", 4, "distill", first, 0, steps, device.type, JOINT_RECIPES["distill"])
@@ -269,7 +269,7 @@ def compare(path: Path, layer_count: int, token_count: int, threads: int) -> Non
     with torch.no_grad():
         for text in texts:
             states = reader.read(text)
-            entered = torch.from_numpy(parity.entering(top, text, states.after_layer)).float()
+            entered = parity.entering(top, text, states.after_layer)
             made = top(entered, [len(text)])
             same += parity.agreeing(made, output, states.best, 0.0)
             tied += parity.agreeing(made, output, states.best, allowed.tie)

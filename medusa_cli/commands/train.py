@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.recipes import DEFAULT_KIND, DraftKind
 
 if TYPE_CHECKING:
-    from medusa_cli.training.options import TrainOptions
     from medusa_cli.training.recipe_file import RecipeFile
 
 
@@ -72,6 +71,8 @@ def train(
     if output is not None and output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or add --force to overwrite it")
     file = _recipe(ctx, recipe)
+    if not force:
+        _refuse_to_overwrite(file.options())
     messages = console.messages()
     ref = references.resolve(model, messages)
     import medusa_cli.training.train as training
@@ -90,8 +91,6 @@ def train(
         console=messages,
         **{"kind": kind, "heads": heads, **file.options()},
     )
-    if not force:
-        _refuse_to_overwrite(options)
     training.run(options)
 
 
@@ -106,9 +105,9 @@ def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
     return file
 
 
-def _refuse_to_overwrite(options: TrainOptions) -> None:
-    """MedusaError for what is written besides the output."""
-    folder, adapter = options.export_hf, options.adapter
+def _refuse_to_overwrite(options: dict[str, Any]) -> None:
+    """MedusaError for what is written besides the output. options: fields of TrainOptions."""
+    folder, adapter = options.get("export_hf"), options.get("adapter")
     if folder is not None and folder.is_dir() and any(folder.iterdir()):
         raise MedusaError(f"{folder} is not empty: give another folder, or add --force to overwrite its contents")
     if adapter is not None and adapter.exists():

@@ -75,16 +75,17 @@ class BatchOrder:
         return _texts(self.examples, texts)
 
 
-def text_batches(examples: Examples, rows: int) -> Iterator[Picked]:
-    """All rows in order, in batches of whole texts with up to `rows` rows (more where one text is longer)."""
-    begin, held = 0, 0
-    for text, length in enumerate(examples.lengths):
-        if held and held + length > rows:
-            yield _texts(examples, range(begin, text))
-            begin, held = text, 0
-        held += length
-    if held:
-        yield _texts(examples, range(begin, len(examples.lengths)))
+def text_batches(examples: Examples, rows: int, texts: Sequence[int] | None = None) -> Iterator[Picked]:
+    """All rows of `texts` (None: of all) in order, in batches of whole texts with up to `rows` rows (more where one
+    text is longer)."""
+    batch: list[int] = []
+    for text in range(len(examples.lengths)) if texts is None else texts:
+        if batch and sum(examples.lengths[held] for held in (*batch, text)) > rows:
+            yield _texts(examples, batch)
+            batch = []
+        batch.append(text)
+    if batch:
+        yield _texts(examples, batch)
 
 
 def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
@@ -94,19 +95,6 @@ def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
 
 
 # --- one run ---------------------------------------------------------------------------------------
-
-
-class Plan(Protocol):
-    """Everything the result depends on besides the rows: a dataclass. batch: rows per step, about."""
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def batch(self) -> int: ...
 
 
 class Data(Protocol):
@@ -159,11 +147,13 @@ def rising_steps(steps: int, most: int, part: int) -> int:
 class Loop(ABC, Generic[D]):
     """One training run over fixed rows. Advance with run(); the state is whole between steps.
 
-    whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run has, at
-    even distances. patience: so many of them in a row without a new best end the run. measures_fresh: one more comes
-    before the first step. read_every: steps between two losses that are read back.
+    plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
+    about). whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run
+    has, at even distances. patience: so many of them in a row without a new best end the run. measures_fresh: one more
+    comes before the first step. read_every: steps between two losses that are read back.
     """
 
+    plan: Any
     whole_texts = True
     rising: int
     evaluations: int
@@ -173,7 +163,7 @@ class Loop(ABC, Generic[D]):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Any,
         trained: nn.Module,
         groups: Sequence[tuple[list[nn.Parameter], float]],
         device: torch.device,
@@ -298,17 +288,14 @@ class Loop(ABC, Generic[D]):
     def restore(self, path: Path) -> bool:
         """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
         state = load_checkpoint(path)
-        if state is None or state.get("plan") != self._plan_values() or not state.keys() >= self._state().keys():
+        if state is None or state.get("plan") != asdict(self.plan) or not state.keys() >= self._state().keys():
             return False
         self._set_state(state)
         return True
 
-    def _plan_values(self) -> dict[str, Any]:
-        return asdict(self.plan)  # type: ignore[call-overload]
-
     def _state(self) -> dict[str, Any]:
         return {
-            "plan": self._plan_values(),
+            "plan": asdict(self.plan),
             "step": self.step,
             "trained": self.trained.state_dict(),
             "optimizer": self.optimizer.state_dict(),

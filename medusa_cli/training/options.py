@@ -11,8 +11,8 @@ from rich.console import Console
 
 from medusa_cli.support.errors import MedusaError
 
-from .heads.export import check_folder
-from .recipe_file import KEYS, OPTIONS, Name, RecipeFile, check_together
+from .backbone.export import check_folder
+from .recipe_file import KEYS, NAME, OPTIONS, RecipeFile, check_together
 from .recipes import (
     ALL,
     DEFAULT_KIND,
@@ -149,7 +149,11 @@ class TrainOptions:
     @property
     def joint_recipe(self) -> JointRecipe:
         return joint_recipe_of(
-            self.joint_strategy, self.joint_warmup, self.joint_rate, self.joint_heads_rate, self.joint_weight
+            self.joint_strategy,
+            warmup=self.joint_warmup,
+            rate=self.joint_rate,
+            heads_rate=self.joint_heads_rate,
+            heads_weight=self.joint_weight,
         )
 
     @property
@@ -163,16 +167,9 @@ class TrainOptions:
 
     def as_json(self) -> dict[str, Any]:
         """What a report says of the options; files by their names alone."""
-        return {
-            "kind": self.kind,
-            "objective": self.objective,
-            "heads": self.heads,
-            "minutes": self.minutes,
-            "tokens": self.tokens,
+        said = ("kind", "objective", "heads", "minutes", "tokens", "data", "seed", "threads", "parallel")
+        return {name: getattr(self, name) for name in said} | {
             "data": self.data.name if self.data else None,
-            "seed": self.seed,
-            "threads": self.threads,
-            "parallel": self.parallel,
             "draft_vocab": ALL if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
@@ -187,8 +184,8 @@ class TrainOptions:
     def check(self) -> None:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for key, value in vars(self).items():
-            rule = KEYS.get(key, Name())
-            if value is not None and not isinstance(rule, Name) and (right := rule.wrong(value)) is not None:
+            rule = KEYS.get(key, NAME)
+            if value is not None and rule is not NAME and (right := rule.wrong(value)) is not None:
                 raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {right}")
         if self.minutes is not None and not self.minutes > 0:
             raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
@@ -199,14 +196,17 @@ class TrainOptions:
         if self.joint and self.sidecar:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
         if self.adapter is not None:
-            self._check_adapter(self.adapter)
+            if not self.joint:
+                raise MedusaError("adapter saves what --joint trains: give both")
+            _check_place(self.adapter, "adapter")
+            if self.adapter.absolute() in (self.output.absolute(), self.model.absolute()):
+                raise MedusaError(f"{self.adapter}: would overwrite the model or the output, choose another adapter")
         if self.export_hf is not None:
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
             if path is not None and not path.is_file():
                 raise MedusaError(f"{path}: no such {what} file")
-        if self.output.is_dir() or not self.output.absolute().parent.is_dir():
-            raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
+        _check_place(self.output, "output")
         if self.output.exists() and self.output.samefile(self.model):
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
@@ -215,25 +215,18 @@ class TrainOptions:
             raise MedusaError(f"{self.file.path}: {of_heads[0]} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
-        if self.joint:
-            self._check_shared()
+        if self.joint and self.joint_strategy not in SHARED_RECIPES:
+            known = " or ".join(SHARED_RECIPES)
+            raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
+        if self.joint and "joint_layers" in self.file.values:
+            raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
+        for name in ("joint_warmup", "joint_heads_rate"):
+            if self.joint and getattr(self, name) is not None:
+                raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
         if self.export_hf is not None:
             raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
 
-    def _check_shared(self) -> None:
-        if self.joint_strategy not in SHARED_RECIPES:
-            known = " or ".join(SHARED_RECIPES)
-            raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
-        if "joint_layers" in self.file.values:
-            raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
-        for name in ("joint_warmup", "joint_heads_rate"):
-            if getattr(self, name) is not None:
-                raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
 
-    def _check_adapter(self, path: Path) -> None:
-        if not self.joint:
-            raise MedusaError("adapter saves what --joint trains: give both")
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise MedusaError(f"{path}: not a file name in an existing folder, choose another adapter")
-        if path.absolute() in (self.output.absolute(), self.model.absolute()):
-            raise MedusaError(f"{path}: would overwrite the model or the output, choose another adapter")
+def _check_place(path: Path, what: str) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise MedusaError(f"{path}: not a file name in an existing folder, choose another {what}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -37,82 +37,70 @@ OPTIONS = ("kind", "heads")
 
 
 @dataclass(frozen=True)
-class OneOf:
-    values: Collection[str]
+class Rule:
+    """right: what a value must be."""
+
+    right: str
+    fits: Callable[[Any], bool]
 
     def wrong(self, value: object) -> str | None:
         """What would be right, where `value` is not."""
-        return None if value in self.values else "one of " + ", ".join(f'"{known}"' for known in self.values)
+        return None if self.fits(value) else self.right
 
 
-@dataclass(frozen=True)
-class Whole:
+def _one_of(values: Collection[str]) -> Rule:
+    return Rule("one of " + ", ".join(f'"{known}"' for known in values), lambda value: value in values)
+
+
+def _whole(least: int, most: int, has_all: bool = False) -> Rule:
     """has_all: "all" is a value, too."""
-
-    least: int
-    most: int
-    has_all: bool = False
-
-    def wrong(self, value: object) -> str | None:
-        if (type(value) is int and self.least <= value <= self.most) or (self.has_all and value == ALL):
-            return None
-        return f"a whole number, {self.least} to {self.most}" + (f', or "{ALL}"' if self.has_all else "")
+    return Rule(
+        f"a whole number, {least} to {most}" + (f', or "{ALL}"' if has_all else ""),
+        lambda value: (type(value) is int and least <= value <= most) or (has_all and value == ALL),
+    )
 
 
-@dataclass(frozen=True)
-class Number:
+def _number(least: float, most: float, above: bool = False) -> Rule:
     """above: the least one is none."""
-
-    least: float
-    most: float
-    above: bool = False
-
-    def wrong(self, value: object) -> str | None:
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else -1.0
-        if self.least <= number <= self.most and not (self.above and number == self.least):
-            return None
-        return f"a number {'above' if self.above else 'from'} {self.least:g} to {self.most:g}"
+    return Rule(
+        f"a number {'above' if above else 'from'} {least:g} to {most:g}",
+        lambda value: type(value) in (int, float) and least <= value <= most and not (above and value == least),
+    )
 
 
-@dataclass(frozen=True)
-class Name:
-    """Of a file or folder."""
-
-    def wrong(self, value: object) -> str | None:
-        return None if isinstance(value, str) and value and "\0" not in value else "a name"
-
-
-KEYS: dict[str, OneOf | Whole | Number | Name] = {
-    "kind": OneOf(DRAFT_KINDS),
-    "heads": Whole(1, 16),
-    "blocks": Whole(1, 16),
-    "prefix": OneOf(PREFIX_SIGHTS),
-    "lm_head": OneOf(OUTPUTS),
-    "draft_vocab": Whole(100, 1 << 24, has_all=True),
-    "objective": OneOf(OBJECTIVES),
-    "teacher_top": Whole(1, 1024, has_all=True),
-    "noise": Number(0, 1e4),
-    "embedding_noise": Number(0, 1e4),
-    "rate": Number(0, 1, above=True),
-    "decay": Number(0, 1000),
-    "batch": Whole(1, 1 << 20),
-    "longest_answer": Whole(16, 1 << 20),
-    "later_turns": OneOf(LATER_TURNS),
-    "turns": Whole(2, 64),
-    "tokens": Whole(1000, 1 << 40),
-    "parallel": Whole(1, 256),
-    "seed": Whole(0, MAX_SEED),
-    "streams_layers": Whole(1, 1024),
-    "joint_layers": Whole(1, 1024, has_all=True),
-    "joint_strategy": OneOf(STRATEGIES),
-    "joint_warmup": OneOf(WARMUPS),
-    "joint_rate": Number(0, 1, above=True),
-    "joint_heads_rate": Number(0, 1e4, above=True),
-    "joint_weight": Number(0, 1e4, above=True),
-    "joint_rounds": Number(0, 1e4, above=True),
-    "adapter": Name(),
-    "export_hf": Name(),
-    "work_dir": Name(),
+NAME = Rule("a name", lambda value: isinstance(value, str) and value != "" and "\0" not in value)
+"""Of a file or folder."""
+KEYS = {
+    "kind": _one_of(DRAFT_KINDS),
+    "heads": _whole(1, 16),
+    "blocks": _whole(1, 16),
+    "prefix": _one_of(PREFIX_SIGHTS),
+    "lm_head": _one_of(OUTPUTS),
+    "draft_vocab": _whole(100, 1 << 24, has_all=True),
+    "objective": _one_of(OBJECTIVES),
+    "teacher_top": _whole(1, 1024, has_all=True),
+    "noise": _number(0, 1e4),
+    "embedding_noise": _number(0, 1e4),
+    "rate": _number(0, 1, above=True),
+    "decay": _number(0, 1000),
+    "batch": _whole(1, 1 << 20),
+    "longest_answer": _whole(16, 1 << 20),
+    "later_turns": _one_of(LATER_TURNS),
+    "turns": _whole(2, 64),
+    "tokens": _whole(1000, 1 << 40),
+    "parallel": _whole(1, 256),
+    "seed": _whole(0, MAX_SEED),
+    "streams_layers": _whole(1, 1024),
+    "joint_layers": _whole(1, 1024, has_all=True),
+    "joint_strategy": _one_of(STRATEGIES),
+    "joint_warmup": _one_of(WARMUPS),
+    "joint_rate": _number(0, 1, above=True),
+    "joint_heads_rate": _number(0, 1e4, above=True),
+    "joint_weight": _number(0, 1e4, above=True),
+    "joint_rounds": _number(0, 1e4, above=True),
+    "adapter": NAME,
+    "export_hf": NAME,
+    "work_dir": NAME,
 }
 
 
@@ -135,7 +123,7 @@ class RecipeFile:
         for key in ("joint_layers", "draft_vocab"):
             if said.get(key) == ALL:
                 said |= {key: None, "whole_vocabulary": True} if key == "draft_vocab" else {key: None}
-        return said | {key: expanded(said[key]) for key, rule in KEYS.items() if isinstance(rule, Name) and key in said}
+        return said | {key: expanded(said[key]) for key, rule in KEYS.items() if rule is NAME and key in said}
 
     def heads(self, kind: str) -> Recipe:
         """How heads of `kind` are trained."""
@@ -163,7 +151,9 @@ def read_recipe(path: Path) -> RecipeFile:
         if key not in KEYS:
             raise MedusaError(f"{path}: unknown key {key!r}, choose from {', '.join(KEYS)}")
         if (right := KEYS[key].wrong(value)) is not None:
-            raise MedusaError(f"{path}: {key} is {_shown(value)}, it must be {right}")
+            said = json.dumps(value, default=str, ensure_ascii=False)
+            said = said if len(said) <= 40 else said[:37] + "..."
+            raise MedusaError(f"{path}: {key} is {said}, it must be {right}")
     return RecipeFile(path, values)
 
 
@@ -188,22 +178,11 @@ def _load(path: Path) -> Any:
         raise MedusaError(f"{path}: {len(raw)} bytes are too many for a recipe")
     try:
         text = raw.decode("utf-8-sig")
-        return json.loads(text) if path.suffix == ".json" else _toml(text, path)
+        return json.loads(text) if path.suffix == ".json" else importlib.import_module("tomllib").loads(text)
+    except ImportError:  # Python 3.10
+        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
     except UnicodeDecodeError:
         raise MedusaError(f"{path}: not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         kind = "JSON" if path.suffix == ".json" else "TOML"
         raise MedusaError(f"{path}: not {kind} ({str(error).splitlines()[0]})") from None
-
-
-def _toml(text: str, path: Path) -> Any:
-    try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError:  # Python 3.10
-        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
-    return tomllib.loads(text)
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 40 else text[:37] + "..."

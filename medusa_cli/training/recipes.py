@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Kind = Literal["medusa", "hydra", "hydra++"]
 Objective = Literal["truth", "teacher"]
@@ -113,17 +113,9 @@ the rate (docs/measurements/joint.md). truth: for text that is worth learning. d
 paper's precautions, its "direct fine-tuning", to compare with."""
 
 
-def joint_recipe_of(
-    strategy: Strategy,
-    warmup: Warmup | None = None,
-    rate: float | None = None,
-    heads_rate: float | None = None,
-    heads_weight: float | None = None,
-) -> JointRecipe:
-    """That of the strategy, with what is given in place of its own."""
-    given = {"warmup": warmup, "rate": rate, "heads_rate": heads_rate, "heads_weight": heads_weight}
-    changed = {name: value for name, value in given.items() if value is not None}
-    return replace(JOINT_RECIPES[strategy], **changed)  # type: ignore[arg-type]
+def joint_recipe_of(strategy: Strategy, **given: Any) -> JointRecipe:
+    """That of the strategy, with what is given, and not None, in place of its own."""
+    return replace(JOINT_RECIPES[strategy], **{name: value for name, value in given.items() if value is not None})
 
 
 TEXT_SHARE = 0.6

@@ -24,7 +24,6 @@ from .text.corpus import Corpus
 
 if TYPE_CHECKING:
     from .backbone.quality import Distance
-    from .loop import CurvePoint
 
 FORMAT = 1
 GIB = 1 << 30
@@ -78,15 +77,6 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def say_best(console: Console, best: CurvePoint, steps: int, planned: int) -> None:
-    when = "" if steps == planned else f"; stopped after {steps} of {planned} steps without a better one"
-    say(
-        console,
-        f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text "
-        f"with {EVALUATION_NODES} nodes{when}",
-    )
-
-
 def report(console: Console, result: TrainResult, written: list[Path]) -> None:
     table = Table(
         "head", "rank 1", "rank 2", "rank 3", "first 10", title="Accuracy on held-out text", title_justify="left"
@@ -120,14 +110,9 @@ def distances(by_text: Mapping[str, Distance]) -> Table:
 # --- on paper --------------------------------------------------------------------------------------
 
 
-def paths_for(output: Path) -> tuple[Path, Path]:
-    """(JSON file, picture) beside the output."""
-    return output.with_suffix(".train.json"), output.with_suffix(".train.png")
-
-
 def write_record(document: dict[str, Any], output: Path) -> list[Path]:
-    """Writes both files, each whole or not at all; only the JSON without matplotlib. Returns what was written."""
-    text, picture = paths_for(output)
+    """The JSON file and, with matplotlib, the picture beside the output, each whole or not at all: what was written."""
+    text, picture = output.with_suffix(".train.json"), output.with_suffix(".train.png")
     with atomic_file(text) as file:
         file.write((json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
     if importlib.util.find_spec("matplotlib") is None:

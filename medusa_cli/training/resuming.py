@@ -9,7 +9,7 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -73,10 +73,11 @@ def remember(path: Path, content: dict[str, Any]) -> None:
         file.write(json.dumps(content).encode())
 
 
-def remove_leftovers(folder: Path, output: Path) -> None:
-    """Removes temporary files of `output` and in the work folder `folder` (which need not exist)."""
+def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:
+    """Removes temporary files of `outputs` and in the work folder `folder` (which need not exist)."""
     parts = [*folder.glob(".*.part"), *folder.glob("*/.*.part"), *folder.glob(f"*{NEW_MODEL}")]
-    parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")
+    for output in outputs:
+        parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")
     with contextlib.suppress(OSError):
         for part in parts:
             part.unlink()

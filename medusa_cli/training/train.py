@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from medusa_cli.decoding import trial
+from medusa_cli.models.assets import sha256
 from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
@@ -45,22 +46,15 @@ def run(options: TrainOptions) -> TrainResult:
     folder = work_folder(options, base)
     outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
-        remove_leftovers(folder, options.output)
-        result, written = _run_interruptibly(options, base, folder, source)
+        remove_leftovers(folder, outputs)
+        with interrupt_flag() as interrupt, deterministic(options.threads):
+            try:
+                result, written = _run_phases(options, base, folder, source, interrupt)
+            except Stopped:
+                say(options.console, f"Saved in {folder}. The same command continues from here.")
+                raise KeyboardInterrupt from None
     report(options.console, result, written)
     return result
-
-
-def _run_interruptibly(
-    options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource
-) -> tuple[TrainResult, list[Path]]:
-    """_run_phases(); KeyboardInterrupt after Ctrl-C, with everything saved."""
-    with interrupt_flag() as interrupt, deterministic(options.threads):
-        try:
-            return _run_phases(options, base, folder, source, interrupt)
-        except Stopped:
-            say(options.console, f"Saved in {folder}. The same command continues from here.")
-            raise KeyboardInterrupt from None
 
 
 def _run_phases(
@@ -76,33 +70,24 @@ def _run_phases(
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
     found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
-    text = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
+    writing = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
     material = prepare.prepare(setup, corpus)
     schedule = planning.plan_time(setup, len(material.vocabulary.d2t))
-    seconds = text.seconds + time.monotonic() - begin
+    seconds = writing + time.monotonic() - begin
     if options.kind == STREAMS:
         drafts = finish.trained_streams(setup, material, schedule, seconds)
     else:
         drafts = finish.trained_heads(setup, material, schedule, seconds, found)
-    return finish.finish(drafts, text)
+    return finish.finish(drafts, writing)
 
 
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
-    prompts = _file_hash(options.data) if options.data else "own"
-    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
-    parent = options.work_dir or paths.cache_dir() / "train"
-    return parent / f"{base.fingerprint}-{key}"
-
-
-def _file_hash(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        prompts = sha256(options.data) if options.data else "own"
     except OSError as error:
-        raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()
+        raise MedusaError(f"{options.data}: cannot be read ({error.strerror or error})") from error
+    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
+    return (options.work_dir or paths.cache_dir() / "train") / f"{base.fingerprint}-{key}"

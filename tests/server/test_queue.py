@@ -225,7 +225,7 @@ def filled(session: Any, *tokens: int) -> Any:
 
 
 def test_caches_that_grow_make_others_go() -> None:
-    model = FakeModel(session_bytes=10)
+    model: Any = FakeModel(session_bytes=10)
     pool = SessionPool(model, budget=60)
     own, second, third = [filled(pool.take([one] * 3), *[one] * 3) for one in (1, 2, 3)]
     third.grown = 25

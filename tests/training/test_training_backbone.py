@@ -288,7 +288,8 @@ def test_an_adapter_is_to_llama_cpp_what_the_merged_model_is(tmp_path: Path, arc
     with torch.no_grad():
         for b in adapters.b.values():
             b.normal_(0, 0.05)
-    merge.write_adapter(adapters, architecture, "base", tmp_path / "adapter.gguf")
+    with merge.adapter_file(adapters, "base", tmp_path / "adapter.gguf"):
+        pass
     merge.merge(BaseTensors(path), adapters, "base", tmp_path / "new.gguf", lambda *_: None)
     said = said_with_adapter(path, tmp_path / "adapter.gguf", TEXTS[0])
     merged, base = (

@@ -26,7 +26,7 @@ from medusa_cli import cli, native
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
-from medusa_cli.training.heads.export import NEVER, check_folder, export_heads
+from medusa_cli.training.backbone.export import NEVER, check_folder, export_heads
 
 SCALE = 8.0
 

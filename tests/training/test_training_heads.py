@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from medusa_cli.converters.heads.formats import HeadTensor, SourceHeads
 from numpy.typing import NDArray
 
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape, PrefixShape, head_parts, round_weights
+from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape, PrefixShape, file_of, round_weights
 from medusa_cli.training.recipes import KINDS
 
 HIDDEN, VOCAB, COUNT = 64, 40, 3
@@ -33,19 +34,14 @@ def random_heads(kind: str, blocks: int, hidden: int = HIDDEN) -> Heads:
 
 
 def draft_heads(heads: Heads, **changes: Any) -> dh.DraftHeads:
-    parts = head_parts(heads)
     fields: dict[str, Any] = {
-        "kind": parts.kind,
-        "blocks": parts.blocks,
-        "residuals": parts.residuals,
-        "prefix": parts.prefix,
         "embedding_scale": 8.0,
         "weight_type": "q8_0",
         "lm_head": "base",
         "base_name": "tiny",
         "base_fingerprint": "f",
     }
-    return dh.DraftHeads(**{**fields, **changes})
+    return replace(file_of(heads, **fields), **changes)
 
 
 def read_back(path: Path) -> tuple[NumpyHeads, dict[str, Any]]:

@@ -242,6 +242,36 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     assert given.output.read_bytes() == whole
 
 
+@pytest.mark.parametrize(("owner", "name"), [("merge", "merge"), ("single_file", "join")])
+def test_the_same_command_goes_on_where_an_adapter_is_written(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
+) -> None:
+    """The adapter appears with the output, so that a stopped run left nothing that the next one would overwrite."""
+    from medusa_cli.converters.heads import single_file
+
+    from medusa_cli.training.backbone import merge
+
+    adapter, output, recipe = tmp_path / "adapter.gguf", tmp_path / "out.gguf", tmp_path / "recipe.json"
+    values = {"tokens": TOKENS, "draft_vocab": 200, "joint_layers": TOP}
+    recipe.write_text(json.dumps(values | {"work_dir": str(tmp_path / "work"), "adapter": str(adapter)}))
+    write_text(options(tmp_path, base))
+    order = ["train", str(base), "-o", str(output), "--kind", "medusa", "--joint", "--recipe", str(recipe)]
+    order += ["-t", "1", "-ngl", "0"]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr({"merge": merge, "single_file": single_file}[owner], name, stop)
+        CliRunner().invoke(cli.app, order)
+    assert not output.exists()
+    assert not list(tmp_path.glob(".*.part"))
+    found = CliRunner().invoke(cli.app, order)
+    assert found.exit_code == 0, found.output
+    assert output.exists()
+    assert read_header(adapter)[0].metadata()["general.name"].startswith("Medusa-2 of ")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

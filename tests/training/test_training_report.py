@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli
+from medusa_cli.models import references
 from medusa_cli.models.base_file import read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import progress, reporting, train
@@ -198,6 +199,26 @@ def test_what_would_be_overwritten_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, [*arguments, "--joint"])
     assert result.exit_code == 1
     assert "base.gguf exists: give another name" in result.stderr
+
+
+def test_what_would_be_overwritten_is_refused_before_the_model_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(*_: object) -> None:
+        raise AssertionError("the model was downloaded first")
+
+    monkeypatch.setattr(references, "resolve", resolve)
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "mine.txt").write_text("mine")
+    recipe, output = tmp_path / "r.json", tmp_path / "o.gguf"
+    for values, message in (
+        ({"export_hf": str(tmp_path / "hf")}, "is not empty"),
+        ({"adapter": str(recipe)}, "exists"),
+    ):
+        recipe.write_text(json.dumps(values))
+        result = CliRunner().invoke(cli.app, ["train", "org/model", "-o", str(output), "--recipe", str(recipe)])
+        assert result.exit_code == 1
+        assert message in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--kind", "--heads"])

@@ -6,8 +6,7 @@ layout knows no draft vocabulary: each head gets the whole output matrix of the 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from medusa_cli.converters.base.pretokenizers import KNOWN
 from medusa_cli.converters.base.sentencepiece import BLANK
 from medusa_cli.converters.base.tokenizer_files import TOKENIZER, TOKENIZER_CONFIG
-from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite
 from medusa_cli.converters.gguf.header import Header, TensorInfo
-from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.models.base_file import EMBEDDING_NAME
 from medusa_cli.support.errors import MedusaError
 
+from .export import HeadsFile, write_folder
 from .shape import ROPE_FACTORS, BaseTensors, DecoderShape, read_shape
 
 CLASSES = {
@@ -52,12 +52,8 @@ GEMMA_PARTS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 
-SPECIAL = ("bos", "eos", "unknown", "padding")
-NAMES = {"unknown": "unk", "padding": "pad"}
-"""What transformers calls special tokens, where GGUF says something else."""
-
-HeadTensors = Mapping[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]]
-"""Name -> (shape, values), without `medusa_head.` and without output matrices."""
+SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+"""Special tokens as GGUF and as transformers call them."""
 
 
 def check(header: Header) -> None:
@@ -69,34 +65,24 @@ def check(header: Header) -> None:
         )
 
 
-def write(path: Path, heads: HeadTensors, count: int, blocks: int, folder: Path) -> list[Path]:
-    """The base in the GGUF `path` with `heads` into `folder`: the files written."""
-    tensors = BaseTensors(path)
+def write(path: Path, output: Path, folder: Path) -> list[Path]:
+    """The base in the GGUF `path` with the Medusa heads in the GGUF `output` into `folder`: the files written."""
+    tensors, heads = BaseTensors(path), HeadsFile(output)
     header = tensors.header
     check(header)
     shape = read_shape(header)
     metadata = header.metadata()
     stored = [_stored(tensors, tensor, shape) for tensor in header.tensors]
-    stored += [
-        TensorToWrite(f"medusa_head.{name}", size, "F16" if len(size) > 1 else "F32", load)
-        for name, (size, load) in heads.items()
-    ]
-    output = "output.weight" if tensors.has("output.weight") else "token_embd.weight"
-    rows = tensors.tensors[output].shape[::-1]
-    matrix = partial(tensors.load, output)
-    stored += [TensorToWrite(f"medusa_head.{head}.{blocks}.weight", rows, "F16", matrix) for head in range(count)]
-    config = _config(metadata, shape, rows[0], tied=output == "token_embd.weight")
-    config |= {"medusa_num_heads": count, "medusa_num_layers": blocks}
+    for head in range(heads.count):
+        stored += heads.residual_blocks(head, f"medusa_head.{head}.{{}}.linear.{{}}")
+    rows = tensors.tensors[tensors.output_name].shape[::-1]
+    matrix = partial(tensors.load, tensors.output_name)
+    for head in range(heads.count):
+        stored.append(TensorToWrite(f"medusa_head.{head}.{heads.blocks}.weight", rows, "F16", matrix))
+    config = _config(metadata, shape, rows[0], tied=tensors.output_name == EMBEDDING_NAME)
+    config |= {"medusa_num_heads": heads.count, "medusa_num_layers": heads.blocks}
     files = {"config.json": config, **tokenizer_files(metadata)}
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise explain_os_error(error, folder) from error
-    write_safetensors(folder / "model.safetensors", stored)
-    for name, content in files.items():
-        with atomic_file(folder / name) as file:
-            file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    return [folder / "model.safetensors", *(folder / name for name in files)]
+    return write_folder(folder, "model.safetensors", stored, files, indent=1)
 
 
 def _stored(tensors: BaseTensors, tensor: TensorInfo, shape: DecoderShape) -> TensorToWrite:
@@ -175,10 +161,10 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
     tokens: list[str] = list(metadata.get("tokenizer.ggml.tokens") or [])
     types = list(metadata.get("tokenizer.ggml.token_type") or [int(TokenType.NORMAL)] * len(tokens))
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    for kind in SPECIAL:
+    for kind, theirs in SPECIAL.items():
         token = metadata.get(f"tokenizer.ggml.{kind}_token_id")
         if token is not None and token < len(tokens):
-            config[f"{NAMES.get(kind, kind)}_token"] = tokens[token]
+            config[f"{theirs}_token"] = tokens[token]
     for kind in ("bos", "eos"):
         if (adds := metadata.get(f"tokenizer.ggml.add_{kind}_token")) is not None:
             config[f"add_{kind}_token"] = bool(adds)

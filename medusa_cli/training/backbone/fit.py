@@ -5,26 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..heads.layers import HeadInputs, Heads
-from ..heads.loss import base_loss
-from ..heads.rows import DraftRows, TextRows
 from ..heads.torch_setup import matmul_dtype
 from ..loop import Loop, Picked, rising_steps
 from ..recipes import JointRecipe, joint_evaluations
-from ..text.dataset import Examples
 from .layers import Adapters, TopLayers
 from .quality import HeldOut, Through
-from .states import EnteredTexts, WholeText
+from .states import TextData
 
 
 @dataclass(frozen=True)
@@ -48,25 +42,6 @@ class JointPlan:
 
 
 @dataclass(frozen=True)
-class JointData:
-    """states: of the texts of `examples`, in their order, as the layers read them; source: the corpus's rows.
-
-    tokens [N]: of the corpus; output [V, h], draft_output [D, h]: on the device, in the dtype to multiply in.
-    """
-
-    states: EnteredTexts
-    source: TextRows
-    examples: Examples
-    tokens: NDArray[np.int32]
-    output: Tensor
-    draft_output: Tensor
-
-    @cached_property
-    def drafts(self) -> DraftRows:
-        return DraftRows(self.source, self.examples, self.draft_output)
-
-
-@dataclass(frozen=True)
 class JointPoint:
     """Losses of step number `step`, from 1: of the backbone (KL or cross entropy), and of the heads."""
 
@@ -80,7 +55,7 @@ def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
     return recipe.heads_weight * (math.sin(0.5 * math.pi * (step + 1) / steps) if recipe.sine else 1.0)
 
 
-class JointFit(Loop[JointData]):
+class JointFit(Loop[TextData]):
     """Of adapters with heads. run()'s evaluate is given the step, the layers as they are, and the heads.
 
     curve: the losses of each step; held_out: of each evaluation, one before the first step included.
@@ -103,7 +78,7 @@ class JointFit(Loop[JointData]):
         self.curve: list[JointPoint] = []
         self.held_out: list[HeldOut] = []
 
-    def timed_step(self, data: JointData) -> float:
+    def timed_step(self, data: TextData) -> float:
         """One more step; the seconds it took."""
         begin, last = time.monotonic(), self.step
         self.run(data, should_stop=lambda: self.step > last)
@@ -115,39 +90,31 @@ class JointFit(Loop[JointData]):
         self.adapters.train()
         return self.held_out[-1].tokens_per_step
 
-    def _loss(self, data: JointData, picked: Picked) -> Tensor:
-        backbone, heads = self._losses = self._both(data, picked)
+    def _loss(self, data: TextData, picked: Picked) -> Tensor:
+        """Of the backbone and of the heads, on one batch of whole texts."""
+        whole, entered = data.entered(picked)
+        lengths = [len(text.fed) for text in whole]
+        normed = self._forward(entered, lengths).split(lengths)
+        answers = [states[text.answer_at :] for states, text in zip(normed, whole, strict=True)]
+        rows = torch.cat([torch.arange(text.span.start, text.span.start + text.span.length) for text in whole])
+        backbone = data.base_loss(torch.cat(answers), rows, self.plan.recipe.distils)
+        embeddings, sees_prompts = data.source.embeddings, self.heads.shape.sees_prompts
+        inputs = HeadInputs(
+            torch.cat([states[:-1] for states in answers]),
+            embeddings.drafted(data.drafts.rows(picked), self.plan.heads) if embeddings is not None else None,
+            picked.lengths,
+            # States before each answer, where a prefix layer sees them.
+            [states[: text.answer_at] for states, text in zip(normed, whole, strict=True)] if sees_prompts else [],
+        )
+        z = self.heads(inputs, data.output.dtype)
+        heads = data.drafts.loss(z, picked, self.heads.output(data.output))
+        self._losses = backbone, heads
         return backbone + heads_weight(self.step, self.plan.steps, self.plan.recipe) * heads
 
     def _read(self, loss: Tensor) -> float:
         backbone, heads = (float(part.detach()) for part in self._losses)
         self.curve.append(JointPoint(self.step, backbone, heads))
         return heads
-
-    def _both(self, data: JointData, picked: Picked) -> tuple[Tensor, Tensor]:
-        """Losses of the backbone and of the heads, on one batch of whole texts."""
-        numbers = data.examples.text_of(picked.firsts)
-        whole = [data.states.texts[number] for number in numbers]
-        entered = torch.from_numpy(np.concatenate([data.states.read(number) for number in numbers]))
-        lengths = [len(text.fed) for text in whole]
-        normed = self._forward(entered.to(self.device).float(), lengths).split(lengths)
-        answers = [states[text.answer_at :] for states, text in zip(normed, whole, strict=True)]
-        rows = torch.cat([torch.arange(text.span.start, text.span.start + text.span.length) for text in whole])
-        backbone = self._backbone_loss(torch.cat(answers), rows, data)
-        embeddings = data.source.embeddings
-        inputs = HeadInputs(
-            torch.cat([states[:-1] for states in answers]),
-            embeddings.drafted(data.drafts.rows(picked), self.plan.heads) if embeddings is not None else None,
-            picked.lengths,
-            self._contexts(normed, whole),
-        )
-        z = self.heads(inputs, data.draft_output.dtype)
-        return backbone, data.drafts.loss(z, picked, self.heads.output(data.draft_output))
-
-    def _contexts(self, normed: Sequence[Tensor], texts: Sequence[WholeText]) -> list[Tensor]:
-        """States before each answer, where a prefix layer sees them."""
-        pairs = zip(normed, texts, strict=True) if self.heads.shape.sees_prompts else ()
-        return [states[: text.answer_at] for states, text in pairs]
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""
@@ -158,10 +125,6 @@ class JointFit(Loop[JointData]):
             torch.manual_seed(self.plan.seed * 1_000_003 + self.step)
             normed: Tensor = self.layers(entered, lengths, self.adapters.project)
         return normed.float()
-
-    def _backbone_loss(self, states: Tensor, rows: Tensor, data: JointData) -> Tensor:
-        teacher = data.source.states.gather(rows) if self.plan.recipe.distils else None
-        return base_loss(states, teacher, torch.from_numpy(data.tokens[rows.numpy()]), data.output)
 
     def _state(self) -> dict[str, Any]:
         told = {

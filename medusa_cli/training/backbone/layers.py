@@ -4,6 +4,7 @@ adapters (LoRA, Hu et al. 2021): small matrices whose product is added to a froz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -50,21 +51,17 @@ class Rotation:
 class Layer(nn.Module):
     """One layer; its weights are frozen."""
 
-    def __init__(self, tensors: BaseTensors, shape: DecoderShape, number: int) -> None:
+    def __init__(self, tensors: BaseTensors, shape: DecoderShape, number: int, device: torch.device) -> None:
         super().__init__()
         self.shape, self.number = shape, number
         self.of: LayerShape = shape.layers[number]
-        names = [f"{part}.weight" for part in (*MATRICES, *NORMS, *OPTIONAL_NORMS)] + [
-            f"{part}.bias" for part in BIASES
-        ]
-        self.weights: dict[str, Tensor] = {}
-        for name in names:
-            full = f"blk.{number}.{name}"
-            if tensors.has(full):
-                self.weights[name] = torch.from_numpy(tensors.load(full))
-
-    def to_device(self, device: torch.device) -> None:
-        self.weights = {name: value.to(device) for name, value in self.weights.items()}
+        names = [f"{part}.weight" for part in (*MATRICES, *NORMS, *OPTIONAL_NORMS)]
+        names += [f"{part}.bias" for part in BIASES]
+        self.weights = {
+            name: torch.from_numpy(tensors.load(f"blk.{number}.{name}")).to(device)
+            for name in names
+            if tensors.has(f"blk.{number}.{name}")
+        }
 
     def forward(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project = plain) -> Tensor:
         """x [R, hidden]: rows of texts of `lengths`, in order; rotation: of these rows."""
@@ -122,14 +119,22 @@ class TopLayers(nn.Module):
     def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
         super().__init__()
         self.tensors, self.shape, self.first = tensors, shape, first
-        self.layers = [Layer(tensors, shape, number) for number in range(first, len(shape.layers))]
-        for layer in self.layers:
-            layer.to_device(device)
+        self.layers = [Layer(tensors, shape, number, device) for number in range(first, len(shape.layers))]
         self.output_norm = torch.from_numpy(tensors.load("output_norm.weight")).to(device)
         self.embeddings: NDArray[np.float32] | None = None
         if first == 0:
             self.embeddings = tensors.load("token_embd.weight") * np.float32(shape.embedding_scale)
         self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
+
+    def embedded(self, tokens: Sequence[int]) -> Tensor:
+        """[T, hidden] what the first layer of all reads, where it is a part."""
+        assert self.embeddings is not None
+        return torch.from_numpy(self.embeddings[np.asarray(tokens)])
+
+    @cached_property
+    def output(self) -> Tensor:
+        """[V, hidden] the model's whole output matrix."""
+        return torch.from_numpy(self.tensors.load(self.tensors.output_name)).to(self.output_norm.device)
 
     def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:
         """x [R, hidden]: what layer `first` reads, rows of whole texts of `lengths` -> [R, hidden] after the norm."""
@@ -155,7 +160,7 @@ class Adapters(nn.Module):
 
     def __init__(self, layers: TopLayers, rank: int, alpha: float, dropout: float) -> None:
         super().__init__()
-        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.rank, self.alpha, self.dropout, self.architecture = rank, alpha, dropout, layers.shape.architecture
         self.a, self.b = nn.ParameterDict(), nn.ParameterDict()
         for layer in layers.layers:
             for part in MATRICES:

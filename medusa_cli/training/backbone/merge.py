@@ -3,7 +3,8 @@ their own, which llama.cpp applies to the base when it loads (`--lora`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,8 +86,12 @@ def _encoded(matrix: NDArray[np.float32], kind: int) -> bytes:
     return native.quantize_rows(GGMLQuantizationType(kind).name.lower(), np.ascontiguousarray(matrix))
 
 
-def write_adapter(adapters: Adapters, architecture: str, name: str, path: Path) -> None:
-    """Whole or not at all, in F32. name: of the base."""
+@contextlib.contextmanager
+def adapter_file(adapters: Adapters, name: str, path: Path) -> Iterator[None]:
+    """Writes `adapters` as a LoRA, in F32. It appears, whole, when the block ends without an error. name: of the base.
+
+    MedusaError where it cannot be written, before the block begins.
+    """
     matrices: list[tuple[str, NDArray[np.float32]]] = []
     for adapted in adapters.names():
         a, b = adapters.matrices(adapted)
@@ -96,7 +101,7 @@ def write_adapter(adapters: Adapters, architecture: str, name: str, path: Path) 
     tensors = [TensorInfo(tensor, matrix.shape[::-1], kind, 0, matrix.nbytes) for tensor, matrix in matrices]
     entries = [
         encode_kv("general.type", STRING, "adapter"),
-        encode_kv("general.architecture", STRING, architecture),
+        encode_kv("general.architecture", STRING, adapters.architecture),
         encode_kv("general.name", STRING, f"Medusa-2 of {name}"),
         encode_kv("adapter.type", STRING, "lora"),
         encode_kv("adapter.lora.alpha", FLOAT32, adapters.alpha),
@@ -106,3 +111,5 @@ def write_adapter(adapters: Adapters, architecture: str, name: str, path: Path) 
         for _, matrix in matrices:
             out.write(matrix.tobytes())
             out.write(bytes(padded(matrix.nbytes, DEFAULT_ALIGNMENT) - matrix.nbytes))
+        out.flush()
+        yield

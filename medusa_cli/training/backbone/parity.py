@@ -8,6 +8,7 @@ for depends on the types in the file.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -43,13 +44,12 @@ ROUNDED = Tolerance(tie=0.1, layer=0.05)
 """One logit of the demo is off by 0.06 (standard deviation, eight layers), so the difference of two by 0.09."""
 EXACT = Tolerance(tie=0.02, layer=0.02)
 """F32 and F16 (keys and values are F16 in the engine, whatever the weights)."""
-EXACT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
 
 
 def tolerance(tensors: BaseTensors) -> Tolerance:
     """For the types of the file's matrices."""
     types = {tensor.type for tensor in tensors.header.tensors if len(tensor.shape) > 1}
-    return EXACT if types <= set(EXACT_TYPES) else ROUNDED
+    return EXACT if types <= {GGMLQuantizationType.F32, GGMLQuantizationType.F16} else ROUNDED
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def check(
     same = 0
     for text in texts:
         states = reader.read(text)
-        entered = torch.from_numpy(entering(layers, text, states.after_layer)).float().to(output.device)
-        same += agreeing(layers(entered, [len(text)]), output, states.best, allowed.tie)
+        entered = entering(layers, text, states.after_layer)
+        same += agreeing(layers(entered.to(output.device), [len(text)]), output, states.best, allowed.tie)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
         raise MedusaError(
@@ -93,12 +93,9 @@ def check(
     return Parity(total, same / total)
 
 
-def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> NDArray[np.floating]:
+def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> Tensor:
     """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, where there is one."""
-    if layers.embeddings is not None:
-        return layers.embeddings[np.asarray(text)]
-    assert after_layer is not None
-    return as_stored(after_layer)
+    return layers.embedded(text) if after_layer is None else torch.from_numpy(as_stored(after_layer)).float()
 
 
 @torch.no_grad()
@@ -118,8 +115,7 @@ def layer_errors(
         assert states is not None
         return torch.from_numpy(states).to(device)
 
-    embedded = layers.embeddings[np.asarray(text)] if layers.embeddings is not None else None
-    entered = after(layers.first - 1) if embedded is None else torch.from_numpy(embedded).to(device)
+    entered = after(layers.first - 1) if layers.first else layers.embedded(text).to(device)
     for layer in layers.layers[:-1]:
         left = after(layer.number)
         made = layer(entered, [len(text)], rotations[layer.of.rope])
@@ -140,13 +136,8 @@ def _error(made: Tensor, expected: Tensor, scale: Tensor) -> float:
 
 def first_tokens(texts: Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
     """The first texts, `count` tokens of them."""
-    kept: list[Sequence[int]] = []
-    left = count
-    for text in texts:
-        if left > 0:
-            kept.append(text[:left])
-            left -= len(text)
-    return kept
+    before = itertools.accumulate(map(len, texts), initial=0)
+    return [text[: count - at] for text, at in zip(texts, before, strict=False) if at < count]
 
 
 def agreeing(states: Tensor, output: Tensor, best: Sequence[int], tie: float) -> int:

@@ -17,7 +17,7 @@ from ..heads.fit import rank_texts, tokens_per_step
 from ..heads.layers import Heads
 from ..heads.loss import compare
 from ..heads.rows import PickedRows, TextRows
-from .states import EnteredTexts, KnownContexts, NativeStates, WholeText
+from .states import NativeStates, TextData, WholeText
 
 FOREIGN_TOKENS = 4000
 
@@ -86,37 +86,34 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class HeldOutTexts:
-    """numbers: of the texts in `states`; source: the corpus's rows, by the base; tokens [N]: of the corpus; t2d
-    [n_vocab]: their draft rows; output [V, h], draft_output [D, h]: on the device, in the dtype to multiply in; nodes:
-    of the tree that tokens per step are of."""
+    """numbers: of texts in `data`; t2d [n_vocab]: draft rows of all tokens; nodes: of the tree that tokens per step are
+    of."""
 
-    states: EnteredTexts
+    data: TextData
     numbers: Sequence[int]
-    source: TextRows
-    tokens: NDArray[np.int32]
     t2d: NDArray[np.int32]
-    output: Tensor
-    draft_output: Tensor
     nodes: int
 
     @torch.no_grad()
     def measure(self, step: int, through: Through, heads: Heads) -> HeldOut:
         """Takes a third of the time of training on these texts once."""
-        texts = {number: self.states.texts[number] for number in self.numbers}
+        data, base = self.data, self.data.base
+        assert base is not None
+        texts = {number: data.states.texts[number] for number in self.numbers}
         order = sorted(texts, key=lambda number: texts[number].span.start)
         rows, states, prompts = [], [], {}
         for number in order:
             text = texts[number]
-            entered = torch.from_numpy(np.array(self.states.read(number))).to(self.output.device).float()
+            entered = torch.from_numpy(np.array(data.states.read(number))).to(data.output.device).float()
             normed = through(entered, [len(text.fed)]).half()
             rows.append(np.arange(text.span.start, text.span.start + text.span.length))
             states.append(normed[text.answer_at :])
             prompts[text.span.start] = normed[: text.answer_at]
         at, new = np.concatenate(rows), torch.cat(states)
-        old = self.source.states.gather(torch.from_numpy(at))
-        said = torch.from_numpy(self.tokens[at]).long().to(self.output.device)
-        far = Distance.of(compare(old, new, self.output, said))
-        source = TextRows(PickedRows(at, new), self.source.embeddings, contexts=KnownContexts(prompts))
+        old = data.source.states.gather(torch.from_numpy(at))
+        said = torch.from_numpy(base.tokens[at]).long().to(data.output.device)
+        far = Distance.of(compare(old, new, base.output, said))
+        source = TextRows(PickedRows(at, new), data.source.embeddings, contexts=prompts.__getitem__)
         spans = [texts[number].span for number in order]
-        ranks = rank_texts(heads, source, self.tokens, spans, self.t2d, self.draft_output)
+        ranks = rank_texts(heads, source, base.tokens, spans, self.t2d, data.output)
         return HeldOut(step, tokens_per_step(ranks, self.nodes), far.kl, far.base_perplexity, far.perplexity)

@@ -14,7 +14,8 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from medusa_cli.converters.gguf.header import Header, TensorInfo, read_header
+from medusa_cli.converters.gguf.header import Header, read_header
+from medusa_cli.models.base_file import OUTPUT_NAMES
 from medusa_cli.support.errors import MedusaError
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -80,14 +81,16 @@ def read_shape(header: Header) -> DecoderShape:
         known = ", ".join(ADJACENT_PAIRS)
         raise MedusaError(f"{header.name}: layers can be trained for {known}, not for {architecture}")
     keys = _Keys(header.name, architecture, metadata)
-    keys.refuse()
+    scaling = keys.get("rope.scaling.type")
+    refused = [key for key in REFUSED_KEYS if keys.get(key)]
+    if refused or scaling not in (None, "none", "linear"):
+        raise keys.unknown(refused[0] if refused else "rope.scaling.type")
     hidden, heads = keys.integer("embedding_length"), keys.integer("attention.head_count")
     head_size = keys.integer("attention.key_length", hidden // heads)
     layers = keys.integer("block_count")
-    if keys.integer("attention.value_length", head_size) != head_size:
-        raise keys.unknown("attention.value_length")
-    if keys.integer("rope.dimension_count", head_size) != head_size:
-        raise keys.unknown("rope.dimension_count")
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if keys.integer(key, head_size) != head_size:
+            raise keys.unknown(key)
     gemma = architecture == "gemma3"
     scaled_by = hidden // heads if gemma and layers == GEMMA_27B_LAYERS else head_size
     shape = DecoderShape(
@@ -117,15 +120,13 @@ class _Keys:
         return self.metadata.get(f"{self.architecture}.{key}")
 
     def integer(self, key: str, otherwise: int | None = None) -> int:
-        value = self.get(key)
-        value = otherwise if value is None else value
+        value = self.metadata.get(f"{self.architecture}.{key}", otherwise)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.unknown(key)
         return value
 
     def number(self, key: str, otherwise: float | None = None) -> float:
-        value = self.get(key)
-        value = otherwise if value is None else value
+        value = self.metadata.get(f"{self.architecture}.{key}", otherwise)
         if not isinstance(value, int | float):
             raise self.unknown(key)
         return float(value)
@@ -134,13 +135,6 @@ class _Keys:
         return MedusaError(
             f"{self.name}: {self.architecture}.{key} is {self.get(key)!r}: such layers cannot be trained"
         )
-
-    def refuse(self) -> None:
-        for key in REFUSED_KEYS:
-            if self.get(key):
-                raise self.unknown(key)
-        if self.get("rope.scaling.type") not in (None, "none", "linear"):
-            raise self.unknown("rope.scaling.type")
 
 
 def _layer(keys: _Keys, header: Header, number: int) -> LayerShape:
@@ -183,18 +177,22 @@ class BaseTensors:
     def has(self, name: str) -> bool:
         return name in self.tensors
 
+    @property
+    def output_name(self) -> str:
+        """Of the output matrix; the token embeddings' where the model ties them."""
+        return next(name for name in OUTPUT_NAMES if self.has(name))
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """[rows, bytes] as it is stored."""
+        tensor = self.tensors[name]
+        data = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
+        return np.array(data).reshape(int(np.prod(tensor.shape[1:], dtype=np.int64)), -1)
+
     def load(self, name: str) -> NDArray[np.float32]:
         """In torch order: [rows, columns], or [size]. MedusaError where its type cannot be decoded."""
         tensor = self.tensors[name]
-        raw = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
-        rows = int(np.prod(tensor.shape[1:], dtype=np.int64))
-        return decode(self.path, tensor, np.array(raw).reshape(rows, -1)).reshape(tensor.shape[::-1])
-
-
-def decode(path: Path, tensor: TensorInfo, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """[rows, columns] of rows as they are stored."""
-    try:
-        values = dequantize(rows, GGMLQuantizationType(tensor.type))
-    except NotImplementedError as error:
-        raise MedusaError(f"{path}: {tensor.name} has a type that cannot be decoded ({error})") from error
-    return np.asarray(values, dtype=np.float32)
+        try:
+            values = dequantize(self.raw(name), GGMLQuantizationType(tensor.type))
+        except NotImplementedError as error:
+            raise MedusaError(f"{self.path}: {name} has a type that cannot be decoded ({error})") from error
+        return np.asarray(values, dtype=np.float32).reshape(tensor.shape[::-1])

@@ -6,8 +6,9 @@ import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +18,11 @@ from torch import Tensor
 from medusa_cli import native
 from medusa_cli.support.atomic import atomic_file, explain_os_error
 
+from ..heads.loss import base_loss
+from ..heads.rows import DraftRows, TextRows
+from ..loop import Picked
 from ..resuming import recall, remember
-from ..text.dataset import Span
+from ..text.dataset import Examples, Span
 
 
 @dataclass(frozen=True)
@@ -47,26 +51,8 @@ def whole_texts(
     ]
 
 
-class States(Protocol):
-    """What the lowest trained layer reads at each of `texts`."""
-
-    @property
-    def texts(self) -> Sequence[WholeText]: ...
-
-    def read(self, text: int) -> NDArray[np.floating]:
-        """[rows, hidden] of texts[text]."""
-        ...
-
-
-class EnteredTexts(States, Protocol):
-    """key: tells them from others."""
-
-    @property
-    def key(self) -> dict[str, Any]: ...
-
-
 class Embeddings:
-    """Where all layers are trained: the tokens' embeddings, which need no disk."""
+    """Where all layers are trained: the tokens' embeddings, which need no disk. key: tells them from others."""
 
     def __init__(self, texts: Sequence[WholeText], matrix: NDArray[np.float32]) -> None:
         """matrix [V, h]: as the first layer reads its rows."""
@@ -81,8 +67,8 @@ class Embeddings:
 class LayerStates:
     """States of `texts` after one layer in half precision, a file for each text in a folder of their own.
 
-    layer: None: after the final norm. With a model to read from, read() makes what is missing: a short run does not
-    pay for texts that it never sees.
+    layer: None: after the final norm. key: tells them from others. With a model to read from, read() makes what is
+    missing: a short run does not pay for texts that it never sees.
     """
 
     def __init__(
@@ -183,48 +169,69 @@ class NativeStates:
         return torch.from_numpy(states)
 
 
+@dataclass(frozen=True)
+class BaseRows:
+    """What the base itself learns from. tokens [N]: of the corpus; output [V, h]: as TextData.output, of all tokens."""
+
+    tokens: NDArray[np.int32]
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class TextData:
+    """states: of the texts of `examples`, in their order, as the layers read them; source: the corpus's rows, with
+    token embeddings as stored where streams see the root; output [D, h]: on the device, in the dtype to multiply in;
+    base: where the base learns, too."""
+
+    states: Embeddings | LayerStates
+    source: TextRows
+    examples: Examples
+    output: Tensor
+    base: BaseRows | None = None
+
+    @cached_property
+    def drafts(self) -> DraftRows:
+        return DraftRows(self.source, self.examples, self.output)
+
+    def entered(self, picked: Picked) -> tuple[list[WholeText], Tensor]:
+        """The texts of a batch, and [R, h] on the device what the lowest layer reads at all their tokens."""
+        numbers = self.examples.text_of(picked.firsts)
+        rows = np.concatenate([self.states.read(number) for number in numbers])
+        return [self.states.texts[number] for number in numbers], torch.from_numpy(rows).to(self.output.device).float()
+
+    def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
+        """Of the base's own states [R, h] at `rows` of the corpus: against what it was, else against the tokens."""
+        assert self.base is not None
+        teacher = self.source.states.gather(rows) if distils else None
+        return base_loss(states, teacher, torch.from_numpy(self.base.tokens[rows.numpy()]), self.base.output)
+
+
 # --- prompts, which a prefix layer sees besides the answer (Hydra 4) -------------------------------
 
 
-class PromptStates:
+class PromptStates(LayerStates):
     """For each of `spans` the states after the final norm of its prompt's tokens but the last one, whose state is the
     first row of the answer; on disk, in a folder of their own."""
 
     def __init__(self, folder: Path, spans: Sequence[Span], prompts: dict[int, NDArray[np.int32]], hidden: int) -> None:
         """prompts: by first row of the answer; every one holds a token."""
         texts = [WholeText(span, prompts[span.start][:-1]) for span in spans if len(prompts[span.start]) > 1]
-        self.states = LayerStates(folder, texts, None, hidden)
+        super().__init__(folder, texts, None, hidden)
         self._places = {text.span.start: place for place, text in enumerate(texts)}
         self._none = torch.zeros(0, hidden, dtype=torch.float16)
-
-    def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
-        """As LayerStates.write()."""
-        self.states.write(model, threads, on_rows)
 
     def before(self, row: int) -> Tensor:
         """[P - 1, h] float16 before the text of which `row` is the first one."""
         place = self._places.get(row)
-        return self._none if place is None else torch.from_numpy(np.array(self.states.read(place)))
+        return self._none if place is None else torch.from_numpy(np.array(self.read(place)))
 
 
-@dataclass(frozen=True)
-class KnownContexts:
-    """The same of few texts, in memory: states [P, h] by first row of the answer."""
-
-    states: dict[int, Tensor]
-
-    def before(self, row: int) -> Tensor:
-        """As PromptStates.before()."""
-        return self.states[row]
-
-
-def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> KnownContexts:
-    """Of `texts`, by another model."""
+def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> Callable[[int], Tensor]:
+    """As PromptStates.before(): of `texts`, by another model."""
     reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
     none = torch.zeros(0, model.n_embd, dtype=torch.float16)
-    return KnownContexts(
-        {
-            text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
-            for text in texts
-        }
-    )
+    states = {
+        text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
+        for text in texts
+    }
+    return states.__getitem__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from medusa_cli import native
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
@@ -88,17 +89,13 @@ def coverage(
     return [float(np.mean(place[held] < size)) for size in sizes]
 
 
-def expected_tokens_per_step(share: float, heads: int) -> float:
-    """1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted."""
-    return 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
-
-
 def trade_offs(
     sizes: Sequence[int], covered: Sequence[float], draft_ms: Sequence[float], verify_ms: float, heads: int
 ) -> list[SizeTradeOff]:
     rows = []
     for size, share, cost in zip(sizes, covered, draft_ms, strict=True):
-        per_step = expected_tokens_per_step(share, heads)
+        # 1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted
+        per_step = 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
         rows.append(SizeTradeOff(size, share, cost, per_step, 1000.0 * per_step / (verify_ms + cost)))
     return rows
 
@@ -125,52 +122,20 @@ def choose(
     """The best_size() of the first tokens of `ranked` (most frequent first).
 
     memory: a file that keeps the choice, since another measurement of the same machine could decide otherwise and a
-    resumed run needs the same one.
+    resumed run needs the same one. Times are those of random heads with the real rows.
     """
     sizes = candidates(len(ranked))
     asked = {"sizes": sizes, "kind": kind, "heads": heads, "tokens": len(tokens)}
-    stored = _earlier_choice(memory, asked)
-    if stored is not None:
-        return stored
-    if len(sizes) == 1:
-        return VocabularyChoice(sizes[0], None, [])
-    verify_ms, draft_ms = _measure(base, ranked, sizes, kind, heads, n_gpu_layers, threads, memory.parent)
-    rows = trade_offs(sizes, coverage(ranked, tokens, held_out, sizes), draft_ms, verify_ms, heads)
-    chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
-    remember(memory, {"asked": asked, "choice": chosen.as_json()})
-    return chosen
-
-
-def _earlier_choice(memory: Path, asked: dict[str, Any]) -> VocabularyChoice | None:
     content = recall(memory)
-    try:
-        if content["asked"] != asked:
-            return None
+    if content.get("asked") == asked:
         choice = content["choice"]
         return VocabularyChoice(choice["size"], choice["verify_ms"], [SizeTradeOff(**row) for row in choice["rows"]])
-    except (KeyError, TypeError):
-        return None
-
-
-def _measure(
-    base: BaseModel,
-    ranked: NDArray[np.int32],
-    sizes: Sequence[int],
-    kind: str,
-    heads: int,
-    n_gpu_layers: int,
-    threads: int,
-    folder: Path,
-) -> tuple[float, list[float]]:
-    """(verify ms, draft ms of each size), from random heads with the real rows.
-
-    All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
-    read them once for each depth, which one head is timed for.
-    """
-    from medusa_cli import native
-
+    if len(sizes) == 1:
+        return VocabularyChoice(sizes[0], None, [])
     model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
     verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
+    # All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
+    # read them once for each depth, which one head is timed for.
     at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
@@ -178,7 +143,7 @@ def _measure(
     blocks = [[draft_heads.Block(matrix, np.zeros(base.n_embd, np.float32))] for matrix in weight]
     state = rng.standard_normal(base.n_embd, np.float32)
     best = [float("inf")] * len(sizes)
-    with scratch_folder(folder, SCRATCH) as scratch:
+    with scratch_folder(memory.parent, SCRATCH) as scratch:
         path = scratch / "heads.gguf"
         for _ in range(ROUNDS):
             for index, size in enumerate(sizes):
@@ -188,7 +153,11 @@ def _measure(
                 draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))
-    return verify_ms, at_most_as_larger(best)
+    covered = coverage(ranked, tokens, held_out, sizes)
+    rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads)
+    chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
+    remember(memory, {"asked": asked, "choice": chosen.as_json()})
+    return chosen
 
 
 def at_most_as_larger(times: Sequence[float]) -> list[float]:
@@ -196,10 +165,5 @@ def at_most_as_larger(times: Sequence[float]) -> list[float]:
     return [min(times[at:]) for at in range(len(times))]
 
 
-def _fastest(loaded: Any, state: NDArray[np.float32]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        loaded.draft_tokens(state, 10)
-        times.append(1000.0 * (time.perf_counter() - begin))
-    return min(times)
+def _fastest(loaded: native.Heads, state: NDArray[np.float32]) -> float:
+    return 1000.0 * min(timeit.repeat(lambda: loaded.draft_tokens(state, 10), number=1, repeat=REPEATS))

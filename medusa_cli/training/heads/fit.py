@@ -77,9 +77,8 @@ class Fit(Loop[DraftRows]):
 
     def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
         inputs = data.source.inputs(data.rows(picked), self.shape.count, picked.lengths)
-        scale = data.source.embeddings.scale if data.source.embeddings is not None else 1.0
         seed = self.plan.seed * 1_000_003 + self.step
-        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, scale)
+        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, data.source.embedding_scale)
         z = self.heads(inputs, data.output.dtype)
         return data.loss(z, picked, self.heads.output(data.output))
 
@@ -115,10 +114,8 @@ def measure_rate(
     states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
     output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
     target = torch.randint(0, vocabulary, (batch, shape.count), generator=generator, dtype=torch.int32).numpy()
-    embeddings: TokenEmbeddings | None = None
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
-    if shape.kind != "medusa":
-        embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32))
+    embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32)) if shape.kind != "medusa" else None
     if objective == "teacher":
         top = recipe.teacher_top
         teacher = output if top == WHOLE else flat_teacher(batch, min(top, vocabulary), device)

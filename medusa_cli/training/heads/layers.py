@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from medusa_cli.converters.heads.draft_heads import Block, Prefix
+from medusa_cli.converters.heads.draft_heads import Block, DraftHeads, Prefix
 from medusa_cli.converters.heads.schema import PREFIX_MATRICES, PREFIX_NORMS
 from medusa_cli.converters.heads.write import rounded
 
@@ -175,24 +176,18 @@ class PrefixLayer(nn.Module):
         x = states.float()
         y = _normed(x, self.attn_norm).to(dtype)
         query = _product(y, self.attn_q)
-        seen, sizes = self._seen(y, lengths, dtype, context)
+        seen, sizes = y, list(lengths)
+        if context:  # what keys and values are made of: contexts before their texts
+            parts: list[Tensor] = []
+            for before, rows in zip(context, y.split(sizes), strict=True):
+                parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
+            seen, sizes = torch.cat(parts), [len(before) + rows for before, rows in zip(context, lengths, strict=True)]
         key, value = (_product(seen, weight) for weight in (self.attn_k, self.attn_v))
         x = x + _product(self._attention(query, key, value, lengths, sizes), self.attn_output).float()
         y = _normed(x, self.ffn_norm).to(dtype)
         inner = nn.functional.silu(_product(y, self.ffn_gate)) * _product(y, self.ffn_up)
         x = x + _product(inner, self.ffn_down).float()
         return _normed(x, self.output_norm)
-
-    def _seen(
-        self, y: Tensor, lengths: Sequence[int], dtype: torch.dtype, context: Sequence[Tensor]
-    ) -> tuple[Tensor, list[int]]:
-        """([S, h] what keys and values are made of, how many rows of it each text has): contexts before their texts."""
-        if not context:
-            return y, list(lengths)
-        parts: list[Tensor] = []
-        for before, rows in zip(context, y.split(list(lengths)), strict=True):
-            parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
-        return torch.cat(parts), [len(before) + rows for before, rows in zip(context, lengths, strict=True)]
 
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], sizes: Sequence[int]
@@ -244,31 +239,30 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 # --- what a file holds -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HeadParts:
-    """The trained fields of draft_heads.DraftHeads."""
-
-    kind: str
-    blocks: list[list[Block]]
-    residuals: list[Block]
-    prefix: Prefix | None
-    outputs: list[NDArray[np.float32]]
-
-
-def head_parts(heads: Heads) -> HeadParts:
-    """The weights of `heads` as the file orders them; they may share memory with the heads."""
-    count, hidden = heads.shape.count, heads.shape.hidden
+def file_of(heads: Heads, **said: Any) -> DraftHeads:
+    """What the file of `heads` holds; it may share memory with them. said: the fields that are not weights."""
+    hidden, layer = heads.shape.hidden, heads.prefix
     weight, bias = _array(heads.weight), _array(heads.bias)
     first = [_array(matrix) for matrix in heads.first]
     first_bias = _array(heads.first_bias)
     blocks = [
         [Block(matrix[hidden:], first_bias[k, hidden:]) for matrix in first[k : k + 1]]
         + [Block(weight[j, k], bias[j, k]) for j in range(len(weight))]
-        for k in range(count)
+        for k in range(heads.shape.count)
     ]
-    residuals = [Block(matrix[:hidden], first_bias[k, :hidden]) for k, matrix in enumerate(first)]
-    outputs = [] if heads.outputs is None else list(_array(heads.outputs))
-    return HeadParts(heads.shape.kind, blocks, residuals, _prefix(heads), outputs)
+    prefix = None
+    if layer is not None:
+        tensors = {name: _array(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
+        from_answer = not heads.shape.sees_prompts
+        prefix = Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, from_answer)
+    return DraftHeads(
+        kind=heads.shape.kind,
+        blocks=blocks,
+        residuals=[Block(matrix[:hidden], first_bias[k, :hidden]) for k, matrix in enumerate(first)],
+        prefix=prefix,
+        outputs=[] if heads.outputs is None else list(_array(heads.outputs)),
+        **said,
+    )
 
 
 def round_weights(heads: Heads, weight_type: str = WEIGHT_TYPE) -> None:
@@ -279,14 +273,6 @@ def round_weights(heads: Heads, weight_type: str = WEIGHT_TYPE) -> None:
                 continue
             values = rounded(_array(parameter).reshape(-1, parameter.shape[-1]), weight_type)
             parameter.copy_(torch.from_numpy(values).reshape(parameter.shape))
-
-
-def _prefix(heads: Heads) -> Prefix | None:
-    layer = heads.prefix
-    if layer is None:
-        return None
-    tensors = {name: _array(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
-    return Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, not heads.shape.sees_prompts)
 
 
 def _array(values: Tensor) -> NDArray[np.float32]:

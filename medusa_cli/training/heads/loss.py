@@ -25,12 +25,9 @@ class Likeliest:
     ids: Tensor
     p: Tensor
 
-    def by_head(self, head: int) -> Likeliest:
-        """Of [B, K, T] that of one head, [B, T]."""
-        return Likeliest(self.ids[:, head], self.p[:, head])
-
-    def rows(self, part: slice) -> Likeliest:
-        return Likeliest(self.ids[part], self.p[part])
+    def __getitem__(self, at: Any) -> Likeliest:
+        """Of some rows, or, as [:, k], of one head."""
+        return Likeliest(self.ids[at], self.p[at])
 
     def take(self, p: Tensor) -> Tensor:
         """p [R, D] becomes what it is less this distribution; returns the cross entropies [R]."""
@@ -48,11 +45,8 @@ class Everything:
     states: Tensor
     output: Tensor
 
-    def by_head(self, head: int) -> Everything:
-        return Everything(self.states[:, head], self.output)
-
-    def rows(self, part: slice) -> Everything:
-        return Everything(self.states[part], self.output)
+    def __getitem__(self, at: Any) -> Everything:
+        return Everything(self.states[at], self.output)
 
     def take(self, p: Tensor) -> Tensor:
         """As Likeliest.take()."""
@@ -81,7 +75,7 @@ class _HeadLoss(torch.autograd.Function):
             part = slice(at, at + block)
             read = z[part].to(output.dtype)
             p = torch.softmax(read @ output.T, dim=-1)
-            loss += (teacher.rows(part).take(p) * weight[part]).sum()
+            loss += (teacher[part].take(p) * weight[part]).sum()
             gradient[part] = (p @ output).to(z.dtype) * weight[part, None]
             if of_output is not None:
                 of_output.addmm_(p.T, read * weight[part, None].to(read.dtype))
@@ -108,13 +102,10 @@ def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: T
     if teacher is None:
         ids = target.clamp(min=0)[:, :, None]
         teacher = Likeliest(ids, torch.ones(ids.shape, device=z.device))
-    losses = [_HeadLoss.apply(z[k], _of_head(output, k), teacher.by_head(k), weight[k], block) for k in range(count)]
+    outputs = output.expand(count, *output.shape[-2:])
+    losses = [_HeadLoss.apply(z[k], outputs[k], teacher[:, k], weight[k], block) for k in range(count)]
     loss: Tensor = torch.stack(losses).sum()
     return loss
-
-
-def _of_head(output: Tensor, head: int) -> Tensor:
-    return output if output.ndim == 2 else output[head]
 
 
 def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
@@ -132,9 +123,9 @@ def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tenso
     Shapes as in heads_loss; the logits have the dtype of `output`. Among equal logits the lower row counts as preferred
     (where more are equal at the limit than fit below it, any of them do).
     """
-    ranks = torch.empty_like(target)
+    ranks, outputs = torch.empty_like(target), output.expand(len(z), *output.shape[-2:])
     for k in range(len(z)):
-        logits = z[k].to(output.dtype) @ _of_head(output, k).T
+        logits = z[k].to(output.dtype) @ outputs[k].T
         index = target[:, k].clamp(min=0)[:, None]
         own = logits.gather(1, index)
         best = logits.topk(min(limit, logits.shape[1]), dim=1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,22 +97,21 @@ class TokenEmbeddings:
         return self.matrix[self.place[at].long().to(self.matrix.device)]
 
 
-class Contexts(Protocol):
-    """What a prefix layer sees before a text."""
-
-    def before(self, row: int) -> Tensor:
-        """[P, h]: states before the first row `row` of a text."""
-
-
 @dataclass(frozen=True)
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
-    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: of the texts' prompts."""
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for the first row of a text the
+    states [P, h] before it, which a prefix layer sees."""
 
     states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
-    contexts: Contexts | None = None
+    contexts: Callable[[int], Tensor] | None = None
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the token embeddings were multiplied with."""
+        return 1.0 if self.embeddings is None else self.embeddings.scale
 
     def inputs(self, rows: Tensor, count: int, lengths: Sequence[int] | None = None) -> HeadInputs:
         """What `count` heads read at `rows` [B]."""
@@ -120,7 +119,7 @@ class TextRows:
         context: list[Tensor] = []
         if self.contexts is not None and lengths is not None:
             first = rows[torch.tensor([0, *lengths[:-1]]).cumsum(0)].tolist()
-            context = [self.contexts.before(row) for row in first]
+            context = [self.contexts(row) for row in first]
         return HeadInputs(self.states.gather(rows), embedded, lengths, context)
 
     def taught(self, rows: Tensor, count: int) -> Teacher | None:
@@ -190,6 +189,7 @@ class DraftRows:
         return heads_loss(z, self.wanted(picked), self.output if output is None else output, block, taught)
 
 
+@torch.no_grad()
 def teacher_rows(
     folder: Path,
     states: FileRows,
@@ -208,34 +208,22 @@ def teacher_rows(
     """
     names = [folder / "teacher.ids.npy", folder / "teacher.p.npy"]
     top = min(most, len(output))
-    key = {
-        "rows": rows,
-        "top": top,
-        "vocabulary": hashlib.sha256(d2t.tobytes()).hexdigest(),
-        "dtype": str(output.dtype),
-    }
+    vocabulary = hashlib.sha256(d2t.tobytes()).hexdigest()
+    key = {"rows": rows, "top": top, "vocabulary": vocabulary, "dtype": str(output.dtype)}
     marker = folder / "teacher.json"
     if not (recall(marker) == key and all(name.exists() for name in names)):
         marker.unlink(missing_ok=True)
-        _compute_teacher(names, states, rows, top, output, on_rows)
+        # Written, not mapped: a full disk is an error then, and not a bus error that ends the process.
+        with atomic_file(names[0]) as ids_file, atomic_file(names[1]) as p_file:
+            for file, kind in ((ids_file, np.int32), (p_file, np.float16)):
+                header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
+                np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, top)})
+            for at in range(0, rows, TEACHER_BLOCK):
+                picked = torch.arange(at, min(rows, at + TEACHER_BLOCK))
+                best = (states.gather(picked).to(output.dtype) @ output.T).topk(top, dim=1)
+                ids_file.write(best.indices.int().cpu().numpy().tobytes())
+                p_file.write(torch.softmax(best.values.float(), dim=1).half().cpu().numpy().tobytes())
+                on_rows(at + len(picked))
         remember(marker, key)
     ids, p = (FileRows([np.load(name, mmap_mode="r")], states.device) for name in names)
     return ids, p
-
-
-@torch.no_grad()
-def _compute_teacher(
-    names: list[Path], states: FileRows, rows: int, top: int, output: Tensor, on_rows: Callable[[int], None]
-) -> None:
-    # Written, not mapped: a full disk is an error then, and not a bus error that ends the process.
-    with atomic_file(names[0]) as ids, atomic_file(names[1]) as p:
-        for file, kind in ((ids, np.int32), (p, np.float16)):
-            header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}
-            np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, top)})
-        for at in range(0, rows, TEACHER_BLOCK):
-            picked = torch.arange(at, min(rows, at + TEACHER_BLOCK))
-            logits = states.gather(picked).to(output.dtype) @ output.T
-            best = logits.topk(top, dim=1)
-            ids.write(best.indices.int().cpu().numpy().tobytes())
-            p.write(torch.softmax(best.values.float(), dim=1).half().cpu().numpy().tobytes())
-            on_rows(at + len(picked))

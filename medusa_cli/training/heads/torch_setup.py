@@ -49,6 +49,11 @@ def pick_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def fastest(matrix: torch.Tensor) -> torch.Tensor:
+    """In the dtype that is multiplied fastest where it lies."""
+    return matrix.to(matmul_dtype(matrix.device))
+
+
 def matmul_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where the hardware multiplies it fast, else float32.
 

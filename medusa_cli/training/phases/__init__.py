@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from medusa_cli import native
 from medusa_cli.models.base_file import BaseModel
+from medusa_cli.support.progress import phase
 
 from ..options import TrainOptions
 from ..resuming import Interrupt
@@ -23,3 +27,18 @@ class Setup:
     folder: Path
     device: torch.device
     interrupt: Interrupt
+
+    def open(self, path: Path | None = None) -> native.Model:
+        """The base, or the model in `path`, in the engine."""
+        return native.Model(str(path or self.base.path), n_gpu_layers=self.options.n_gpu_layers)
+
+    @contextlib.contextmanager
+    def counting(self, title: str, unit: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar. What it yields takes how much of `total` is done, and raises Stopped after Ctrl-C."""
+        with phase(self.options.console, title, unit) as bar:
+
+            def on_rows(done: int) -> None:
+                bar.update(done, total)
+                self.interrupt.check()
+
+            yield on_rows

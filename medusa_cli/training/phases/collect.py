@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from medusa_cli import native
 from medusa_cli.decoding import offload
@@ -13,28 +12,22 @@ from medusa_cli.support.progress import phase
 from ..options import TrainOptions
 from ..reporting import say
 from ..text.corpus import Corpus
-from ..text.dialogs import MAX_TURN, FileSource, PromptSource
+from ..text.dialogs import MAX_TURN, PromptSource
 from ..text.generate import TextWriter, longest_answer
 from . import Setup
 from .planning import Schedule
 
 
-@dataclass(frozen=True)
-class CollectedText:
-    """What the corpus came to. tokens: in all its texts; seconds: writing took, over all calls."""
-
-    tokens: int
-    seconds: float
-
-
-def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> CollectedText:
-    """Fills `corpus` until the schedule has enough; writes nothing when an earlier call of the same kind had.
+def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> float:
+    """Fills `corpus` until the schedule has enough; writes nothing when an earlier call of the same kind had. Returns
+    the seconds that writing took, over all calls.
 
     Stopped after Ctrl-C: complete answers are on disk then.
     """
-    asked, before = setup.options.asked_amount(), float(corpus.state.get("seconds", 0.0))
+    options = setup.options
+    asked, before = options.asked_amount(), float(corpus.state.get("seconds", 0.0))
     if corpus.state.get("complete") == asked:
-        return CollectedText(corpus.tokens, before)
+        return before
     begin = time.monotonic()
 
     def seconds() -> float:
@@ -47,8 +40,17 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
         return setup.interrupt.requested or (schedule.tokens is None and tokens_left() <= 0)
 
     if tokens_left() > 0:
-        writer = _text_writer(setup, corpus, source)
-        with phase(setup.options.console, "Writing text", "tokens") as bar:
+        writer = TextWriter(
+            setup.open(),
+            corpus,
+            source,
+            seed=options.seed,
+            parallel=options.parallel,
+            threads=options.threads,
+            self_written=options.data is None,
+            recipe=options.text,
+        )
+        with phase(options.console, "Writing text", "tokens") as bar:
 
             def on_tokens(unfinished: int) -> None:
                 corpus.state["seconds"] = seconds()
@@ -56,36 +58,16 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
                 bar.update(have, have + max(0.0, tokens_left() - unfinished))
 
             writer.run(tokens_left, should_stop, on_tokens)
-        _tell_too_long(setup, writer, source)
+        if writer.too_long:
+            limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
+            say(options.console, f"Skipped {writer.too_long} prompts of over {limit}")
+        if source.too_long:
+            say(options.console, f"Skipped {source.too_long} conversations that open with over {MAX_TURN} characters")
     setup.interrupt.check()
     taken = seconds()
     corpus.state.update(complete=asked, seconds=taken)
     corpus.flush()
-    return CollectedText(corpus.tokens, taken)
-
-
-def _text_writer(setup: Setup, corpus: Corpus, source: PromptSource) -> TextWriter:
-    options = setup.options
-    return TextWriter(
-        native.Model(str(options.model), n_gpu_layers=options.n_gpu_layers),
-        corpus,
-        source,
-        seed=options.seed,
-        parallel=options.parallel,
-        threads=options.threads,
-        self_written=options.data is None,
-        recipe=options.text,
-    )
-
-
-def _tell_too_long(setup: Setup, writer: TextWriter, source: PromptSource) -> None:
-    """What part of the prompts was not answered, where some were not."""
-    if writer.too_long:
-        limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
-        say(setup.options.console, f"Skipped {writer.too_long} prompts of over {limit}")
-    if isinstance(source, FileSource) and source.too_long:
-        what = f"{source.too_long} conversations that open with over {MAX_TURN} characters"
-        say(setup.options.console, f"Skipped {what}")
+    return taken
 
 
 def check_memory(options: TrainOptions) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,15 @@ from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
 
 from .. import reporting
-from ..backbone import checkpoint, parity
-from ..heads import export
+from ..backbone import checkpoint, export, merge, parity
 from ..heads.fit import rank_texts
-from ..heads.layers import WEIGHT_TYPE, Heads, head_parts
+from ..heads.layers import WEIGHT_TYPE, Heads, file_of
 from ..options import TREE_NODES
 from ..reporting import EVALUATION_NODES, TrainResult, say
 from ..resuming import SCRATCH
 from ..text import sources
 from ..text.dataset import Span
 from . import Setup, streams
-from .collect import CollectedText
 from .fitting import Fitted, train_heads
 from .joint import train_jointly
 from .layers import NewModel, only_known
@@ -38,10 +36,8 @@ SIZES = (4, 8, 16)
 """Tree sizes (root included) that are reported."""
 
 
-class Ranking(Protocol):
-    """Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
-
-    def __call__(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]: ...
+Ranking = Callable[[Sequence[Span], Callable[[int], None]], list[NDArray[np.int64]]]
+"""Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +81,40 @@ def trained_streams(setup: Setup, material: Material, schedule: Schedule, second
     return Drafts(setup, material, fitted.rank, partial(streams.content, setup, material, fitted), fitted, new)
 
 
-def finish(drafts: Drafts, text: CollectedText) -> tuple[TrainResult, list[Path]]:
-    """What was measured, and the files written beside the output."""
+def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
+    """What was measured, and the files written beside the output. writing: seconds that the text took."""
     setup, new = drafts.setup, drafts.new
     result = measure(setup, drafts.material.data, drafts.rank)
-    write_heads(setup, drafts.content(result))
-    written = write_record(text, drafts, result)
+    # The adapter appears with the output: of a stopped run nothing is left that the next one would overwrite.
+    with contextlib.ExitStack() as outputs:
+        if new is not None and setup.options.adapter is not None:
+            outputs.enter_context(merge.adapter_file(new.adapters, new.old.name, setup.options.adapter))
+        if setup.options.sidecar:
+            draft_heads.write_heads(setup.options.output, drafts.content(result))
+        else:
+            part = outputs.enter_context(scratch_folder(setup.folder, SCRATCH)) / "heads.gguf"
+            draft_heads.write_heads(part, drafts.content(result))
+            bar = outputs.enter_context(phase(setup.options.console, "Writing file", "bytes"))
+            single_file.join(setup.base.path, part, setup.options.output, bar.update)
+    written = write_record(drafts, writing, result)
     if new is not None:
         setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
         say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
         new.base.path.unlink()
     if drafts.alone is not None:
-        say_gain(setup, drafts.alone, result)
+        before, after = drafts.alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
+        advice = "" if after > before else ": joint training did not pay off, keep those"
+        say(
+            setup.options.console,
+            f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the "
+            f"heads alone on the unchanged model{advice}",
+        )
     return result, written
 
 
 def ranking(material: Material, heads: Heads) -> Ranking:
     """That of heads."""
-    source, tokens, vocabulary = material.rows.source, material.data.tokens, material.vocabulary
+    source, tokens, vocabulary = material.source, material.data.tokens, material.vocabulary
 
     def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
         return rank_texts(heads, source, tokens, spans, vocabulary.t2d, vocabulary.output)
@@ -114,16 +126,15 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     """Accuracies and tree on one half of the held-out prompts, tokens per step on the other."""
     halves, done = [], 0
     total = sum(span.length for span in (*data.split.build, *data.split.score))
-    with phase(setup.options.console, "Measuring", "positions") as bar:
+    with setup.counting("Measuring", "positions", total) as on_rows:
 
-        def on_rows(rows: int) -> None:
-            bar.update(done + rows, total)
-            setup.interrupt.check()
+        def on_more(rows: int) -> None:
+            on_rows(done + rows)
 
         for spans in (data.split.build, data.split.score):
-            halves.append(rank(spans, on_rows))
+            halves.append(rank(spans, on_more))
             done += sum(span.length for span in spans)
-            bar.update(done, total)
+            on_rows(done)
     build, score = halves
     accuracy = tree_search.accuracy_table(build)
     tree = tree_search.greedy_tree(accuracy, TREE_NODES)
@@ -143,18 +154,13 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
 
 def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.DraftHeads:
     """What the file of heads will hold."""
-    parts = head_parts(heads)
-    whole, own = setup.options.whole_vocabulary, bool(parts.outputs)
-    return draft_heads.DraftHeads(
-        kind=parts.kind,
-        blocks=parts.blocks,
-        residuals=parts.residuals,
-        prefix=parts.prefix,
-        embedding_scale=material.rows.embedding_scale,
+    whole, own = setup.options.whole_vocabulary, heads.outputs is not None
+    return file_of(
+        heads,
+        embedding_scale=material.source.embedding_scale,
         weight_type=WEIGHT_TYPE,
         lm_head="own" if whole and own else "base" if whole else "draft_vocab",
         d2t=None if whole else material.vocabulary.d2t,
-        outputs=parts.outputs,
         accuracy=result.accuracy,
         tree=result.tree,
         base_name=setup.base.name,
@@ -162,84 +168,46 @@ def content(setup: Setup, material: Material, heads: Heads, result: TrainResult)
     )
 
 
-def write_heads(setup: Setup, content: draft_heads.Writable) -> None:
-    """The sidecar, or base and heads in one file."""
-    if setup.options.sidecar:
-        draft_heads.write_heads(setup.options.output, content)
-        return
-    with (
-        scratch_folder(setup.folder, SCRATCH) as scratch,
-        phase(setup.options.console, "Writing file", "bytes") as bar,
-    ):
-        part = scratch / "heads.gguf"
-        draft_heads.write_heads(part, content)
-        single_file.join(setup.base.path, part, setup.options.output, bar.update)
-
-
-def write_record(text: CollectedText, drafts: Drafts, result: TrainResult) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for."""
-    setup, fitted = drafts.setup, drafts.fitted
-    options, base, new = setup.options, setup.base, drafts.new
+def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Path]:
+    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for: Medusa-2 as
+    its authors publish it, model and heads; else the heads alone. writing: seconds that the text took."""
+    setup, fitted, material = drafts.setup, drafts.fitted, drafts.material
+    options, base, new, plan = setup.options, setup.base, drafts.new, fitted.plan
+    tokens, positions = material.corpus.tokens, fitted.steps * plan.batch
     document = {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
         "options": options.as_json(),
         "seed": options.seed,
-        "recipe": asdict(fitted.plan.recipe),
-        "device": fitted.plan.device,
+        "recipe": asdict(plan.recipe),
+        "device": plan.device,
         "text": {
-            "tokens": text.tokens,
+            "tokens": tokens,
             "trained_on": result.tokens,
-            "seconds": text.seconds,
-            "tokens_per_second": text.tokens / text.seconds if text.seconds else None,
-            "sources": sources.as_json(drafts.material.data.shares),
+            "seconds": writing,
+            "tokens_per_second": tokens / writing if writing else None,
+            "sources": sources.as_json(material.data.shares),
         },
-        "draft_vocabulary": drafts.material.vocabulary.choice.as_json(),
-        "training": _training_record(fitted),
-        "joint": {**new.as_json(), "heads_alone": _by_nodes(drafts.alone)} if new is not None else None,
+        "draft_vocabulary": material.vocabulary.choice.as_json(),
+        "training": {
+            "planned_steps": plan.steps,
+            "steps": fitted.steps,
+            "batch": plan.batch,
+            "positions": positions,
+            "seconds": fitted.seconds,
+            "positions_per_second": positions / fitted.seconds if fitted.seconds else None,
+            "evaluation_nodes": EVALUATION_NODES,
+            "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
+            "curve": [asdict(point) for point in fitted.points],
+        },
+        "joint": {**new.as_json(), "heads_alone": drafts.alone} if new is not None else None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
-        "tokens_per_step": _by_nodes(result.by_size),
+        "tokens_per_step": result.by_size,
     }
     written = reporting.write_record(document, options.output)
-    if options.export_hf is not None:
-        written += _export(setup, options.export_hf)
-    return written
-
-
-def _by_nodes(values: dict[int, float] | None) -> dict[str, float] | None:
-    return None if values is None else {str(nodes): value for nodes, value in values.items()}
-
-
-def say_gain(setup: Setup, alone: dict[int, float], result: TrainResult) -> None:
-    """Whether joint training paid: the same heads before it, on the model as it was."""
-    before, after = alone[EVALUATION_NODES], result.by_size[EVALUATION_NODES]
-    say(
-        setup.options.console,
-        f"Tokens per step on held-out text with {EVALUATION_NODES} nodes: {after:.2f}, and {before:.2f} for the heads "
-        f"alone on the unchanged model{'' if after > before else ': joint training did not pay off, keep those'}",
-    )
-
-
-def _export(setup: Setup, folder: Path) -> list[Path]:
-    """Medusa-2 as its authors publish it, model and heads; else the heads alone."""
-    output = setup.options.output
-    if setup.options.joint and setup.options.kind == "medusa":
-        return checkpoint.write(setup.base.path, *export.medusa_blocks(output), folder)
-    return export.export_heads(output, setup.base, folder)
-
-
-def _training_record(fitted: Fitted) -> dict[str, Any]:
-    plan, points = fitted.plan, fitted.points
-    positions, seconds = fitted.steps * plan.batch, fitted.seconds
-    return {
-        "planned_steps": plan.steps,
-        "steps": fitted.steps,
-        "batch": plan.batch,
-        "positions": positions,
-        "seconds": seconds,
-        "positions_per_second": positions / seconds if seconds else None,
-        "evaluation_nodes": EVALUATION_NODES,
-        "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
-        "curve": [asdict(point) for point in points],
-    }
+    if options.export_hf is None:
+        return written
+    if options.joint and options.kind == "medusa":
+        return written + checkpoint.write(base.path, options.output, options.export_hf)
+    return written + export.export_heads(options.output, base, options.export_hf)

@@ -11,10 +11,11 @@ from ..backbone.fit import JointFit, JointPlan
 from ..heads.fit import Fit, FitPlan, rank_texts, tokens_per_step
 from ..heads.layers import Heads, round_weights
 from ..heads.rows import DraftRows, TextRows
+from ..heads.torch_setup import fastest
 from ..loop import CurvePoint
 from ..progress import Curve, Point, TrainingView, live
 from ..recipes import EVALUATIONS
-from ..reporting import EVALUATION_NODES, GIB, say, say_best
+from ..reporting import EVALUATION_NODES, GIB, say
 from ..streams.fit import StreamsFit, StreamsPlan
 from ..text.dataset import Examples, examples_of
 from . import Setup
@@ -80,7 +81,9 @@ def run_watched(
         )
     setup.interrupt.check()
     best = fit.best.curve[fit.best.at]
-    say_best(console, best, fit.step, plan.steps)
+    ended = "" if fit.step == plan.steps else f"; stopped after {fit.step} of {plan.steps} steps without a better one"
+    found = f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text"
+    say(console, f"{found} with {EVALUATION_NODES} nodes{ended}")
     return Fitted(plan, fit.step, best, curve.points)
 
 
@@ -89,7 +92,7 @@ def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: f
     data, vocabulary = material.data, material.vocabulary
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
     plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
-    return fit_heads(setup, data, vocabulary, material.rows.source, examples, plan)
+    return fit_heads(setup, data, vocabulary, material.source, examples, plan)
 
 
 def fit_heads(
@@ -99,7 +102,7 @@ def fit_heads(
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not setup.options.heads_first:
         return FittedHeads(plan, 0, CurvePoint(0, math.nan, 1.0), [], fit.heads)
-    output = vocabulary.fast_output
+    output = fastest(vocabulary.output)
     watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)
 
     def held_out(heads: Heads) -> float:
@@ -108,4 +111,4 @@ def fit_heads(
 
     fitted = run_watched(setup, fit, setup.options.name, DraftRows(source, examples, output), held_out)
     round_weights(fit.heads)
-    return FittedHeads(fitted.plan, fitted.steps, fitted.best, fitted.points, fit.heads)
+    return FittedHeads(**vars(fitted), heads=fit.heads)

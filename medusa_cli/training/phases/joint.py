@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
-from medusa_cli import native
-
 from ..backbone import merge, parity
-from ..backbone.fit import JointData, JointFit, JointPlan, JointPoint
+from ..backbone.fit import JointFit, JointPlan, JointPoint
+from ..backbone.layers import TopLayers
 from ..backbone.quality import HeldOut, HeldOutTexts
-from ..backbone.states import WholeText, prompts_read
+from ..backbone.states import BaseRows, Embeddings, LayerStates, TextData, WholeText, prompts_read
 from ..heads.layers import Heads, round_weights
 from ..heads.rows import PickedRows, TextRows
+from ..heads.torch_setup import fastest
 from ..loop import steps_per_epoch
 from ..recipes import JOINT_EPOCHS, LEAST_STEPS, MOST_JOINT_EPOCHS, RESULT_SHARE, joint_evaluations
 from ..reporting import EVALUATION_NODES, say
 from ..text.dataset import examples_of
 from . import Setup
 from .fitting import FittedHeads, run_watched
-from .layers import (
-    Backbone,
-    NewModel,
-    compare_models,
-    entered_texts,
-    known_spans,
-    only_known,
-    open_backbone,
-    whole_texts_of,
-    write_new,
-)
+from .layers import NewModel, entered_texts, known_spans, make_new, only_known, open_layers, whole_texts_of
 from .planning import EVALUATION_COST, EVALUATION_SHARE, settled, watched_texts
 from .prepare import Material
 
@@ -43,8 +32,8 @@ TRIAL_STEPS = 2
 
 @dataclass(frozen=True)
 class JointResult(NewModel):
-    """material: with the held-out texts alone that were measured, and rows as the new model sees them; curve, held_out:
-    as of JointFit."""
+    """material: with the held-out texts alone that were measured, as the new model sees them; curve, held_out: as of
+    JointFit."""
 
     material: Material
     heads: Heads
@@ -69,36 +58,60 @@ def train_jointly(
     """All phases of it. seconds: spent on everything before. Stopped after Ctrl-C, with everything saved."""
     begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
     texts = whole_texts_of(material.corpus, data)
-    model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-    backbone = open_backbone(setup)
-    states = entered_texts(setup, backbone, model, [*texts["train"], *texts["held"]])
+    model, top = setup.open(), open_layers(setup)
+    states = entered_texts(setup, top, model, [*texts["train"], *texts["held"]])
     kept = [text.span for text in texts["train"]]
     examples = examples_of(data.tokens, kept, vocabulary.t2d, setup.options.heads)
-    joint = JointData(states, material.rows.source, examples, data.tokens, backbone.fast_output, vocabulary.fast_output)
-    plan = _plan(setup, backbone, joint, fitted, seconds + time.monotonic() - begin)
+    base = BaseRows(data.tokens, fastest(top.output))
+    joint = TextData(states, material.source, examples, fastest(vocabulary.output), base)
+    plan = _plan(setup, top, states, joint, fitted, seconds + time.monotonic() - begin)
     watched = _watched(joint, material, plan, texts)
-    fit = JointFit(plan, backbone.layers, fitted.heads, setup.device)
+    fit = JointFit(plan, top, fitted.heads, setup.device)
 
     def tell() -> None:
-        say(setup.options.console, _held_out_line(fit.held_out[-1], plan.steps))
+        now = fit.held_out[-1]
+        say(
+            setup.options.console,
+            f"Held out, step {now.step} of {plan.steps}: {now.tokens_per_step:.3f} tokens per step with "
+            f"{EVALUATION_NODES} nodes, KL {now.kl:.4f}, perplexity {now.perplexity / now.base_perplexity - 1:+.1%}",
+        )
 
     run_watched(setup, fit, f"{plan.kind}.joint", joint, watched.measure, tell, "Training both")
     round_weights(fit.heads)
     fit.adapters.eval()
-    return _result(setup, backbone, model, texts["held"], material, fit, found)
+    held = texts["held"]
+    changed, new = make_new(setup, material, model, top, fit.adapters, held, merge.NAME_ENDING)
+    contexts = prompts_read(new, held, setup.options.threads) if fit.heads.shape.sees_prompts else None
+    seen = TextRows(PickedRows(changed.rows, changed.values), material.source.embeddings, contexts=contexts)
+    return JointResult(
+        **vars(changed),
+        material=replace(material, data=only_known(data, held), source=seen),
+        heads=fit.heads,
+        plan=plan,
+        parity=found,
+        curve=fit.curve,
+        held_out=fit.held_out,
+    )
 
 
-def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads, seconds: float) -> JointPlan:
+def _plan(
+    setup: Setup,
+    top: TopLayers,
+    states: Embeddings | LayerStates,
+    data: TextData,
+    fitted: FittedHeads,
+    seconds: float,
+) -> JointPlan:
     """seconds: spent on everything before."""
     options, recipe = setup.options, setup.options.joint_recipe
-    digest = hashlib.sha256(repr((data.states.key, asdict(fitted.plan), fitted.best.step)).encode())
+    digest = hashlib.sha256(repr((states.key, asdict(fitted.plan), fitted.best.step)).encode())
     plan = JointPlan(
         digest.hexdigest(),
         options.kind,
         options.objective,
         options.heads,
         options.joint_strategy,
-        backbone.layers.first,
+        top.first,
         options.seed,
         0,
         setup.device.type,
@@ -110,70 +123,20 @@ def _plan(setup: Setup, backbone: Backbone, data: JointData, fitted: FittedHeads
         if options.minutes is None or options.joint_rounds is not None:
             return round((options.joint_rounds or JOINT_EPOCHS) * epoch)
         left = (options.minutes * 60 - seconds) * (1 - RESULT_SHARE)
-        step_seconds = _time_step(replace(plan, steps=1000), backbone, data, fitted.heads, setup.device)
-        step_seconds *= 1 + EVALUATION_COST * EVALUATION_SHARE
-        return int(min(max(left / step_seconds, LEAST_STEPS), MOST_JOINT_EPOCHS * epoch))
+        trial = JointFit(replace(plan, steps=1000), top, copy.deepcopy(fitted.heads), setup.device)
+        evaluated = 1 + EVALUATION_COST * EVALUATION_SHARE
+        step_seconds = [trial.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
+        return int(min(max(left / (step_seconds * evaluated), LEAST_STEPS), MOST_JOINT_EPOCHS * epoch))
 
     asked = {"budget": options.minutes, "rounds": options.joint_rounds}
     return settled(setup, f"{options.kind}.joint", plan, asked, steps)
 
 
-def _time_step(plan: JointPlan, backbone: Backbone, data: JointData, heads: Heads, device: torch.device) -> float:
-    copy = Heads(heads.shape).to(device)
-    copy.load_state_dict(heads.state_dict())
-    fit = JointFit(plan, backbone.layers, copy, device)
-    return [fit.timed_step(data) for _ in range(TRIAL_STEPS)][-1]
-
-
-def _watched(joint: JointData, material: Material, plan: JointPlan, texts: dict[str, list[WholeText]]) -> HeldOutTexts:
+def _watched(joint: TextData, material: Material, plan: JointPlan, texts: dict[str, list[WholeText]]) -> HeldOutTexts:
     """The texts on which training judges itself: as many as it can afford to."""
     held = [text.span for text in texts["held"]]
     build = known_spans(material.data.split.build, texts["held"]) or held
     spans = watched_texts(build, plan.steps * plan.batch, joint_evaluations(plan.steps))
     starts, first = {span.start for span in spans}, len(texts["train"])
     numbers = [first + at for at, span in enumerate(held) if span.start in starts]
-    return HeldOutTexts(
-        joint.states,
-        numbers,
-        joint.source,
-        joint.tokens,
-        material.vocabulary.t2d,
-        joint.output,
-        joint.draft_output,
-        EVALUATION_NODES,
-    )
-
-
-def _held_out_line(found: HeldOut, steps: int) -> str:
-    farther = found.perplexity / found.base_perplexity - 1
-    return (
-        f"Held out, step {found.step} of {steps}: {found.tokens_per_step:.3f} tokens per step with {EVALUATION_NODES} "
-        f"nodes, KL {found.kl:.4f}, perplexity {farther:+.1%}"
-    )
-
-
-def _result(
-    setup: Setup,
-    backbone: Backbone,
-    model: native.Model,
-    held: list[WholeText],
-    material: Material,
-    fit: JointFit,
-    found: parity.Parity,
-) -> JointResult:
-    """The new base's file, and everything that is measured with it by the engine itself."""
-    options, data, rows = setup.options, material.data, material.rows
-    path = write_new(setup, backbone.layers, fit.adapters, merge.NAME_ENDING)
-    new = native.Model(str(path), n_gpu_layers=options.n_gpu_layers)
-    changed = compare_models(setup, (model, new), path, held, rows.source.states, data.tokens, backbone.output)
-    contexts = prompts_read(new, held, options.threads) if fit.heads.shape.sees_prompts else None
-    source = TextRows(PickedRows(changed.rows, changed.values), rows.source.embeddings, contexts=contexts)
-    return JointResult(
-        **vars(changed),
-        material=replace(material, data=only_known(data, held), rows=replace(rows, source=source)),
-        heads=fit.heads,
-        plan=fit.plan,
-        parity=found,
-        curve=fit.curve,
-        held_out=fit.held_out,
-    )
+    return HeldOutTexts(joint, numbers, material.vocabulary.t2d, EVALUATION_NODES)

@@ -17,7 +17,7 @@ from ..streams import fit as streams_fit
 from ..streams.fit import StreamsPlan
 from ..text.dataset import Examples, Span
 from . import Setup
-from .layers import open_backbone
+from .layers import open_layers
 
 EPOCHS = 4
 """With a fixed number of tokens: no clock decides anything but the draft vocabulary's size, where none is given."""
@@ -78,7 +78,7 @@ def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
         assumed = setup.base.n_vocab if options.whole_vocabulary else options.draft_vocab or ASSUMED_VOCABULARY
         vocabulary = min(assumed, setup.base.n_vocab)
     if options.kind == STREAMS:
-        top = open_backbone(setup).layers
+        top = open_layers(setup)
         plan = unplanned_streams(setup, top.first, "")
         rate = streams_fit.measure_rate(top, plan, vocabulary, setup.base.n_vocab, setup.device)
     else:

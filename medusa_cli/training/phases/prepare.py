@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli import native
 from medusa_cli.decoding import tree_search
 from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.progress import phase
 
 from ..backbone.states import PromptStates
 from ..heads import draft_vocab
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
-from ..heads.torch_setup import matmul_dtype
+from ..heads.torch_setup import fastest
 from ..recipes import STREAMS, WHOLE
 from ..text import dataset, sources
 from ..text.corpus import Corpus
@@ -47,28 +46,15 @@ class DraftVocabulary:
     t2d: NDArray[np.int32]
     output: Tensor
 
-    @property
-    def fast_output(self) -> Tensor:
-        """`output` in the dtype that is multiplied fastest here."""
-        return self.output.to(matmul_dtype(self.output.device))
-
-
-@dataclass(frozen=True)
-class PreparedRows:
-    """embedding_scale: what the token embeddings in `source` were multiplied with (1 where there are none)."""
-
-    source: TextRows
-    embedding_scale: float
-
 
 @dataclass(frozen=True)
 class Material:
-    """All that training reads."""
+    """All that training reads. source: the corpus's rows."""
 
     corpus: Corpus
     data: DataSet
     vocabulary: DraftVocabulary
-    rows: PreparedRows
+    source: TextRows
 
 
 def prepare(setup: Setup, corpus: Corpus) -> Material:
@@ -95,51 +81,43 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
 
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     """The most frequent tokens: as many as were asked for, else the best number of them on this machine."""
-    choice = _vocabulary_choice(setup, data)
-    whole = setup.options.whole_vocabulary
-    d2t = np.arange(setup.base.n_vocab, dtype=np.int32) if whole else data.ranked[: choice.size]
-    t2d = dataset.token_to_draft(d2t, setup.base.n_vocab)
-    output = torch.from_numpy(output_rows(setup.base, d2t)).to(setup.device)
-    return DraftVocabulary(choice, d2t, t2d, output)
-
-
-def _vocabulary_choice(setup: Setup, data: DataSet) -> draft_vocab.VocabularyChoice:
-    options = setup.options
+    options, base = setup.options, setup.base
     if options.whole_vocabulary:
-        return draft_vocab.VocabularyChoice(setup.base.n_vocab, None, [])
-    if options.draft_vocab is not None:
-        return draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
-    choice = draft_vocab.choose(
-        setup.base,
-        data.ranked,
-        data.tokens,
-        data.split.build or data.split.score,
-        kind=options.kind,
-        heads=options.heads,
-        n_gpu_layers=options.n_gpu_layers,
-        threads=options.threads,
-        memory=setup.folder / f"{options.kind}.vocabulary.json",
-    )
+        choice = draft_vocab.VocabularyChoice(base.n_vocab, None, [])
+    elif options.draft_vocab is not None:
+        choice = draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
+    else:
+        choice = draft_vocab.choose(
+            base,
+            data.ranked,
+            data.tokens,
+            data.split.build or data.split.score,
+            kind=options.kind,
+            heads=options.heads,
+            n_gpu_layers=options.n_gpu_layers,
+            threads=options.threads,
+            memory=setup.folder / f"{options.kind}.vocabulary.json",
+        )
     if choice.rows:
         options.console.print(choice.as_table())
-    return choice
+    d2t = np.arange(base.n_vocab, dtype=np.int32) if options.whole_vocabulary else data.ranked[: choice.size]
+    output = torch.from_numpy(output_rows(base, d2t)).to(setup.device)
+    return DraftVocabulary(choice, d2t, dataset.token_to_draft(d2t, base.n_vocab), output)
 
 
-def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> PreparedRows:
+def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> TextRows:
     """Hidden states with, as the heads and the objective need them, token embeddings, the base's distributions and the
     states of prompts."""
     states = FileRows(corpus.open_states(), setup.device)
-    embeddings, scale = None, 1.0
-    if setup.options.kind == STREAMS:
-        embeddings, _ = _token_embeddings(setup, data, None)
-    elif setup.options.kind != "medusa":
-        embeddings, scale = _token_embeddings(setup, data, states)
-    has_context = setup.options.kind != STREAMS and setup.options.recipe.prefix == "context"
+    streams = setup.options.kind == STREAMS
+    reads_tokens = streams or setup.options.kind != "medusa"
+    embeddings = _token_embeddings(setup, data, None if streams else states) if reads_tokens else None
+    has_context = not streams and setup.options.recipe.prefix == "context"
     contexts = _contexts(setup, corpus, data) if has_context else None
-    return PreparedRows(TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts), scale)
+    return TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts)
 
 
-def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
+def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
     """Of all prompts, read where an earlier run did not. Stopped after Ctrl-C."""
     prompts = corpus.prompts_by_row()
     split = data.split
@@ -147,26 +125,20 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> PromptStates:
     if not all(len(prompts[span.start]) for span in spans):
         raise MedusaError(f"{corpus.folder}: holds answers without their prompts, use another work_dir")
     read = PromptStates(setup.folder / "prompts", spans, prompts, setup.base.n_embd)
-    if (total := read.states.missing_rows) > 0:
-        model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-        with phase(setup.options.console, "Reading prompts", "tokens") as bar:
-
-            def on_rows(rows: int) -> None:
-                bar.update(rows, total)
-                setup.interrupt.check()
-
-            read.write(model, setup.options.threads, on_rows)
-    return read
+    if (total := read.missing_rows) > 0:
+        with setup.counting("Reading prompts", "tokens", total) as on_rows:
+            read.write(setup.open(), setup.options.threads, on_rows)
+    return read.before
 
 
-def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> tuple[TokenEmbeddings, float]:
-    """Of the tokens in use, as large as `states` are; what they were multiplied with. Without states as stored."""
+def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:
+    """Of the tokens in use, as large as `states` are; without states as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
     first = torch.arange(min(SCALE_ROWS, len(place)))
     scale = matching_scale(matrix, states.gather(first)) if states is not None else 1.0
     matrix = (matrix * np.float32(scale)).astype(np.float16)
-    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place, scale), scale
+    return TokenEmbeddings(torch.from_numpy(matrix).to(setup.device), place, scale)
 
 
 def _teacher(
@@ -177,12 +149,7 @@ def _teacher(
         return None
     top = setup.options.teacher_top
     if top == WHOLE:
-        return vocabulary.fast_output
+        return fastest(vocabulary.output)
     rows = max(span.start + span.length for span in data.split.train)
-    with phase(setup.options.console, "Teacher", "positions") as bar:
-
-        def on_rows(done: int) -> None:
-            bar.update(done, rows)
-            setup.interrupt.check()
-
-        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, vocabulary.fast_output, on_rows, top)
+    with setup.counting("Teacher", "positions", rows) as on_rows:
+        return teacher_rows(setup.folder, states, rows, vocabulary.d2t, fastest(vocabulary.output), on_rows, top)

@@ -13,31 +13,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.converters.heads.schema import STREAM_MATRICES
 from medusa_cli.converters.heads.stream_heads import Adapter, StreamHeads
-from medusa_cli.support.progress import phase
 
-from ..backbone.layers import Adapters
-from ..backbone.states import LayerStates, WholeText
+from ..backbone.layers import TopLayers
+from ..backbone.states import BaseRows, LayerStates, TextData, WholeText
 from ..heads.fit import tokens_per_step
+from ..heads.torch_setup import fastest
 from ..recipes import MOST_STREAMS_EVALUATED, STREAMS_EVALUATIONS
 from ..reporting import EVALUATION_NODES, TrainResult
-from ..streams.fit import BaseRows, SomeTexts, StreamsData, StreamsFit, rank_streams
+from ..streams.fit import StreamsFit, rank_streams
 from ..streams.layers import Streams
 from ..text.dataset import Span, examples_of
 from . import Setup
 from .fitting import Fitted, run_watched
-from .layers import (
-    Backbone,
-    NewModel,
-    compare_models,
-    entered_texts,
-    open_backbone,
-    whole_texts_of,
-    write_new,
-)
+from .layers import NewModel, entered_texts, make_new, open_layers, whole_texts_of
 from .planning import Schedule, plan_streams, watched_texts
 from .prepare import Material
 
@@ -46,126 +39,99 @@ NAME_ENDING = " (Speculative Streaming)"
 
 @dataclass(frozen=True)
 class FittedStreams(Fitted):
-    """streams: rounded to what the file will hold; they run through the layers of `backbone`. held: of the held-out
-    texts."""
+    """streams: rounded to what the file will hold; they run through the layers `top`. held: the held-out texts."""
 
-    backbone: Backbone
+    top: TopLayers
     streams: Streams
-    held: StreamsData
+    held: TextData
 
     def rank(self, spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
         """heads.fit.rank_texts() of these held-out texts, in float32. on_rows may raise."""
-        picked = _only(self.held, spans)
-        picked = replace(picked, output=picked.output.float())
-        return rank_streams(self.backbone.layers, self.streams, picked, on_rows)
+        exact = replace(self.held, output=self.held.output.float())
+        return rank_streams(self.top, self.streams, exact, spans, on_rows)
 
 
 def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedStreams:
     """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
     texts = whole_texts_of(material.corpus, data)
-    model = native.Model(str(setup.base.path), n_gpu_layers=setup.options.n_gpu_layers)
-    backbone = open_backbone(setup)
-    base = BaseRows(data.tokens, backbone.fast_output) if setup.options.joint else None
+    model, top = setup.open(), open_layers(setup)
+    base = BaseRows(data.tokens, fastest(top.output)) if setup.options.joint else None
     read = {
-        name: StreamsData(
-            _read_states(setup, backbone, model, texts[name], "" if name == "train" else f"-{name}"),
-            material.rows.source,
+        name: TextData(
+            _read_states(setup, top, model, texts[name], "" if name == "train" else f"-{name}"),
+            material.source,
             examples_of(data.tokens, [text.span for text in texts[name]], vocabulary.t2d, setup.options.heads),
-            vocabulary.fast_output,
+            fastest(vocabulary.output),
             base,
         )
         for name in ("train", "held")
     }
     spent = seconds + time.monotonic() - begin
-    plan = plan_streams(setup, backbone.layers.first, read["train"].examples, schedule, spent)
-    fit = StreamsFit(plan, backbone.layers, setup.device)
+    plan = plan_streams(setup, top.first, read["train"].examples, schedule, spent)
+    fit = StreamsFit(plan, top, setup.device)
     positions = plan.steps * plan.batch
-    spans = watched_texts(data.split.build, positions, STREAMS_EVALUATIONS, MOST_STREAMS_EVALUATED)
-    watched = _only(read["held"], spans)
+    watched = watched_texts(data.split.build, positions, STREAMS_EVALUATIONS, MOST_STREAMS_EVALUATED)
 
     def held_out(streams: Streams) -> float:
-        return tokens_per_step(rank_streams(backbone.layers, streams, watched), EVALUATION_NODES)
+        return tokens_per_step(rank_streams(top, streams, read["held"], watched), EVALUATION_NODES)
 
     fitted = run_watched(setup, fit, setup.options.name, read["train"], held_out, title="Training streams")
     with torch.no_grad():
         for parameter in fit.streams.factors():
             parameter.copy_(parameter.half())
-    return FittedStreams(**vars(fitted), backbone=backbone, streams=fit.streams, held=read["held"])
+    return FittedStreams(**vars(fitted), top=top, streams=fit.streams, held=read["held"])
 
 
-def _read_states(
-    setup: Setup, backbone: Backbone, model: native.Model, texts: list[WholeText], name: str
-) -> LayerStates:
+def _read_states(setup: Setup, top: TopLayers, model: native.Model, texts: list[WholeText], name: str) -> LayerStates:
     """All of them, at once."""
-    states = entered_texts(setup, backbone, model, texts, name)
+    states = entered_texts(setup, top, model, texts, name)
     assert isinstance(states, LayerStates)
     if total := states.missing_rows:
-        with phase(setup.options.console, "Reading states", "tokens") as bar:
-
-            def on_rows(rows: int) -> None:
-                bar.update(rows, total)
-                setup.interrupt.check()
-
+        with setup.counting("Reading states", "tokens", total) as on_rows:
             states.write(model, setup.options.threads, on_rows)
     return states
-
-
-def _only(data: StreamsData, spans: Sequence[Span]) -> StreamsData:
-    """The texts of `spans` alone."""
-    wanted = {span.start for span in spans}
-    numbers = [number for number, text in enumerate(data.states.texts) if text.span.start in wanted]
-    starts = [*data.examples.starts, len(data.examples.rows)]
-    places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in numbers])
-    examples = replace(
-        data.examples,
-        rows=data.examples.rows[places],
-        target=data.examples.target[places],
-        lengths=[data.examples.lengths[number] for number in numbers],
-    )
-    return replace(data, states=SomeTexts(data.states, numbers), examples=examples)
 
 
 def merge_shared(setup: Setup, material: Material, fitted: FittedStreams) -> tuple[NewModel, FittedStreams]:
     """Writes the new model and measures it by the engine; and the same streams through its layers as they are stored,
     which have no adapters."""
-    backbone, adapters = fitted.backbone, fitted.streams.adapters
+    adapters, held = fitted.streams.adapters, fitted.held.states.texts
     assert adapters is not None
-    path = write_new(setup, backbone.layers, adapters, NAME_ENDING)
-    old, new = (native.Model(str(file), n_gpu_layers=setup.options.n_gpu_layers) for file in (setup.base.path, path))
-    held, states, tokens = fitted.held.states.texts, material.rows.source.states, material.data.tokens
-    changed = compare_models(setup, (old, new), path, held, states, tokens, backbone.output)
-    merged = open_backbone(replace(setup, base=changed.base))
-    streams = Streams(merged.layers, fitted.streams.count, setup.options.streams_recipe.bare).to(setup.device)
+    changed, _ = make_new(setup, material, setup.open(), fitted.top, adapters, held, NAME_ENDING)
+    merged = open_layers(replace(setup, base=changed.base))
+    streams = Streams(merged, fitted.streams.count, setup.options.streams_recipe.bare).to(setup.device)
     with torch.no_grad():
         known = {name: value for name, value in fitted.streams.state_dict().items() if not name.startswith("adapters.")}
         streams.load_state_dict(known)
-    return changed, replace(fitted, backbone=merged, streams=streams)
+    return changed, replace(fitted, top=merged, streams=streams)
 
 
 def content(setup: Setup, material: Material, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
     """What the file will hold."""
-    streams, top = fitted.streams, fitted.backbone.layers
+    streams, top = fitted.streams, fitted.top
     adapters, root = streams.adapters, streams.stored_root_scale()
 
-    def matrices(of: Adapters, layer: int, name: str) -> Adapter:
-        a, b = (values.detach().cpu().numpy() for values in of.matrices(f"blk.{layer}.{name}"))
-        return a, b
-
-    def all_matrices(of: Adapters) -> list[dict[str, Adapter]]:
-        return [{name: matrices(of, layer.number, name) for name in STREAM_MATRICES} for layer in top.layers]
-
+    learned: list[dict[str, Adapter]] = []
+    for layer in top.layers if adapters is not None else ():
+        assert adapters is not None
+        named = {name: adapters.matrices(f"blk.{layer.number}.{name}") for name in STREAM_MATRICES}
+        learned.append({name: (_array(a), _array(b)) for name, (a, b) in named.items()})
     return StreamHeads(
-        embedding=streams.stored_embedding().detach().cpu().numpy(),
+        embedding=_array(streams.stored_embedding()),
         first_layer=top.first,
         layers=len(top.layers),
         d2t=material.vocabulary.d2t,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
-        root_scale=root.detach().cpu().numpy() if root is not None else None,
-        adapters=all_matrices(adapters) if adapters is not None else [],
+        root_scale=_array(root) if root is not None else None,
+        adapters=learned,
         alpha=adapters.alpha if adapters is not None else 0.0,
         mode="lossless" if adapters is not None else "shared",
         accuracy=result.accuracy,
         tree=result.tree,
     )
+
+
+def _array(values: Tensor) -> NDArray[np.float32]:
+    return values.detach().cpu().numpy()

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor
 from medusa_cli.decoding.tree_search import RANKS
 
 from ..backbone.layers import TopLayers
-from ..backbone.states import States, WholeText
+from ..backbone.states import BaseRows, Embeddings, TextData, WholeText
 from ..heads.fit import flat_teacher, ranks_by_text
-from ..heads.loss import base_loss, target_ranks
-from ..heads.rows import DraftRows, FileRows, TextRows, TokenEmbeddings
+from ..heads.loss import target_ranks
+from ..heads.rows import FileRows, TextRows, TokenEmbeddings
 from ..heads.torch_setup import matmul_dtype
 from ..loop import Loop, Picked, rising_steps, text_batches
 from ..recipes import PATIENCE, STREAMS_EVALUATIONS, TEACHER_TOP, StreamsRecipe
@@ -38,21 +37,6 @@ MakeStreams = Callable[[TopLayers, int, StreamsRecipe], Streams]
 
 
 @dataclass(frozen=True)
-class SomeTexts:
-    """Those of `states` with these numbers."""
-
-    states: States
-    numbers: Sequence[int]
-
-    @property
-    def texts(self) -> Sequence[WholeText]:
-        return [self.states.texts[number] for number in self.numbers]
-
-    def read(self, text: int) -> NDArray[np.floating]:
-        return self.states.read(self.numbers[text])
-
-
-@dataclass(frozen=True)
 class StreamsPlan:
     """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data."""
 
@@ -67,51 +51,25 @@ class StreamsPlan:
     recipe: StreamsRecipe
 
 
-@dataclass(frozen=True)
-class BaseRows:
-    """What the base learns from in shared mode. tokens [N]: of the corpus; output [V, h]: as StreamsData.output, of all
-    tokens."""
-
-    tokens: NDArray[np.int32]
-    output: Tensor
-
-
-@dataclass(frozen=True)
-class StreamsData:
-    """states: of the texts of `examples`, in their order; source: the corpus's rows, with token embeddings as stored
-    where streams see the root; output [D, h]: on the device, in the dtype to multiply in; base: in shared mode."""
-
-    states: States
-    source: TextRows
-    examples: Examples
-    output: Tensor
-    base: BaseRows | None = None
-
-    @cached_property
-    def drafts(self) -> DraftRows:
-        return DraftRows(self.source, self.examples, self.output)
-
-    def streams(self, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
-        """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster, and in shared
-        mode [B, h] of the base at these rows; both after the final norm."""
-        assert picked.lengths is not None
-        device, numbers = self.output.device, self.examples.text_of(picked.firsts)
-        texts = [self.states.texts[number] for number in numbers]
-        pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
-        entered = np.concatenate([self.states.read(number) for number in numbers])
-        roots = None
-        if streams.root is not None:
-            assert self.source.embeddings is not None
-            roots = self.source.embeddings.drafted(self.drafts.rows(picked), 1)[:, 0]
-        dtype = self.output.dtype
-        faster = torch.autocast(device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
-        with faster:
-            context = streams.read(top, torch.from_numpy(entered).to(device).float(), pieces)
-            z: Tensor = streams(top, context, roots)
-        return z.float(), None if context.said is None else context.said.float()
+def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
+    """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster, and in shared mode
+    [B, h] of the base at these rows; both after the final norm."""
+    assert picked.lengths is not None
+    texts, entered = data.entered(picked)
+    pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
+    roots = None
+    if streams.root is not None:
+        assert data.source.embeddings is not None
+        roots = data.source.embeddings.drafted(data.drafts.rows(picked), 1)[:, 0]
+    dtype = data.output.dtype
+    faster = torch.autocast(entered.device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
+    with faster:
+        context = streams.read(top, entered, pieces)
+        z: Tensor = streams(top, context, roots)
+    return z.float(), None if context.said is None else context.said.float()
 
 
-class StreamsFit(Loop[StreamsData]):
+class StreamsFit(Loop[TextData]):
     """Of streams, in shared mode with their base. run()'s evaluate is given the streams."""
 
     plan: StreamsPlan
@@ -126,52 +84,42 @@ class StreamsFit(Loop[StreamsData]):
         super().__init__(plan, self.streams, groups, device)
         self.rising = rising_steps(plan.steps, recipe.warmup, 4)
 
-    def _begin(self, data: StreamsData) -> None:
+    def _begin(self, data: TextData) -> None:
         if self.step == 0:
             states = torch.from_numpy(np.array(data.states.read(0)[:SCALE_ROWS]))
             embeddings = data.source.embeddings
             self.streams.set_scales(states, embeddings.matrix if embeddings is not None else None)
 
-    def _loss(self, data: StreamsData, picked: Picked) -> Tensor:
-        z, said = data.streams(self.top, self.streams, picked)
+    def _loss(self, data: TextData, picked: Picked) -> Tensor:
+        z, said = drafted(data, self.top, self.streams, picked)
         loss = data.drafts.loss(z, picked)
         if (task := self.plan.recipe.shared) is None:
             return loss
         assert said is not None
-        assert data.base is not None
-        rows = data.drafts.rows(picked)
-        teacher = data.source.states.gather(rows) if task.distils else None
-        tokens = torch.from_numpy(data.base.tokens[rows.numpy()])
-        return task.weight * loss + base_loss(said, teacher, tokens, data.base.output)
+        return task.weight * loss + data.base_loss(said, data.drafts.rows(picked), task.distils)
 
 
 @torch.no_grad()
 def rank_streams(
-    top: TopLayers, streams: Streams, data: StreamsData, on_rows: Callable[[int], None] = lambda rows: None
+    top: TopLayers,
+    streams: Streams,
+    data: TextData,
+    spans: Sequence[Span] | None = None,
+    on_rows: Callable[[int], None] = lambda rows: None,
 ) -> list[NDArray[np.int64]]:
-    """For each text its [positions, streams] ranks (positions with all targets inside), as heads.fit.rank_texts() has
-    them.
+    """For each text of `spans` (None: for all) its [positions, streams] ranks (positions with all targets inside), as
+    heads.fit.rank_texts() has them.
 
     on_rows(rows done so far) may raise.
     """
+    wanted = None if spans is None else {span.start for span in spans}
+    texts = [at for at, text in enumerate(data.states.texts) if wanted is None or text.span.start in wanted]
     parts: list[NDArray[np.int64]] = []
-    for picked in text_batches(data.examples, RANKED_ROWS):
-        z, _ = data.streams(top, streams, picked)
+    for picked in text_batches(data.examples, RANKED_ROWS, texts):
+        z, _ = drafted(data, top, streams, picked)
         parts.append(target_ranks(z, data.drafts.wanted(picked), data.output, RANKS).cpu().numpy())
         on_rows(sum(map(len, parts)))
-    return ranks_by_text(parts, data.examples.lengths, streams.count)
-
-
-class _MadeUp:
-    """Random states of texts that are all alike."""
-
-    def __init__(self, count: int, hidden: int) -> None:
-        fed = np.zeros(PROMPT + ANSWER, np.int32)
-        self.texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]
-        self.values = np.random.default_rng(0).standard_normal((len(fed), hidden)).astype(np.float16)
-
-    def read(self, text: int) -> NDArray[np.float16]:
-        return self.values
+    return ranks_by_text(parts, [data.examples.lengths[text] for text in texts], streams.count)
 
 
 def measure_rate(
@@ -186,9 +134,10 @@ def measure_rate(
     """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are;
     clock: of the seconds."""
     count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
-    states = _MadeUp(count, hidden)
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.arange(text.span.start, text.span.start + ANSWER) for text in states.texts])
+    rng, fed = np.random.default_rng(0), np.arange(PROMPT + ANSWER, dtype=np.int32)
+    texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]
+    states = Embeddings(texts, rng.standard_normal((len(fed), hidden), np.float32))
+    rows = np.concatenate([np.arange(text.span.start, text.span.start + ANSWER) for text in texts])
     target = rng.integers(0, vocabulary, (len(rows), plan.streams), dtype=np.int32)
     total = int(rows[-1]) + 2
     teacher = flat_teacher(total, min(TEACHER_TOP, vocabulary), device) if plan.objective == "teacher" else None
@@ -201,5 +150,5 @@ def measure_rate(
     if plan.recipe.shared is not None:
         everything = torch.zeros(whole_vocabulary, hidden, device=device, dtype=output.dtype)
         base = BaseRows(np.zeros(total, np.int32), everything)
-    data = StreamsData(states, source, examples, output, base)
+    data = TextData(states, source, examples, output, base)
     return StreamsFit(plan, top, device).rate(data, len(rows), seconds, clock)

@@ -48,7 +48,7 @@ class Text:
 
 @dataclass(frozen=True)
 class NewText:
-    """tokens [length], states [length, n_embd] they were sampled from, the tokens of its prompt."""
+    """tokens [length] int32, states [length, n_embd] float16 they were sampled from, prompt: its tokens, int32."""
 
     text: Text
     tokens: NDArray[np.int32]
@@ -108,13 +108,8 @@ class Corpus:
 
     def add(self, new: NewText) -> None:
         """Takes one text. Flushes large or old shards."""
-        text, tokens, states = new.text, new.tokens, new.states
-        if tokens.shape != (text.length,) or states.shape != (text.length, self.n_embd):
-            raise MedusaError(f"job {text.job}: {states.shape} hidden states for {tokens.shape} tokens")
-        if new.prompt.shape != (text.prompt,):
-            raise MedusaError(f"job {text.job}: a prompt of {new.prompt.shape} tokens, not of {text.prompt}")
         self._pending.append(new)
-        self.tokens += text.length
+        self.tokens += new.text.length
         size = sum(new.text.length for new in self._pending) * self.bytes_per_token
         if size >= SHARD_BYTES or time.monotonic() - self._flushed > SHARD_SECONDS:
             self.flush()
@@ -124,12 +119,13 @@ class Corpus:
         pending = self._pending
         name = f"shard-{len(self.shards):05d}"
         if pending:
-            with atomic_file(self.folder / f"{name}.tokens.npy", PRIVATE) as file:
-                np.save(file, np.concatenate([new.tokens for new in pending]).astype(np.int32))
-            with atomic_file(self.folder / f"{name}.states.npy", PRIVATE) as file:
-                np.save(file, np.concatenate([new.states for new in pending]).astype(np.float16))
-            with atomic_file(self.folder / f"{name}.prompts.npy", PRIVATE) as file:
-                np.save(file, np.concatenate([new.prompt for new in pending]).astype(np.int32))
+            for what, parts in (
+                ("tokens", [new.tokens for new in pending]),
+                ("states", [new.states for new in pending]),
+                ("prompts", [new.prompt for new in pending]),
+            ):
+                with atomic_file(self.folder / f"{name}.{what}.npy", PRIVATE) as file:
+                    np.save(file, np.concatenate(parts))
             rows = json.dumps([asdict(new.text) for new in pending])
             with atomic_file(self.folder / f"{name}.json", PRIVATE) as file:
                 file.write(rows.encode("utf-8"))
@@ -175,7 +171,5 @@ class Corpus:
 
     def stored(self) -> Iterator[tuple[Text, NDArray[np.int32]]]:
         """All stored texts with their tokens."""
-        tokens, at = self.load_tokens(), 0
-        for text in self.texts:
-            yield text, tokens[at : at + text.length]
-            at += text.length
+        ends = np.cumsum([text.length for text in self.texts])
+        yield from zip(self.texts, np.split(self.load_tokens(), ends[:-1]), strict=False)

@@ -136,6 +136,4 @@ def examples_of(tokens: NDArray[np.integer], spans: Sequence[Span], t2d: NDArray
 def token_places(tokens: NDArray[np.integer], n_vocab: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """(used [E] the distinct tokens, ascending; place [len(tokens)] where each token stands in `used`)."""
     used = np.flatnonzero(np.bincount(tokens, minlength=n_vocab)).astype(np.int64)
-    where = np.zeros(n_vocab, np.int32)
-    where[used] = np.arange(len(used), dtype=np.int32)
-    return used, where[tokens]
+    return used, token_to_draft(used, n_vocab)[tokens]

@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import loop_start
@@ -50,35 +50,24 @@ class Conversation:
         return hashlib.sha256(self.turns[0].strip().lower().encode("utf-8", "replace")).hexdigest()[:16]
 
 
-class PromptSource(Protocol):
-    """Where conversations come from: a fixed order, addressed by position, so that a run can continue."""
-
-    def take(self, cursor: int, count: int) -> list[Conversation]:
-        """Conversations cursor .. cursor + count - 1; fewer at the end."""
-
-    def is_repeat(self, cursor: int) -> bool:
-        """Whether the conversation at `cursor` was given before."""
+# Sources of conversations have a fixed order, addressed by position, so that a run can continue.
 
 
 class SeedSource:
-    """Endless made-up conversations."""
+    """Endless made-up conversations. too_long: none of them."""
+
+    too_long = 0
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._at = 0
-        self._iterator = self._start()
-
-    def _start(self) -> Iterator[Conversation]:
-        return (Conversation(item.turns, item.system, item.kind) for item in iter_conversations(self._seed))
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
-        if cursor < self._at:
-            self._iterator, self._at = self._start(), 0
-        skipped = cursor - self._at
-        self._at = cursor + count
-        return list(itertools.islice(self._iterator, skipped, skipped + count))
+        """Conversations cursor .. cursor + count - 1."""
+        made = itertools.islice(iter_conversations(self._seed), cursor, cursor + count)
+        return [Conversation(item.turns, item.system, item.kind) for item in made]
 
     def is_repeat(self, cursor: int) -> bool:
+        """Whether the conversation at `cursor` was given before."""
         return False
 
 
@@ -94,11 +83,16 @@ class FileSource:
             raise MedusaError(f"{path}: every prompt is longer than {MAX_TURN} characters, give shorter ones")
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
+        """As SeedSource.take(); fewer at the end."""
         size = len(self._all)
         return [self._all[at % size] for at in range(cursor, min(cursor + count, MAX_PASSES * size))]
 
     def is_repeat(self, cursor: int) -> bool:
+        """As SeedSource.is_repeat()."""
         return cursor >= len(self._all)
+
+
+PromptSource = SeedSource | FileSource
 
 
 def _shortened(conversation: Conversation) -> Conversation | None:
@@ -167,10 +161,9 @@ class UserTurns:
         openers = [rng.choice(OPENERS) if rng.random() < OPENED_SHARE else "" for _ in range(round(SURPLUS * count))]
         prompts = [rendered_tokens(self.model, self.header + opener) for opener in openers]
         written = self._write(prompts, rng, should_stop)
-        turns = {index: openers[index] + text for index, text in written.items()}
         conversations: dict[str, Conversation] = {}
-        for index in sorted(turns):
-            turn = turns[index].strip()
+        for index in sorted(written):
+            turn = (openers[index] + written[index]).strip()
             later = (follow_up(rng),) if rng.random() < FOLLOW_UP_SHARE else ()
             conversation = Conversation((turn, *later), source=SOURCE)
             if is_usable(turn) and conversation.group not in seen:

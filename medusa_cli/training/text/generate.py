@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,8 +146,7 @@ class TextWriter:
         if stored is None or self.corpus.state.get("rounds", 0) > stored.number:
             return None
         done = self.corpus.done_jobs() | set(self.corpus.state.get("dropped", []))
-        jobs = [job for job in stored.jobs if job.id not in done]
-        return Round(stored.number, stored.cursor, stored.next_job, jobs)
+        return replace(stored, jobs=[job for job in stored.jobs if job.id not in done])
 
     def _new_round(self, tokens_left: float, should_stop: Callable[[], bool]) -> Round | None:
         """Opens the next round and writes it down; None when there is nothing left to ask."""
@@ -169,7 +167,7 @@ class TextWriter:
             jobs.extend(_opening(conversation, _temperature(rng, False)) for conversation in written)
         if not jobs:
             return None
-        numbered = [Job(last.next_job + at, *_fields(job)) for at, job in enumerate(jobs)]
+        numbered = [replace(job, id=last.next_job + at) for at, job in enumerate(jobs)]
         opened = Round(number, last.cursor + len(fresh), last.next_job + len(jobs), numbered)
         with atomic_file(self._round_file, PRIVATE) as file:
             file.write(json.dumps(asdict(opened)).encode("utf-8", "replace"))
@@ -186,15 +184,13 @@ class TextWriter:
             answer = self.model.detokenize(tokens[:-1].tolist()).strip()
             messages = [*job.messages, {"role": "assistant", "content": answer}]
             jobs.append(Job(0, job.group, messages, job.later, _temperature(rng, False), LATER_TURN))
-        if self.talks:
-            assert self.user_turns is not None
+        if self.talks and self.user_turns:
             turns = self.user_turns.follow([job.messages for job in jobs], rng, should_stop)
         else:
             turns = [job.later[0] for job in jobs]
-        pairs = zip(jobs, turns, strict=True)
         return [
             replace(job, messages=[*job.messages, {"role": "user", "content": turn}], later=job.later[1:])
-            for job, turn in pairs
+            for job, turn in zip(jobs, turns, strict=True)
             if turn is not None
         ]
 
@@ -279,7 +275,3 @@ def _opening(conversation: Conversation, temperature: float) -> Job:
     system = [{"role": "system", "content": conversation.system}] if conversation.system else []
     messages = [*system, {"role": "user", "content": conversation.turns[0]}]
     return Job(0, conversation.group, messages, list(conversation.turns[1:]), temperature, conversation.source)
-
-
-def _fields(job: Job) -> tuple[Any, ...]:
-    return job.group, job.messages, job.later, job.temperature, job.source

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from medusa_cli.decoding.loops import GRAM
 
-from .corpus import Corpus
+from .corpus import Corpus, Text
 
 SKETCH = 128
 """Hashes kept of a text: the smallest ones, so that equal texts keep equal ones. With a quarter as many, a text of 300
@@ -30,14 +30,11 @@ def gram_hashes(tokens: Sequence[int] | NDArray[np.integer], gram: int = GRAM) -
     count = max(1, len(values) - gram + 1)
     hashes = np.zeros(count, np.uint64)
     for at in range(min(gram, len(values))):
-        hashes = _mixed(hashes * _FACTOR + values[at : at + count] + np.uint64(1))
+        hashes = hashes * _FACTOR + values[at : at + count] + np.uint64(1)
+        # Every bit is spread over all: without that small numbers stay the smallest.
+        hashes = (hashes ^ (hashes >> np.uint64(31))) * _FACTOR
+        hashes ^= hashes >> np.uint64(29)
     return hashes
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spreads every bit over all: without it small numbers stay the smallest."""
-    values = (values ^ (values >> np.uint64(31))) * _FACTOR
-    return values ^ (values >> np.uint64(29))
 
 
 def sketch(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
@@ -57,22 +54,19 @@ class KnownTexts:
 
     def add(self, tokens: Sequence[int] | NDArray[np.integer]) -> bool:
         """True when an earlier text is (nearly) the same; else the text is known from now on."""
-        mine = sketch(tokens)
-        common = Counter(holder for value in mine for holder in self._holders.get(value, ()))
+        ordered = sketch(tokens)
+        mine = frozenset(ordered)
+        common = Counter(holder for value in ordered for holder in self._holders.get(value, ()))
         for holder, _ in common.most_common(3):
-            if _resemblance(mine, self._sketches[holder]) >= SIMILAR:
+            theirs = self._sketches[holder]
+            # Broder's bottom-k estimate of the share of 8-grams in both texts among those in either.
+            smallest = sorted(mine | theirs)[: min(SKETCH, max(len(mine), len(theirs)))]
+            if sum(value in mine and value in theirs for value in smallest) / len(smallest) >= SIMILAR:
                 return True
         for value in mine:
             self._holders.setdefault(value, []).append(len(self._sketches))
-        self._sketches.append(frozenset(mine))
+        self._sketches.append(mine)
         return False
-
-
-def _resemblance(mine: Sequence[int], theirs: frozenset[int]) -> float:
-    """Estimated share of 8-grams in both texts among those in either (Broder's bottom-k estimate)."""
-    smallest = sorted({*mine, *theirs})[: min(SKETCH, max(len(mine), len(theirs)))]
-    own = set(mine)
-    return sum(value in own and value in theirs for value in smallest) / len(smallest)
 
 
 # --- by source -------------------------------------------------------------------------------------
@@ -99,30 +93,26 @@ class SourceShare:
 
 def source_shares(corpus: Corpus) -> list[SourceShare]:
     """One entry for each source, most tokens first."""
-    lengths: dict[str, list[int]] = {}
-    greedy: dict[str, int] = {}
-    sampled: dict[str, int] = {}
+    texts: dict[str, list[Text]] = {}
     grams: dict[str, list[NDArray[np.uint64]]] = {}
     for text, tokens in corpus.stored():
-        lengths.setdefault(text.source, []).append(text.length)
+        texts.setdefault(text.source, []).append(text)
         grams.setdefault(text.source, []).append(gram_hashes(tokens))
-        if text.temperature is not None:
-            side = sampled if text.temperature > 0 else greedy
-            side[text.source] = side.get(text.source, 0) + text.length
-    total = sum(map(sum, lengths.values()))
     generated, duplicates = corpus.state.get("generated", {}), corpus.state.get("duplicates", {})
-    rows = []
-    for source, parts in lengths.items():
-        known, written = greedy.get(source, 0) + sampled.get(source, 0), generated.get(source, 0)
+    total, rows = sum(text.length for text in corpus.texts), []
+    for source, mine in texts.items():
+        left, written = sum(text.length for text in mine), generated.get(source, 0)
+        known = sum(text.length for text in mine if text.temperature is not None)
+        greedy = sum(text.length for text in mine if text.temperature is not None and text.temperature <= 0)
         hashes = np.concatenate(grams[source])
         rows.append(
             SourceShare(
                 source,
-                texts=len(parts),
-                tokens=sum(parts),
-                share=sum(parts) / total,
-                greedy=greedy.get(source, 0) / known if known else None,
-                kept=sum(parts) / written if written else None,
+                texts=len(mine),
+                tokens=left,
+                share=left / total,
+                greedy=greedy / known if known else None,
+                kept=left / written if written else None,
                 duplicates=duplicates.get(source, 0) / written if written else None,
                 distinct=len(np.unique(hashes)) / len(hashes),
             )
@@ -136,9 +126,8 @@ def as_json(rows: Sequence[SourceShare]) -> list[dict[str, Any]]:
 
 def as_table(rows: Sequence[SourceShare]) -> Table:
     """For people."""
-    names = ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams")
     table = Table(title="Text by source of its prompt", title_justify="left")
-    for name in names:
+    for name in ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams"):
         table.add_column(name, justify="left" if name == "source" else "right")
     for row in rows:
         shares = (row.share, row.greedy, row.kept, row.duplicates, row.distinct)

@@ -10,23 +10,22 @@ overcomes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, ReaderTensor
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
-from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats.hydra import PREFIX_CONFIG, PREFIX_NAMES
 from medusa_cli.models.base_file import BaseModel, output_rows
 from medusa_cli.support.atomic import atomic_file, explain_os_error
 from medusa_cli.support.errors import MedusaError
+
+from .shape import BaseTensors
 
 NEVER = -30000.0
 """Bias of a token that must not be drafted: far below any logit, and representable in F16, where -65504 is the end."""
@@ -40,100 +39,80 @@ def check_folder(folder: Path) -> None:
         raise MedusaError(f"{folder}: its parent folder does not exist, create it first")
 
 
-def medusa_blocks(path: Path) -> tuple[dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]], int, int]:
-    """(tensors, heads, blocks) of the Medusa heads in the GGUF `path`: "head.block.linear.part" -> shape and values."""
-    heads = _Heads(path)
-    tensors: dict[str, tuple[tuple[int, ...], Callable[[], NDArray[Any]]]] = {}
-    for k in range(heads.count):
-        for j in range(heads.blocks):
-            for part in schema.PARTS:
-                name = schema.block(k, j, part)
-                tensors[f"{k}.{j}.linear.{part}"] = heads.shape(name), partial(heads.load, name)
-    return tensors, heads.count, heads.blocks
-
-
 def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
     """Writes the heads in the GGUF `heads` (sidecar or single file, for `base`) to `folder`.
 
     Returns the files written.
     """
     check_folder(folder)
-    source = _Heads(heads)
+    source = HeadsFile(heads)
     if source.kind != "medusa" or source.prefix:
         name, (config, tensors) = "hydra_lm_head.safetensors", _hydra(source, base)
     elif source.d2t is not None:
         name, (config, tensors) = "model.safetensors", _vllm(source, base)
     else:
         name, (config, tensors) = "medusa_lm_head.safetensors", _medusa(source)
+    return write_folder(folder, name, tensors, {"config.json": config}, indent=2)
+
+
+def write_folder(
+    folder: Path, name: str, tensors: Sequence[TensorToWrite], files: Mapping[str, Any], indent: int
+) -> list[Path]:
+    """Weights as `name`, and JSON files, name -> content: the files written. MedusaError where they cannot be."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise explain_os_error(error, folder) from error
-    weights = folder / name
-    write_safetensors(weights, tensors)
-    with atomic_file(folder / "config.json") as file:
-        file.write((json.dumps(config, indent=2) + "\n").encode())
-    return [weights, folder / "config.json"]
+    write_safetensors(folder / name, tensors)
+    for other, content in files.items():
+        with atomic_file(folder / other) as file:
+            file.write((json.dumps(content, indent=indent, ensure_ascii=False) + "\n").encode())
+    return [folder / name, *(folder / other for other in files)]
 
 
-class _Heads:
-    """Keys and dequantized tensors of a GGUF with heads."""
+class HeadsFile(BaseTensors):
+    """Keys and tensors of a GGUF with heads."""
 
     def __init__(self, path: Path) -> None:
-        header, _ = read_header(path)
-        self.metadata = header.metadata()
-        self._tensors: dict[str, ReaderTensor] = {
-            tensor.name: tensor for tensor in GGUFReader(path).tensors if schema.is_of_heads(tensor.name)
-        }
+        super().__init__(path)
+        self.metadata = self.header.metadata()
         self.kind = str(self.metadata.get(schema.KIND_KEY))
         self.count = int(self.metadata.get(schema.HEAD_COUNT_KEY, 0))
         self.blocks = int(self.metadata.get(schema.BLOCK_COUNT_KEY, 0))
         self.scale = float(self.metadata.get(schema.EMBEDDING_SCALE_KEY, 1.0))
-        self.d2t = self.load(schema.D2T).astype(np.int64) if schema.D2T in self._tensors else None
-
-    def load(self, name: str) -> NDArray[Any]:
-        tensor = self._tensors[name]
-        data = np.asarray(tensor.data)
-        values = data if data.dtype.kind == "i" else dequantize(data, tensor.tensor_type)
-        return values.reshape(self.shape(name))
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """In torch order."""
-        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+        self.d2t = self.raw(schema.D2T).view(np.int32)[0].astype(np.int64) if self.has(schema.D2T) else None
+        self.has_own_outputs = self.has(schema.output(0, "weight"))
+        self.prefix = [name for name in self.tensors if name in PREFIX_NAMES.values()]
 
     def stored(self, name: str, target: str, load: Callable[[], NDArray[Any]] | None = None) -> TensorToWrite:
-        shape = self.shape(name)
+        """To be written as `target`: what load() gives, or as it is."""
+        shape = self.tensors[name].shape[::-1]
         return TensorToWrite(target, shape, "F16" if len(shape) > 1 else "F32", load or partial(self.load, name))
 
-    @property
-    def has_own_outputs(self) -> bool:
-        return schema.output(0, "weight") in self._tensors
+    def residual_blocks(self, head: int, theirs: str) -> list[TensorToWrite]:
+        """Of one head. theirs: their name for a part, with places for the block and the part."""
+        return [
+            self.stored(schema.block(head, j, part), theirs.format(j, part))
+            for j in range(self.blocks)
+            for part in schema.PARTS
+        ]
 
-    @property
-    def prefix(self) -> list[str]:
-        return [name for name in self._tensors if name in PREFIX_NAMES.values()]
 
-
-def _medusa(heads: _Heads) -> tuple[dict[str, Any], list[TensorToWrite]]:
-    tensors = []
+def _medusa(heads: HeadsFile) -> tuple[dict[str, Any], list[TensorToWrite]]:
+    tensors: list[TensorToWrite] = []
     for k in range(heads.count):
-        for j in range(heads.blocks):
-            tensors += [heads.stored(schema.block(k, j, part), f"{k}.{j}.linear.{part}") for part in schema.PARTS]
+        tensors += heads.residual_blocks(k, f"{k}.{{}}.linear.{{}}")
         if heads.has_own_outputs:
             tensors.append(heads.stored(schema.output(k, "weight"), f"{k}.{heads.blocks}.weight"))
     config = {"medusa_num_heads": heads.count, "medusa_num_layers": heads.blocks}
     return config, tensors
 
 
-def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
+def _vllm(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
     assert heads.d2t is not None
-    d2t = heads.d2t
-    tensors = [
-        heads.stored(schema.block(k, j, part), f"blocks.{k}.layers.{j}.{part}")
-        for k in range(heads.count)
-        for j in range(heads.blocks)
-        for part in schema.PARTS
-    ]
+    d2t, tensors = heads.d2t, []
+    for k in range(heads.count):
+        tensors += heads.residual_blocks(k, f"blocks.{k}.layers.{{}}.{{}}")
     if heads.has_own_outputs:
         tensors += [heads.stored(schema.output(k, "weight"), f"lm_heads.{k}.weight") for k in range(heads.count)]
     else:  # under this name one matrix serves all heads, in vLLM as in `medusa convert`
@@ -153,10 +132,10 @@ def _vllm(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorTo
     return config, tensors
 
 
-def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
+def _hydra(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
     """Blocks lie at 0, 1, 2, ..; with a prefix layer at 1, 3, 5, .. (the authors' Dropout modules lie between)."""
     has_prefix, grounded = bool(heads.prefix), heads.kind != "medusa"
-    tensors = []
+    tensors: list[TensorToWrite] = []
     for k in range(heads.count):
         for j in range(heads.blocks):
             index = 2 * j + 1 if has_prefix else j
@@ -177,10 +156,6 @@ def _hydra(heads: _Heads, base: BaseModel) -> tuple[dict[str, Any], list[TensorT
     theirs_of = {ours: theirs for theirs, ours in PREFIX_NAMES.items()}
     for name in heads.prefix:
         tensors.append(heads.stored(name, f"prefix_embeding_layer.{theirs_of[name]}"))
-    return _hydra_config(heads, base, has_prefix), tensors
-
-
-def _hydra_config(heads: _Heads, base: BaseModel, has_prefix: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "hydra_num_heads": heads.count,
         "hydra_num_layers": heads.blocks,
@@ -192,17 +167,17 @@ def _hydra_config(heads: _Heads, base: BaseModel, has_prefix: bool) -> dict[str,
     }
     if has_prefix:
         config |= {name: heads.metadata[key] for key, (name, _) in PREFIX_CONFIG.items()}
-    return config
+    return config, tensors
 
 
-def _scaled(heads: _Heads, name: str, hidden: int) -> NDArray[Any]:
+def _scaled(heads: HeadsFile, name: str, hidden: int) -> NDArray[Any]:
     """The first block's weight for plain embeddings: the layout has no scale, so the weight takes it in."""
     weight = heads.load(name).astype(np.float32)
     weight[:, hidden:] *= np.float32(heads.scale)
     return weight
 
 
-def _whole_output(heads: _Heads, head: int, base: BaseModel) -> NDArray[Any]:
+def _whole_output(heads: HeadsFile, head: int, base: BaseModel) -> NDArray[Any]:
     """[V, h]: the base's rows, with the head's own in their places."""
     if not heads.has_own_outputs:
         return output_rows(base, np.arange(base.n_vocab))
@@ -214,7 +189,7 @@ def _whole_output(heads: _Heads, head: int, base: BaseModel) -> NDArray[Any]:
     return rows
 
 
-def _vocabulary_bias(heads: _Heads, n_vocab: int) -> NDArray[np.float32]:
+def _vocabulary_bias(heads: HeadsFile, n_vocab: int) -> NDArray[np.float32]:
     if heads.d2t is None:
         return np.zeros(n_vocab, np.float32)
     bias = np.full(n_vocab, NEVER, np.float32)
