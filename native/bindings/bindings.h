@@ -8,6 +8,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -34,9 +35,15 @@ void bind_scoring(nb::module_& m);
 void bind_states(nb::module_& m);
 void bind_streams(nb::module_& m);
 
+// What the stub calls dict[str, Any], Any, and, with nb::none() as default, a function or None.
+using Facts = nb::typed<nb::dict, nb::str, nb::any>;
+using Value = nb::typed<nb::object, nb::any>;
+template <typename Call>
+using Callback = nb::typed<nb::object, nb::typed<nb::callable, Call>>;
+
 // Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.
-inline nb::object text(std::string_view bytes) {
-    return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+inline nb::str text(std::string_view bytes) {
+    return nb::steal<nb::str>(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
 // 0 or less: all physical cores, fewer where other programs need them.

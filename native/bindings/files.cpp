@@ -39,7 +39,7 @@ nb::object scalar(gguf_type type, const void* data, size_t i) {
     }
 }
 
-nb::object value(const gguf_context* header, int64_t id) {
+Value value(const gguf_context* header, int64_t id) {
     const gguf_type type = gguf_get_kv_type(header, id);
     if (type == GGUF_TYPE_STRING) return text(gguf_get_val_str(header, id));
     if (type != GGUF_TYPE_ARRAY) return scalar(type, gguf_get_val_data(header, id), 0);
@@ -56,7 +56,7 @@ nb::object value(const gguf_context* header, int64_t id) {
     return out;
 }
 
-nb::dict metadata(const GgufFile& file) {
+Facts metadata(const GgufFile& file) {
     nb::dict out;
     for (int64_t id = 0; id < gguf_get_n_kv(file.header()); ++id) {
         out[text(gguf_get_key(file.header(), id))] = value(file.header(), id);
@@ -65,12 +65,12 @@ nb::dict metadata(const GgufFile& file) {
 }
 
 // Of one key, without the rest: a vocabulary takes a while to become a list.
-nb::object value_of(const GgufFile& file, const std::string& key) {
+Value value_of(const GgufFile& file, const std::string& key) {
     const int64_t id = gguf_find_key(file.header(), key.c_str());
-    return id < 0 ? nb::none() : value(file.header(), id);
+    return id < 0 ? Value(nb::none()) : value(file.header(), id);
 }
 
-nb::dict system_info() {
+Facts system_info() {
     nb::list devices;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
@@ -104,7 +104,7 @@ nb::dict system_info() {
     return out;
 }
 
-nb::tuple shape(const TensorInfo& info) {
+nb::typed<nb::tuple, int, nb::ellipsis> shape(const TensorInfo& info) {
     nb::list out;
     for (int i = 0; i < info.n_dims; ++i) out.append(info.ne[i]);
     return nb::tuple(out);
@@ -115,30 +115,48 @@ nb::tuple shape(const TensorInfo& info) {
 void bind_files(nb::module_& m) {
     nb::class_<TensorInfo>(m, "GgufTensor")
         .def_ro("name", &TensorInfo::name)
-        .def_prop_ro("type", [](const TensorInfo& t) { return ggml_type_name(t.type); })
-        .def_prop_ro("shape", &shape)
-        .def_ro("offset", &TensorInfo::offset)
+        .def_prop_ro(
+            "type", [](const TensorInfo& t) { return ggml_type_name(t.type); },
+            "ggml type name as ggml prints it: \"q4_1\", \"q4_K\", \"f16\", \"i8\".")
+        .def_prop_ro("shape", &shape, "ggml order: the contiguous dimension first.")
+        .def_ro("offset", &TensorInfo::offset, "Absolute byte offset in the file.")
         .def_ro("nbytes", &TensorInfo::size);
     nb::class_<GgufFile>(m, "GgufFile")
         .def_prop_ro("path", &GgufFile::path)
         .def_prop_ro("version", [](const GgufFile& f) { return gguf_get_version(f.header()); })
         .def_prop_ro("alignment", [](const GgufFile& f) { return gguf_get_alignment(f.header()); })
         .def_prop_ro("data_offset", [](const GgufFile& f) { return gguf_get_data_offset(f.header()); })
-        .def_prop_ro("file_size", &GgufFile::file_size)
-        .def_prop_ro("part_count", &GgufFile::part_count)
-        .def_prop_ro("metadata", &metadata)
-        .def("get", &value_of, "key"_a)
+        .def_prop_ro("file_size", &GgufFile::file_size, "Of all parts together.")
+        .def_prop_ro("part_count", &GgufFile::part_count, "Of a split model, given by its first part; else 1.")
+        .def_prop_ro("metadata", &metadata,
+                     "All key-values in file order; arrays are lists. Built anew each time it is read.")
+        .def("get", &value_of, "key"_a, "The value of one key of the metadata; None without it.")
         .def_prop_ro("tensors", &GgufFile::tensors, nb::rv_policy::copy);
-    m.def("read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a);
-    m.def("libllama_version", &libllama_version);
-    m.def("system_info", &system_info);
-    m.def("load_backend", &load_backend, "path"_a);
-    m.def("physical_cores", &physical_cores);
-    m.def("buffers_are_lazy", &kernels::buffers_are_lazy);
-    m.def("thread_advice", [] {
-        const ThreadAdvice advice = advise_threads(physical_cores());
-        return std::pair(advice.threads, advice.others);
-    });
+    m.def(
+        "read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a,
+        "Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.\n\n"
+        "Of a split model the first part is given; the tensors are those of all parts.");
+    m.def("libllama_version", &libllama_version, "Version text of the libllama that is loaded in this process.");
+    m.def("system_info", &system_info,
+          "{\"devices\": [{\"name\", \"backend\", \"description\", \"type\", \"memory_total\", \"memory_free\"}],\n"
+          "\"cpu_features\": [...]}.\n\n"
+          "type: \"cpu\", \"gpu\", \"igpu\" or \"accel\". Memory in bytes; zeros where a device does not tell.");
+    m.def("load_backend", &load_backend, "path"_a,
+          "Adds the devices of a ggml backend that was built as a module. Before the first model is loaded.\n\n"
+          "NativeError where it does not load. medusa_cli.native does this for the module that GGML_BACKEND_PATH\n"
+          "names.");
+    m.def("physical_cores", &physical_cores,
+          "Cores that this process may run on, hyper-threads counted once; what n_threads=0 means at most.");
+    m.def(
+        "buffers_are_lazy", &kernels::buffers_are_lazy,
+        "Whether a cache takes memory only where it is written; elsewhere all of it at once. GPUs always take it all.");
+    m.def(
+        "thread_advice",
+        [] {
+            const ThreadAdvice advice = advise_threads(physical_cores());
+            return std::pair(advice.threads, advice.others);
+        },
+        "With how many threads an answer would begin, and how many cores other programs use (None: not known).");
 }
 
 }  // namespace medusa

@@ -59,7 +59,7 @@ void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<
     for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));
 }
 
-nb::object probabilities(std::shared_ptr<Heads> heads, const States& states, const std::vector<Token>& path) {
+NewMatrix<float> probabilities(std::shared_ptr<Heads> heads, const States& states, const std::vector<Token>& path) {
     std::vector<float> all;
     along_path(heads, states, path, [&](std::span<const float> p) { all.insert(all.end(), p.begin(), p.end()); });
     const auto width = static_cast<size_t>(heads->output_rows());
@@ -92,10 +92,17 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
     return {out.tokens, out.q};
 }
 
+constexpr const char* probabilities_doc =
+    "hidden [n_embd] -> probabilities [head_count, output_rows] of the step that starts there.\n\n"
+    "hidden can also be [n, n_embd], the states of consecutive tokens, the newest last: prefix layers read them\n"
+    "all. path: token ids, the root first, then the tokens of depth 1, 2, ... that each next head is to follow.\n"
+    "Medusa heads do not read it; Hydra heads do, and the result has a row for each of its first head_count tokens.";
+
 }  // namespace
 
 void bind_heads(nb::module_& m) {
-    nb::class_<Heads>(m, "Heads")
+    nb::class_<Heads>(
+        m, "Heads", "Draft heads of a sidecar or single file, validated against the base, on the base's output device.")
         .def(
             "__init__",
             [](nb::pointer_and_handle<Heads> self, std::shared_ptr<LlamaModel> model, const std::string& path) {
@@ -103,17 +110,27 @@ void bind_heads(nb::module_& m) {
             },
             "model"_a, "path"_a)
         .def_prop_ro("kind", [](const Heads& heads) { return heads_kind_name(heads.metadata().kind); })
-        .def_prop_ro("has_prefix", [](const Heads& heads) { return heads.metadata().has_prefix; })
+        .def_prop_ro(
+            "has_prefix", [](const Heads& heads) { return heads.metadata().has_prefix; },
+            "Whether an attention layer over the states of all tokens comes before the heads: Hydra++, and Medusa\n"
+            "heads that say so.")
         .def_prop_ro("head_count", &Heads::head_count)
         .def_prop_ro("block_count", &Heads::block_count)
-        .def_prop_ro("lm_head", &lm_head_name)
-        .def_prop_ro("output_rows", &Heads::output_rows)
-        .def_prop_ro("accuracy", [](const Heads& heads) { return heads.metadata().accuracy; })
-        .def_prop_ro("tree", [](const Heads& heads) { return heads.metadata().tree; })
+        .def_prop_ro("lm_head", &lm_head_name, "\"own\" | \"base\" | \"draft_vocab\".")
+        .def_prop_ro("output_rows", &Heads::output_rows,
+                     "Rows of the lm_head that is read (vocabulary or draft vocabulary size).")
+        .def_prop_ro(
+            "accuracy", [](const Heads& heads) { return heads.metadata().accuracy; },
+            "[head][rank]; empty when the file has none.")
+        .def_prop_ro(
+            "tree", [](const Heads& heads) { return heads.metadata().tree; },
+            "Choices stored in the file; empty when it has none.")
         .def_prop_ro("nbytes", &Heads::size_bytes)
-        .def("probabilities", &probabilities, "hidden"_a, "path"_a = std::vector<Token>{})
-        .def("draft_tokens", &draft_tokens, "hidden"_a, "ranks"_a, "path"_a = std::vector<Token>{})
-        .def("draft", &draft, "hidden"_a, "root"_a, "tree"_a);
+        .def("probabilities", &probabilities, "hidden"_a, "path"_a = std::vector<Token>{}, probabilities_doc)
+        .def("draft_tokens", &draft_tokens, "hidden"_a, "ranks"_a, "path"_a = std::vector<Token>{},
+             "The `ranks` most probable base token ids of each of the rows of probabilities(), most probable first.")
+        .def("draft", &draft, "hidden"_a, "root"_a, "tree"_a,
+             "Fills a tree: the token of each node (the root first), and its probability given the path to it.");
 }
 
 }  // namespace medusa

@@ -11,18 +11,29 @@ namespace medusa {
 
 using StateVector = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-// A fresh [rows, columns] NumPy array with a copy of `data`; half precision travels as its bits.
+// Half precision travels as its bits.
+struct Half {
+    uint16_t bits;
+};
+
+template <typename Element>
+using NewMatrix = nanobind::ndarray<nanobind::numpy, Element, nanobind::ndim<2>>;
+
+// A fresh [rows, columns] NumPy array with a copy of `data`.
 template <typename Element, typename Source>
-nanobind::object new_matrix(const Source* data, size_t rows, size_t columns,
-                            nanobind::dlpack::dtype type = nanobind::dtype<Element>()) {
+NewMatrix<Element> new_matrix(const Source* data, size_t rows, size_t columns) {
     static_assert(sizeof(Element) == sizeof(Source));
     auto copy = std::make_unique<Element[]>(rows * columns);
     std::memcpy(copy.get(), data, rows * columns * sizeof(Element));
     Element* raw = copy.release();
     nanobind::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<Element*>(p); });
-    return nanobind::cast(nanobind::ndarray<nanobind::numpy>(raw, {rows, columns}, owner, {}, type));
+    return NewMatrix<Element>(raw, {rows, columns}, owner);
 }
 
-inline constexpr nanobind::dlpack::dtype half_type{static_cast<uint8_t>(nanobind::dlpack::dtype_code::Float), 16, 1};
-
 }  // namespace medusa
+
+template <>
+struct nanobind::detail::dtype_traits<medusa::Half> {
+    static constexpr dlpack::dtype value{static_cast<uint8_t>(dlpack::dtype_code::Float), 16, 1};
+    static constexpr auto name = const_name("float16");
+};

@@ -10,7 +10,7 @@ namespace {
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
-                        bool allow_requantize, bool pure, const nb::object& on_tensor) {
+                        bool allow_requantize, bool pure, const Callback<void(int, int)>& on_tensor) {
     const QuantizeParams params{file_type, resolve_threads(n_threads).most, allow_requantize, pure};
     std::exception_ptr failure;
     OnQuantized progress;
@@ -38,20 +38,29 @@ nb::bytes run_quantize_rows(const std::string& type, const Matrix& values) {
     return nb::bytes(out.data(), out.size());
 }
 
-nb::object run_dequantize_rows(const std::string& type, const nb::bytes& data, int64_t columns) {
+NewMatrix<float> run_dequantize_rows(const std::string& type, const nb::bytes& data, int64_t columns) {
     const std::span bytes(static_cast<const uint8_t*>(data.data()), data.size());
     const auto out = dequantize_rows(type, bytes, columns);
     const auto width = static_cast<size_t>(columns);
     return new_matrix<float>(out.data(), out.size() / width, width);
 }
 
+constexpr const char* quantize_model_doc =
+    "Writes the base model `source` as `target` in another file type (GGUF's general.file_type, libllama's\n"
+    "recipes).\n\n"
+    "pure: all matrices in one type, not the recipe's mix; llama.cpp chooses another where rows do not fill the\n"
+    "blocks. Cannot be interrupted. on_tensor(number, count): before each tensor.";
+
 }  // namespace
 
 void bind_quantize(nb::module_& m) {
     m.def("quantize_model", &run_quantize_model, "source"_a, "target"_a, nb::kw_only(), "file_type"_a,
-          "n_threads"_a = 0, "allow_requantize"_a = false, "pure"_a = false, "on_tensor"_a = nb::none());
-    m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a);
-    m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a);
+          "n_threads"_a = 0, "allow_requantize"_a = false, "pure"_a = false, "on_tensor"_a = nb::none(),
+          quantize_model_doc);
+    m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a,
+          "values [rows, columns] as the bytes of a ggml type (\"f16\", \"q8_0\", \"q4_k\", ...).");
+    m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a,
+          "Inverse of quantize_rows: [rows, columns].");
 }
 
 }  // namespace medusa

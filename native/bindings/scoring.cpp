@@ -12,7 +12,9 @@ void bind_scoring(nb::module_& m) {
             Scores out = score(std::move(model), tokens, width, resolve_threads(n_threads));
             return std::pair(std::move(out.best), std::move(out.costs));
         },
-        "model"_a, "tokens"_a, nb::kw_only(), "width"_a = 64, "n_threads"_a = 0);
+        "model"_a, "tokens"_a, nb::kw_only(), "width"_a = 64, "n_threads"_a = 0,
+        "Decodes a text `width` tokens at a time (1..512; the last pass takes what is left), from an empty cache.\n\n"
+        "Returns the model's argmax after each token, and -ln p of each token but the first, given those before it.");
 }
 
 }  // namespace medusa

@@ -99,7 +99,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
 }
 
 // What a session and its answers go by unless they are told otherwise, by the names of the parameters.
-nb::dict defaults() {
+Facts defaults() {
     const SamplingParams sampling;
     const AcceptParams accept;
     nb::dict out;
@@ -116,10 +116,21 @@ nb::dict defaults() {
     return out;
 }
 
+constexpr const char* accept_doc =
+    "kind: \"greedy\" | \"exact\" | \"rejection\" (both keep the distribution; rejection draws its drafts:\n"
+    "SpecInfer's multi-round sampling) | \"typical\" (Medusa 2.3.1: p > min(epsilon, delta * exp(-H))) |\n"
+    "\"nucleus\" (the Medusa repository's: the longest path whose tokens are drawn again from the top_p nucleus).\n\n"
+    "model_alone: typical takes p and H of softmax(logits / temperature) instead of the chain's output, as\n"
+    "published; nucleus always does. greedy_root: both continue with the likeliest token instead of a draw.\n"
+    "\"synthetic\" accepts each first child with probability synthetic_rate, whatever the model says: for timing\n"
+    "alone.";
+
 void bind_params(nb::module_& m) {
     const SamplingParams sampling;
     const AcceptParams accept;
-    nb::class_<SamplingParams>(m, "Sampling")
+    nb::class_<SamplingParams>(
+        m, "Sampling",
+        "Sampler chain: logit bias, penalties, top-k, top-p, min-p, temperature. temperature <= 0: argmax.")
         .def(
             "__init__",
             [](SamplingParams* self, float temperature, int top_k, float top_p, float min_p, float repeat_penalty,
@@ -138,7 +149,7 @@ void bind_params(nb::module_& m) {
             "top_p"_a = sampling.top_p, "min_p"_a = sampling.min_p, "repeat_penalty"_a = sampling.repeat_penalty,
             "frequency_penalty"_a = sampling.frequency_penalty, "presence_penalty"_a = sampling.presence_penalty,
             "repeat_last_n"_a = sampling.repeat_last_n, "logit_bias"_a = nb::none(), "seed"_a = sampling.seed);
-    nb::class_<AcceptParams>(m, "Accept")
+    nb::class_<AcceptParams>(m, "Accept", accept_doc)
         .def(
             "__init__",
             [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool model_alone,
@@ -156,30 +167,41 @@ void bind_params(nb::module_& m) {
 }
 
 void bind_answers(nb::module_& m) {
-    nb::class_<Piece>(m, "Piece")
+    nb::class_<Piece>(m, "Piece",
+                      "One emitted token and the text that became printable with it (whole UTF-8 characters only).")
         .def_ro("token", &Piece::token)
         .def_ro("text", &Piece::text)
-        .def_ro("drafted", &Piece::drafted)
+        .def_ro("drafted", &Piece::drafted,
+                "Accepted draft (False: sampled from the base model's own logits as the next root).")
         .def_prop_ro(
             "logprob",
-            [](const Piece& piece) { return piece.chances ? std::optional(piece.chances->logprob) : std::nullopt; })
-        .def_prop_ro("top", [](const Piece& piece) {
-            std::vector<std::pair<Token, double>> top;
-            if (piece.chances) {
-                for (const Chance& one : piece.chances->top) top.emplace_back(one.token, one.logprob);
-            }
-            return top;
-        });
+            [](const Piece& piece) { return piece.chances ? std::optional(piece.chances->logprob) : std::nullopt; },
+            "ln p of the token, by the model alone: before temperature, penalties and biases; None where not asked\n"
+            "for.")
+        .def_prop_ro(
+            "top",
+            [](const Piece& piece) {
+                std::vector<std::pair<Token, double>> top;
+                if (piece.chances) {
+                    for (const Chance& one : piece.chances->top) top.emplace_back(one.token, one.logprob);
+                }
+                return top;
+            },
+            "The likeliest tokens in its place and their ln p, likeliest first.");
     nb::class_<Generation>(m, "Generation")
         .def_ro("tokens", &Generation::tokens)
-        .def_ro("parents", &Generation::parents)
-        .def_ro("paths", &Generation::paths)
+        .def_ro("parents", &Generation::parents, "The tree of each step, as Tree.parents.")
+        .def_ro("paths", &Generation::paths, "Accepted tree nodes of each step, from the root downwards.")
         .def_ro("text", &Generation::text)
-        .def_prop_ro("stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); })
-        .def_ro("loop_tokens", &Generation::loop_tokens)
+        .def_prop_ro(
+            "stop_reason", [](const Generation& g) { return stop_reason_name(g.stop_reason); },
+            "\"eos\" | \"stop\" | \"length\" | \"context_full\" | \"cancelled\" | \"loop\".")
+        .def_ro("loop_tokens", &Generation::loop_tokens, "Of a loop that ended it: the tokens of a round; else 0.")
         .def_ro("prompt_tokens", &Generation::prompt_tokens)
-        .def_ro("reused_tokens", &Generation::reused_tokens)
-        .def_prop_ro("stats", &statistics);
+        .def_ro("reused_tokens", &Generation::reused_tokens, "Prompt tokens that were already in the cache.")
+        .def_prop_ro(
+            "stats", [](const Generation& g) { return Facts(statistics(g)); },
+            "The keys of docs/design.md, Reporting, but those that need more than this generation.");
 }
 
 }  // namespace
@@ -237,29 +259,41 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
     return *session_->last();
 }
 
+constexpr const char* generate_doc =
+    "Decodes until a stop condition. max_tokens < 0: until the context is full.\n\n"
+    "logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.\n\n"
+    "watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what\n"
+    "it learns stays with the session.\n\n"
+    "on_step runs once per step with the GIL held. A Python exception in it, or a pending signal on the main thread\n"
+    "(asked for every 20 ms), ends the generation within one step and is raised; the tokens emitted so far stay\n"
+    "available as `last`. accept None: greedy at temperature 0, exact above.";
+
+void bind_generate(nb::class_<SessionBinding>& session) {
+    session.def(
+        "generate",
+        [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
+           const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
+           const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
+           const std::shared_ptr<const Cancellation>& cancellation,
+           const Callback<void(nb::typed<nb::list, Piece>)>& on_step) {
+            GenerateParams params;
+            params.max_tokens = max_tokens;
+            params.sampling = sampling.value_or(SamplingParams{});
+            params.accept = accept.value_or(default_accept(params.sampling));
+            params.stop = stop;
+            params.ignore_eos = ignore_eos;
+            params.stop_loops = stop_loops;
+            params.logprobs = logprobs;
+            params.watchdog = watchdog;
+            return self.generate(prompt, params, cancellation, on_step);
+        },
+        "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
+        "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
+        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), generate_doc);
+}
+
 void bind_session_methods(nb::class_<SessionBinding>& session) {
-    session
-        .def(
-            "generate",
-            [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
-               const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
-               const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
-               const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step) {
-                GenerateParams params;
-                params.max_tokens = max_tokens;
-                params.sampling = sampling.value_or(SamplingParams{});
-                params.accept = accept.value_or(default_accept(params.sampling));
-                params.stop = stop;
-                params.ignore_eos = ignore_eos;
-                params.stop_loops = stop_loops;
-                params.logprobs = logprobs;
-                params.watchdog = watchdog;
-                return self.generate(prompt, params, cancellation, on_step);
-            },
-            "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
-            "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
-            "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none())
-        .def("reset", [](SessionBinding& self) { self.idle_session().reset(); })
+    session.def("reset", [](SessionBinding& self) { self.idle_session().reset(); })
         .def(
             "host_reason",
             [](SessionBinding& self, const std::optional<SamplingParams>& sampling,
@@ -267,49 +301,68 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
                 const SamplingParams chosen = sampling.value_or(SamplingParams{});
                 return self.session().host_reason(chosen, accept.value_or(default_accept(chosen)));
             },
-            nb::kw_only(), "sampling"_a = nb::none(), "accept"_a = nb::none())
+            nb::kw_only(), "sampling"_a = nb::none(), "accept"_a = nb::none(),
+            "Why steps of such an answer are accepted and drafted on the host; \"\" where the model's own graph\n"
+            "does both.\n\n"
+            "sampling, accept: as in generate().")
         .def_prop_ro("n_ctx", [](SessionBinding& self) { return self.session().context_size(); })
-        .def_prop_ro("tree", [](SessionBinding& self) { return self.session().tree(); })
-        .def_prop_ro("calibration",
-                     [](SessionBinding& self) -> std::optional<HeadCalibration::Table> {
-                         self.idle_session();
-                         if (self.dynamic()) return self.dynamic()->calibration();
-                         return std::nullopt;
-                     })
-        .def_prop_ro("recycled",
-                     [](SessionBinding& self) {
-                         RecyclingLevels& known = self.recycling();
-                         const std::string learned = to_bytes(known.table(), known.worth());
-                         return nb::bytes(learned.data(), learned.size());
-                     })
+        .def_prop_ro(
+            "tree", [](SessionBinding& self) { return self.session().tree(); },
+            "What the heads fill in each step; lookup adds to it.")
+        .def_prop_ro(
+            "calibration",
+            [](SessionBinding& self) -> std::optional<HeadCalibration::Table> {
+                self.idle_session();
+                if (self.dynamic()) return self.dynamic()->calibration();
+                return std::nullopt;
+            },
+            "[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6,\n"
+            "as known by now; None without dynamic trees.")
+        .def_prop_ro(
+            "recycled",
+            [](SessionBinding& self) {
+                RecyclingLevels& known = self.recycling();
+                const std::string learned = to_bytes(known.table(), known.worth());
+                return nb::bytes(learned.data(), learned.size());
+            },
+            "What recycling has learned, for another session: holds token ids of the text.")
         .def(
             "recall",
             [](SessionBinding& self, const nb::bytes& recycled) {
                 RecyclingLevels& known = self.recycling();
                 from_bytes({recycled.c_str(), recycled.size()}, known.table(), known.worth());
             },
-            "recycled"_a)
-        .def_prop_ro("last",
-                     [](SessionBinding& self) -> std::optional<Generation> {
-                         if (const Generation* last = self.idle_session().last()) return *last;
-                         return std::nullopt;
-                     })
-        .def_prop_ro("threads", [](SessionBinding& self) { return self.idle_session().target().thread_use().threads; })
+            "recycled"_a,
+            "Goes on from what another session's `recycled` was. NativeError, and nothing changes, where it is "
+            "damaged.")
+        .def_prop_ro(
+            "last",
+            [](SessionBinding& self) -> std::optional<Generation> {
+                if (const Generation* last = self.idle_session().last()) return *last;
+                return std::nullopt;
+            },
+            "The newest generation, also when it was cut short by an exception (stop_reason \"cancelled\").")
+        .def_prop_ro(
+            "threads", [](SessionBinding& self) { return self.idle_session().target().thread_use().threads; },
+            "Of the newest forward pass.")
         .def_prop_ro("cached_tokens", [](SessionBinding& self) { return self.idle_session().cached_tokens(); });
 }
 
-void bind_session(nb::module_& m) {
-    m.def("defaults", &defaults);
-    m.attr("LOWEST_TEMPERATURE") = float{SamplingParams::lowest_temperature};
-    bind_params(m);
-    bind_answers(m);
-    nb::class_<DynamicTreeStart>(m, "DynamicTree")
+void bind_setup(nb::module_& m) {
+    nb::class_<DynamicTreeStart>(
+        m, "DynamicTree",
+        "Trees that are grown in each step, by what the heads say there. What is not known is learned while\n"
+        "decoding.")
         .def(nb::new_(&make_dynamic_start), nb::kw_only(), "calibration"_a = HeadCalibration::Table{},
-             "costs"_a = std::vector<std::pair<int, double>>{}, "learns_costs"_a = true, "max_nodes"_a = Tree::max_size)
+             "costs"_a = std::vector<std::pair<int, double>>{}, "learns_costs"_a = true, "max_nodes"_a = Tree::max_size,
+             "calibration: as Session.calibration. costs: (nodes with root, cost of a step in plain steps);\n"
+             "learns_costs False: they hold throughout, so that runs repeat. max_nodes: of a step, root included.")
         .def_ro("calibration", &DynamicTreeStart::calibration)
         .def_ro("costs", &DynamicTreeStart::curve);
     const LookaheadParams lookahead;
-    nb::class_<LookaheadParams>(m, "Lookahead")
+    nb::class_<LookaheadParams>(
+        m, "Lookahead",
+        "Lookahead decoding: columns of the window, tokens of an n-gram, n-grams verified in a step at most.")
         .def(
             "__init__",
             [](LookaheadParams* self, int window, int ngram, int guesses) {
@@ -319,15 +372,40 @@ void bind_session(nb::module_& m) {
         .def_ro("window", &LookaheadParams::window)
         .def_ro("ngram", &LookaheadParams::ngram)
         .def_ro("guesses", &LookaheadParams::guesses);
-    nb::class_<Cancellation>(m, "Cancellation")
+    nb::class_<Cancellation>(m, "Cancellation",
+                             "Ends the answers that it was given to, within one step, with stop_reason \"cancelled\".")
         .def(nb::init<>())
-        .def("cancel", &Cancellation::cancel)
-        .def_prop_ro("requested", &Cancellation::requested);
-    nb::class_<SessionBinding> session(m, "Session");
+        .def("cancel", &Cancellation::cancel, "From any thread, before an answer begins or while it is written.")
+        .def_prop_ro("requested", &Cancellation::requested, "Whether cancel() was called.");
+}
+
+constexpr const char* session_doc =
+    "n_ctx 0: min(n_ctx_train, 4096). n_threads 0: as many as there are physical cores, or fewer where other\n"
+    "programs need them. tree None: root only.\n\n"
+    "dynamic: in place of a tree; .tree is then a chain of all heads.\n\n"
+    "draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's\n"
+    "own.\n\n"
+    "lookahead: drafts alone.\n\n"
+    "lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.\n\n"
+    "recycling: steps also draft what the model found likely after the same one or two tokens; with heads it needs\n"
+    "dynamic trees, as these alone hold the drafts of both.";
+
+void bind_session(nb::module_& m) {
+    m.def(
+        "defaults", &defaults,
+        "What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters.");
+    m.attr("LOWEST_TEMPERATURE") = float{SamplingParams::lowest_temperature};  // below, the likeliest token is taken
+    bind_params(m);
+    bind_answers(m);
+    bind_setup(m);
+    nb::class_<SessionBinding> session(
+        m, "Session",
+        "One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt.");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
                 "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "draft_max"_a = 0,
-                "lookahead"_a = nb::none());
+                "lookahead"_a = nb::none(), session_doc);
+    bind_generate(session);
     bind_session_methods(session);
 }
 

@@ -6,26 +6,35 @@
 namespace medusa {
 namespace {
 
-nb::object matrix(const std::vector<float>& values, size_t rows) {
-    if (values.empty()) return nb::none();
+std::optional<NewMatrix<float>> matrix(const std::vector<float>& values, size_t rows) {
+    if (values.empty()) return std::nullopt;
     return new_matrix<float>(values.data(), rows, values.size() / rows);
 }
 
 }  // namespace
 
 void bind_states(nb::module_& m) {
-    nb::class_<States>(m, "States")
-        .def_ro("best", &States::best)
-        .def_ro("last_logits", &States::last_logits)
-        .def_prop_ro("after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); })
-        .def_prop_ro("post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); });
-    nb::class_<StatesReader>(m, "StatesReader")
+    nb::class_<States>(m, "States", "What a model computes for a text of T tokens, float32.")
+        .def_ro("best", &States::best, "The argmax after each token.")
+        .def_ro("last_logits", &States::last_logits, "Behind the last token.")
+        // The arrays own their numbers: nothing of the object, which a property's policy would keep alive.
+        .def_prop_ro(
+            "after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); }, nb::rv_policy::automatic,
+            "[T, n_embd] states after the tapped layer; None without one.")
+        .def_prop_ro(
+            "post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); }, nb::rv_policy::automatic,
+            "[T, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs are\n"
+            "asked.");
+    nb::class_<StatesReader>(m, "StatesReader", "Reads one text after another, each from an empty cache.")
         .def(nb::new_([](std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
                          int n_threads) {
                  return std::make_unique<StatesReader>(std::move(model), longest, tap_layer, outputs,
                                                        resolve_threads(n_threads));
              }),
-             "model"_a, "longest"_a, nb::kw_only(), "tap_layer"_a = nb::none(), "outputs"_a = false, "n_threads"_a = 0)
+             "model"_a, "longest"_a, nb::kw_only(), "tap_layer"_a = nb::none(), "outputs"_a = false, "n_threads"_a = 0,
+             "longest: most tokens of a text. tap_layer: from 0, not the last one. outputs: also what the final\n"
+             "norm and the output matrix give, for which each token pays. NativeError where the layer cannot be\n"
+             "read.")
         .def(
             "read",
             [](StatesReader& reader, const std::vector<Token>& tokens) {

@@ -7,7 +7,6 @@ namespace {
 
 using Drafts = std::vector<std::vector<std::vector<Token>>>;
 
-// [positions first .. tokens - 2][stream][rank]: the likeliest tokens.
 Drafts draft_tokens(StreamReader& reader, const std::vector<Token>& tokens, int ranks, int first) {
     const Heads& heads = reader.heads();
     if (ranks < 1 || ranks > heads.output_rows()) throw Error("ranks must be within 1..output_rows");
@@ -25,8 +24,7 @@ Drafts draft_tokens(StreamReader& reader, const std::vector<Token>& tokens, int 
     return out;
 }
 
-// [streams, output_rows], behind the last token but one of a text, whose last one is the root.
-nb::object probabilities(StreamReader& reader, const std::vector<Token>& tokens) {
+NewMatrix<float> probabilities(StreamReader& reader, const std::vector<Token>& tokens) {
     const size_t streams = static_cast<size_t>(reader.heads().head_count());
     std::vector<float> all;
     reader.read(tokens, static_cast<int>(tokens.size()) - 2, [&](int, HeadsLevels& levels) {
@@ -41,14 +39,18 @@ nb::object probabilities(StreamReader& reader, const std::vector<Token>& tokens)
 }  // namespace
 
 void bind_streams(nb::module_& m) {
-    nb::class_<StreamReader>(m, "StreamReader")
+    nb::class_<StreamReader>(m, "StreamReader",
+                             "What streams draft along one text after another, each from an empty cache.")
         .def(nb::new_([](std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int longest, int n_threads) {
                  return std::make_unique<StreamReader>(std::move(model), std::move(heads), longest,
                                                        resolve_threads(n_threads));
              }),
-             "model"_a, "heads"_a, "longest"_a, nb::kw_only(), "n_threads"_a = 0)
-        .def("draft_tokens", &draft_tokens, "tokens"_a, "ranks"_a, "first"_a = 0)
-        .def("probabilities", &probabilities, "tokens"_a);
+             "model"_a, "heads"_a, "longest"_a, nb::kw_only(), "n_threads"_a = 0,
+             "longest: most tokens of a text. NativeError for heads of another kind or model.")
+        .def("draft_tokens", &draft_tokens, "tokens"_a, "ranks"_a, "first"_a = 0,
+             "[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each.")
+        .def("probabilities", &probabilities, "tokens"_a,
+             "[streams, output_rows] behind tokens[-2], with tokens[-1] as the root.");
 }
 
 }  // namespace medusa

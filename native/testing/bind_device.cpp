@@ -3,8 +3,31 @@
 
 namespace medusa::testing {
 
+namespace {
+
+std::map<std::string, size_t> take_device_counters() {
+    const DeviceCounters counters = take_counters();
+    return {{"graphs", counters.graphs},
+            {"to_device", counters.to_device},
+            {"to_device_bytes", counters.to_device_bytes},
+            {"to_host", counters.to_host},
+            {"to_host_bytes", counters.to_host_bytes},
+            {"waits", counters.waits},
+            {"logits", counters.logits}};
+}
+
+constexpr const char* set_device_doc =
+    "How it behaves from now on.\n\n"
+    "delay_us: that each graph takes more, those of heads only where delays_heads. passes_us: (tokens,\n"
+    "microseconds), ascending: a graph of the model over at most so many tokens takes at least so long. memory:\n"
+    "bytes it has. failing_allocation, failing_graph: the n-th one from now on fails (0: none). lost: all graphs\n"
+    "from then on do. missing_operators: ggml's names.";
+
+}  // namespace
+
 void bind_device(nb::module_& m) {
-    m.def("pretend_device", &pretend_device);
+    m.def("pretend_device", &pretend_device,
+          "Adds a GPU that is none to the process. Before the first model is loaded; NativeError on Windows.");
     m.def(
         "set_device",
         [](int64_t delay_us, bool delays_heads, std::vector<std::pair<int64_t, int64_t>> passes_us, int64_t memory,
@@ -15,20 +38,10 @@ void bind_device(nb::module_& m) {
         nb::kw_only(), "delay_us"_a = 0, "delays_heads"_a = true,
         "passes_us"_a = std::vector<std::pair<int64_t, int64_t>>{}, "memory"_a = DeviceBehaviour().memory,
         "failing_allocation"_a = 0, "failing_graph"_a = 0, "lost"_a = false,
-        "missing_operators"_a = std::vector<std::string>{});
-    m.def("take_device_operators", &take_operators);
-    m.def("take_device_counters", [] {
-        const DeviceCounters counters = take_counters();
-        nb::dict out;
-        out["graphs"] = counters.graphs;
-        out["to_device"] = counters.to_device;
-        out["to_device_bytes"] = counters.to_device_bytes;
-        out["to_host"] = counters.to_host;
-        out["to_host_bytes"] = counters.to_host_bytes;
-        out["waits"] = counters.waits;
-        out["logits"] = counters.logits;
-        return out;
-    });
+        "missing_operators"_a = std::vector<std::string>{}, set_device_doc);
+    m.def("take_device_operators", &take_operators,
+          "Operators of graphs since the last call, each once: \"ADD f32\", of copies \"CPY f32 i32\".");
+    m.def("take_device_counters", &take_device_counters, "Since the last call; logits: rows.");
 }
 
 }  // namespace medusa::testing

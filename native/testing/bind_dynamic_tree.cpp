@@ -7,11 +7,13 @@ namespace medusa::testing {
 namespace {
 
 using Guesses = std::vector<std::pair<Token, float>>;
+using Table = std::map<std::vector<Token>, Guesses>;
+using PythonTable = nb::typed<nb::mapping, nb::typed<nb::tuple, Token, nb::ellipsis>, Guesses>;
 
 // Heads that say what a table says, by the path from the root; elsewhere tokens without a chance.
 class TableLevels final : public LevelSource {
   public:
-    TableLevels(std::map<std::vector<Token>, Guesses> table, int depth) : table_(std::move(table)), depth_(depth) {}
+    TableLevels(Table table, int depth) : table_(std::move(table)), depth_(depth) {}
 
     DrafterNeeds needs() const override { return {}; }
     int depth() const override { return depth_; }
@@ -34,18 +36,18 @@ class TableLevels final : public LevelSource {
     std::vector<int> asked;  // paths by level
 
   private:
-    std::map<std::vector<Token>, Guesses> table_;
+    Table table_;
     int depth_;
 };
 
 class TableTree {
   public:
-    TableTree(std::map<std::vector<Token>, Guesses> table, int depth, int max_nodes, int ranks, int width)
-        : levels_(std::move(table), depth), tree_(depth, {max_nodes, ranks, width, ranks}) {}
+    TableTree(const PythonTable& table, int depth, int max_nodes, int ranks, int width)
+        : levels_(nb::cast<Table>(table), depth), tree_(depth, {max_nodes, ranks, width, ranks}) {}
 
-    // (parents, tokens, q, paths asked for by level)
-    nb::tuple grow(Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
-                   const std::vector<std::pair<Token, float>>& chain) {
+    std::tuple<std::vector<int>, std::vector<Token>, std::vector<float>, std::vector<int>> grow(
+        Token root, int room, const HeadCalibration& calibration, DraftCost& cost,
+        const std::vector<std::pair<Token, float>>& chain) {
         levels_.asked.clear();
         Draft draft;
         const Tree shape;
@@ -54,7 +56,7 @@ class TableTree {
         for (const auto& [token, q] : chain) guesses.push_back({token, q});
         input.chain = guesses;
         tree_.grow(levels_, input, {calibration, calibration, calibration}, cost, draft);
-        return nb::make_tuple(draft.tree->parents(), draft.tokens, draft.q, levels_.asked);
+        return {draft.tree->parents(), draft.tokens, draft.q, levels_.asked};
     }
     void learn(const std::vector<Token>& came, HeadCalibration& calibration) {
         Calibrations calibrations{calibration, calibration, calibration};
@@ -85,13 +87,14 @@ void bind_dynamic_tree(nb::module_& m) {
             "nodes"_a, "leaves"_a)
         .def("record_level", &DraftCost::record_level, "depth"_a, "ms"_a)
         .def("record_step", &DraftCost::record_step, "ms"_a, "tokens"_a)
-        .def_prop_ro("rate", &DraftCost::rate);
-    nb::class_<TableTree>(m, "DynamicTree")
-        .def(nb::init<std::map<std::vector<Token>, Guesses>, int, int, int, int>(), "table"_a, "depth"_a, nb::kw_only(),
+        .def_prop_ro("rate", &DraftCost::rate, "Tokens per millisecond.");
+    nb::class_<TableTree>(m, "DynamicTree", "Trees grown from a table: (token, probability) by path from the root.")
+        .def(nb::init<const PythonTable&, int, int, int, int>(), "table"_a, "depth"_a, nb::kw_only(),
              "max_nodes"_a = DynamicTreeParams().max_nodes, "ranks"_a = DynamicTreeParams().ranks,
              "width"_a = DynamicTreeParams().width)
         .def("grow", &TableTree::grow, "root"_a, "room"_a, "calibration"_a, "cost"_a,
-             "chain"_a = std::vector<std::pair<Token, float>>{})
+             "chain"_a = std::vector<std::pair<Token, float>>{},
+             "Parents, tokens and probabilities of the nodes, and the paths that each level was asked for.")
         .def("learn", &TableTree::learn, "came"_a, "calibration"_a);
     nb::list sizes;
     for (const int size : dynamic_sizes) sizes.append(size);

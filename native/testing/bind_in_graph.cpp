@@ -26,8 +26,6 @@ std::span<const float> numbers(const Rows& rows) {
     return {rows.data(), rows.size()};
 }
 
-// Greedy acceptance of trees with one parent list as the model's graph does it, each of logits [nodes, vocabulary] and
-// tokens by itself: (node, next token), none where a row holds NaN.
 std::vector<std::optional<std::pair<int, Token>>> accept_in_graph(const Tree& tree, const std::vector<Rows>& logits,
                                                                   const std::vector<std::vector<Token>>& tokens,
                                                                   const std::optional<std::string>& device) {
@@ -50,8 +48,7 @@ std::vector<std::optional<std::pair<int, Token>>> accept_in_graph(const Tree& tr
     return out;
 }
 
-// The places of the `count` largest numbers of each row as the model's graph finds them.
-nb::object largest_in_graph(const Rows& rows, int64_t count, const std::optional<std::string>& device) {
+NewMatrix<float> largest_in_graph(const Rows& rows, int64_t count, const std::optional<std::string>& device) {
     const ggml_backend_ptr backend = start(device);
     HeadsGraph graph(backend.get(), most_tensors);
     ggml_tensor* input = graph.new_input(static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(rows.shape(0)));
@@ -60,7 +57,6 @@ nb::object largest_in_graph(const Rows& rows, int64_t count, const std::optional
     return new_matrix<float>(graph.compute().data(), rows.shape(0), static_cast<size_t>(count));
 }
 
-// The likeliest tokens of each row and their logits as the model's graph names them; empty where it leaves them open.
 std::vector<std::vector<std::pair<Token, float>>> ranked_in_graph(const Rows& rows) {
     const ggml_backend_ptr backend = start(std::nullopt);
     HeadsGraph graph(backend.get(), most_tensors);
@@ -87,10 +83,15 @@ void bind_in_graph(nb::module_& m) {
         [](SessionBinding& session) {
             return dynamic_cast<LlamaTarget&>(session.idle_session().target()).reused_graphs();
         },
-        "session"_a);
-    m.def("accept_in_graph", &accept_in_graph, "tree"_a, "logits"_a, "tokens"_a, "device"_a = nb::none());
-    m.def("ranked_in_graph", &ranked_in_graph, "rows"_a);
-    m.def("largest_in_graph", &largest_in_graph, "rows"_a, "count"_a, "device"_a = nb::none());
+        "session"_a, "Decodes of a model's session whose graph was that of the decode before.");
+    m.def("accept_in_graph", &accept_in_graph, "tree"_a, "logits"_a, "tokens"_a, "device"_a = nb::none(),
+          "Greedy acceptance as the model's graph does it: (deepest accepted node, token after it).\n\n"
+          "Of each logits [nodes, vocabulary] and tokens by themselves. None where a row holds NaN. device: None\n"
+          "for the CPU.");
+    m.def("ranked_in_graph", &ranked_in_graph, "rows"_a,
+          "Of each row the likeliest tokens and their logits; empty where NaN or equals leave them open.");
+    m.def("largest_in_graph", &largest_in_graph, "rows"_a, "count"_a, "device"_a = nb::none(),
+          "Places of the `count` largest numbers of each row, largest first.");
 }
 
 }  // namespace medusa::testing

@@ -45,9 +45,8 @@ class Guarded {
     std::vector<char> bytes_;
 };
 
-// weights [rows, columns] as bytes of a ggml type, x [n, columns] -> [n, rows] by the kernels of one instruction set.
-nb::object kernel_product(const std::string& isa, const std::string& type_name, const nb::bytes& weights,
-                          int64_t columns, const Matrix& x) {
+NewMatrix<float> kernel_product(const std::string& isa, const std::string& type_name, const nb::bytes& weights,
+                                int64_t columns, const Matrix& x) {
     const Kernels& chosen = kernels_named(isa);
     const kernels::Format* format = nullptr;
     for (int i = 0; i < GGML_TYPE_COUNT && !format; ++i) {
@@ -92,12 +91,11 @@ struct Cache {
     const char* data() const { return reinterpret_cast<const char*>(bytes.data()); }
 };
 
-// q [tokens, heads, size], caches and mask [tokens, cells] as half bits, sinks [heads] or [0] -> [tokens, heads, size].
 // The threads take their turns: with `shares_cells` in each phase, else with rows of their own, `batch` at a time.
-nb::object kernel_attention(const std::string& isa, const Tensor3<float>& q, const Tensor3<uint8_t>& k,
-                            const Tensor3<uint8_t>& v, const std::string& key_type, const std::string& value_type,
-                            const HalfMatrix& mask, const Vector& sinks, float scale, float cap, int threads,
-                            bool shares_cells, int64_t batch) {
+NewMatrix<float> kernel_attention(const std::string& isa, const Tensor3<float>& q, const Tensor3<uint8_t>& k,
+                                  const Tensor3<uint8_t>& v, const std::string& key_type, const std::string& value_type,
+                                  const HalfMatrix& mask, const Vector& sinks, float scale, float cap, int threads,
+                                  bool shares_cells, int64_t batch) {
     const Kernels& chosen = kernels_named(isa);
     if (!chosen.attend) throw Error("no attention kernel");
     const Cache keys{k, cell_type_of(key_type)}, values{v, cell_type_of(value_type)};
@@ -137,25 +135,37 @@ nb::object kernel_attention(const std::string& isa, const Tensor3<float>& q, con
     return new_matrix<float>(a.out, a.tokens, a.heads * a.value_size);
 }
 
+constexpr const char* kernel_attention_doc =
+    "q [tokens, heads, size], k and v as the bytes of a cache (\"f16\", \"q8_0\", \"q4_0\") [cells, key heads,\n"
+    "bytes], mask [tokens, cells] as half bits, sinks [heads] or [0] -> [tokens, heads * value size]. The threads\n"
+    "share out the cells, or the rows, of which `batch` are worked on together.";
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
-    m.def("kernel_names", [] {
-        std::vector<std::string> names;
-        for (const Kernels* one : kernels::supported_kernels()) names.emplace_back(one->name);
-        return names;
-    });
+    m.def(
+        "kernel_names",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* one : kernels::supported_kernels()) names.emplace_back(one->name);
+            return names;
+        },
+        "Instruction sets of this processor that have kernels, \"scalar\" (the reference) first, the best last.");
     m.def("kernel_types", &kernels::type_names);
-    m.def("kernel_product", &kernel_product, "isa"_a, "type"_a, "weights"_a, "columns"_a, "x"_a);
-    m.def("attention_names", [] {
-        std::vector<std::string> names;
-        for (const Kernels* one : kernels::supported_kernels()) {
-            if (one->attend) names.emplace_back(one->name);
-        }
-        return names;
-    });
+    m.def("kernel_product", &kernel_product, "isa"_a, "type"_a, "weights"_a, "columns"_a, "x"_a,
+          "weights: [rows, columns] as the bytes of a ggml type; x [n, columns] -> [n, rows], between guard bytes.");
+    m.def(
+        "attention_names",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* one : kernels::supported_kernels()) {
+                if (one->attend) names.emplace_back(one->name);
+            }
+            return names;
+        },
+        "The kernel sets of this processor that have an attention of their own.");
     m.def("kernel_attention", &kernel_attention, "isa"_a, "q"_a, "k"_a, "v"_a, "key_type"_a, "value_type"_a, "mask"_a,
-          "sinks"_a, "scale"_a, "cap"_a, "threads"_a, "shares_cells"_a, "batch"_a);
+          "sinks"_a, "scale"_a, "cap"_a, "threads"_a, "shares_cells"_a, "batch"_a, kernel_attention_doc);
 }
 
 }  // namespace medusa::testing

@@ -6,7 +6,6 @@
 namespace medusa::testing {
 namespace {
 
-// The attention layer of Hydra++ heads by itself.
 class PrefixLayerBinding {
   public:
     explicit PrefixLayerBinding(std::shared_ptr<Heads> heads)
@@ -21,7 +20,7 @@ class PrefixLayerBinding {
     }
     void roll_back(int position) { layer_->roll_back(position); }
     size_t graph_count() const { return layer_->graph_count(); }
-    nb::object newest() {
+    NewMatrix<float> newest() {
         const auto state = layer_->newest();
         return new_matrix<float>(state.data(), 1, state.size());
     }
@@ -35,12 +34,13 @@ class PrefixLayerBinding {
 }  // namespace
 
 void bind_prefix_layer(nb::module_& m) {
-    nb::class_<PrefixLayerBinding>(m, "PrefixLayer")
+    nb::class_<PrefixLayerBinding>(m, "PrefixLayer", "The attention layer of Hydra++ heads by itself, with its cache.")
         .def(nb::init<std::shared_ptr<Heads>>(), "heads"_a)
-        .def("append", &PrefixLayerBinding::append, "position"_a, "state"_a)
-        .def("roll_back", &PrefixLayerBinding::roll_back, "position"_a)
-        .def("newest", &PrefixLayerBinding::newest)
-        .def_prop_ro("graph_count", &PrefixLayerBinding::graph_count);
+        .def("append", &PrefixLayerBinding::append, "position"_a, "state"_a,
+             "The token of `position`, which follows the last one, or starts the layer anew.")
+        .def("roll_back", &PrefixLayerBinding::roll_back, "position"_a, "Drops the tokens from `position` on.")
+        .def("newest", &PrefixLayerBinding::newest, "[1, n_embd], the layer's output at the last token.")
+        .def_prop_ro("graph_count", &PrefixLayerBinding::graph_count, "Graphs that it keeps for later states.");
 }
 
 }  // namespace medusa::testing

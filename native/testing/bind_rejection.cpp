@@ -18,7 +18,6 @@ Distribution pairs(const std::vector<Candidate>& candidates) {
     return out;
 }
 
-// Below one node: ([(token, chance that it passes where those before it did not)], what is drawn from after them all).
 std::pair<Distribution, Distribution> chances(const std::vector<Token>& tokens, const std::vector<bool>& drawn,
                                               const Distribution& proposal, const Distribution& p) {
     std::vector<int> parents(tokens.size() + 1, 0);
@@ -61,8 +60,11 @@ std::vector<Token> draws(const Distribution& proposal, int count, uint64_t seed,
 }  // namespace
 
 void bind_rejection(nb::module_& m) {
-    m.def("rejection_chances", &chances, "tokens"_a, "drawn"_a, "proposal"_a, "p"_a);
-    m.def("proposal", &proposal, "tokens"_a, "q"_a, "sampling"_a);
+    m.def("rejection_chances", &chances, "tokens"_a, "drawn"_a, "proposal"_a, "p"_a,
+          "Below a node with these children: the chance of each that is tested, where those before it were\n"
+          "rejected; and what the next token is drawn from after them all. p: in token order.");
+    m.def("proposal", &proposal, "tokens"_a, "q"_a, "sampling"_a,
+          "What children are drawn from; tokens and q: a drafter's likeliest.");
     m.def("draws", &draws, "proposal"_a, "count"_a, "seed"_a, "emitted"_a);
 }
 

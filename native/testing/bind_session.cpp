@@ -100,13 +100,45 @@ std::vector<std::pair<Token, float>> distribution(const std::vector<float>& logi
     return out;
 }
 
-// Of the shortest beginning that ends in a loop: its length, and the tokens of a round.
 std::optional<std::pair<size_t, size_t>> loop_end(const std::vector<Token>& text) {
     LoopWatch watch;
     for (size_t length = 1; length <= text.size(); ++length) {
         if (const size_t round = watch.push({text.data(), length})) return std::pair(length, round);
     }
     return std::nullopt;
+}
+
+constexpr const char* fake_session_doc =
+    "memory: how many tokens the next one depends on (0: all); with few, the text comes to repeat itself.\n\n"
+    "draft_model: a second model guesses, with branches and a cache of its own, in place of heads. heads_ms: each\n"
+    "level of the heads takes so long, and costs are learned. dynamic: trees are grown, as deep as `tree`.\n"
+    "snapshots: a recurrent model that can step back by so many tokens (0: it cannot); it follows chains.\n"
+    "ends_after: so many drafts of an answer later, there are no more.";
+
+void bind_lookup(nb::module_& m) {
+    nb::class_<LookupIndex>(m, "LookupIndex")
+        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
+        .def("append", &LookupIndex::append, "token"_a)
+        .def("clear", &LookupIndex::clear)
+        .def_prop_ro(
+            "match", [](const LookupIndex& i) { return std::pair(i.match().length, i.match().next); },
+            "Length of the longest suffix that occurred before (0: none), and where that occurrence ended last.")
+        .def(
+            "continuation",
+            [](const LookupIndex& i, int count) {
+                std::vector<Token> out;
+                i.continuation(count, out);
+                return out;
+            },
+            "count"_a);
+    nb::class_<StepCost>(m, "StepCost")
+        .def(nb::init<double>(), "prior"_a)
+        .def("record", &StepCost::record, "nodes"_a, "ms"_a)
+        .def_prop_ro("per_node", &StepCost::per_node, "Cost of one more node, in steps of the root alone.");
+    nb::class_<LookupAccuracy>(m, "LookupAccuracy")
+        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
+        .def("record", &LookupAccuracy::record, "length"_a, "came"_a)
+        .def("probability", &LookupAccuracy::probability, "length"_a);
 }
 
 }  // namespace
@@ -125,7 +157,7 @@ void bind_session(nb::module_& m) {
             "tree"_a, nb::kw_only(), "vocab_size"_a = 32, "context_size"_a = 512, "acceptance"_a = 0.5, "seed"_a = 0,
             "sharpness"_a = 8.0f, "lookup"_a = false, "memory"_a = 0, "dynamic"_a = false, "recycling"_a = false,
             "draft_model"_a = false, "lookahead"_a = nb::none(), "heads_ms"_a = 0.0, "snapshots"_a = nb::none(),
-            "ends_after"_a = nb::none())
+            "ends_after"_a = nb::none(), fake_session_doc)
         .def(
             "logits_after", [](FakeSession& s, const std::vector<Token>& t) { return s.target().logits_after(t); },
             "tokens"_a)
@@ -133,7 +165,7 @@ void bind_session(nb::module_& m) {
             "sequence", [](FakeSession& s, int id) { return s.target().cells().sequence(id); }, "id"_a)
         .def_prop_ro("cell_count", [](FakeSession& s) { return s.target().cells().size(); })
         .def_prop_ro("cache_calls", [](FakeSession& s) { return s.target().cells().calls(); });
-    nb::class_<Watchdog>(m, "Watchdog")
+    nb::class_<Watchdog>(m, "Watchdog", "The policy itself, told what steps cost: milliseconds and committed tokens.")
         .def(nb::init<>())
         .def("begin_generation", &Watchdog::begin_generation)
         .def("speculate", &Watchdog::speculate)
@@ -143,32 +175,14 @@ void bind_session(nb::module_& m) {
         [](SessionBinding& s, std::vector<bool> speculate) {
             s.idle_session().set_step_policy(std::make_unique<ScriptedPolicy>(std::move(speculate)));
         },
-        "session"_a, "speculate"_a);
-    nb::class_<LookupIndex>(m, "LookupIndex")
-        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
-        .def("append", &LookupIndex::append, "token"_a)
-        .def("clear", &LookupIndex::clear)
-        .def_prop_ro("match", [](const LookupIndex& i) { return std::pair(i.match().length, i.match().next); })
-        .def(
-            "continuation",
-            [](const LookupIndex& i, int count) {
-                std::vector<Token> out;
-                i.continuation(count, out);
-                return out;
-            },
-            "count"_a);
-    nb::class_<StepCost>(m, "StepCost")
-        .def(nb::init<double>(), "prior"_a)
-        .def("record", &StepCost::record, "nodes"_a, "ms"_a)
-        .def_prop_ro("per_node", &StepCost::per_node);
-    nb::class_<LookupAccuracy>(m, "LookupAccuracy")
-        .def(nb::init<int, int>(), "min_length"_a, "max_length"_a)
-        .def("record", &LookupAccuracy::record, "length"_a, "came"_a)
-        .def("probability", &LookupAccuracy::probability, "length"_a);
+        "session"_a, "speculate"_a,
+        "With watchdog=True: step i drafts if speculate[i % len]; in place of the watchdog.");
+    bind_lookup(m);
     m.def("stream", &stream, "pieces"_a, "stops"_a);
     m.def("distribution", &distribution, "logits"_a, "sampling"_a, "history"_a = std::vector<Token>{});
     m.def("uniform", &uniform, "seed"_a, "index"_a);
-    m.def("loop_end", &loop_end, "text"_a);
+    m.def("loop_end", &loop_end, "text"_a,
+          "Of the shortest beginning that ends in a loop: its length, and the tokens of a round.");
     m.def("argmax", [](const std::vector<float>& logits) { return argmax(logits); }, "logits"_a);
 }
 

@@ -6,7 +6,7 @@
 namespace medusa::testing {
 namespace {
 
-// A target and its streams without a session, so that a test chooses what is verified, accepted and taken back.
+// So that a test chooses what is verified, accepted and taken back.
 class StreamProbe {
   public:
     StreamProbe(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int context_size)
@@ -27,13 +27,11 @@ class StreamProbe {
     void commit(const Tree& tree, const std::vector<int>& path) { target_->commit(tree, path); }
     void discard() { target_->discard(); }
     int truncate(int count) { return target_->truncate(count); }
-    // Of the token after the newest decode's row `row`.
-    nb::object logits(int row) {
+    NewMatrix<float> logits(int row) {
         const auto found = target_->logits(row);
         return new_matrix<float>(found.data(), 1, found.size());
     }
-    // [streams, output_rows] behind the token of that row, the last committed one but for the root in `context`.
-    nb::object probabilities(const std::vector<Token>& context, int row) {
+    NewMatrix<float> probabilities(const std::vector<Token>& context, int row) {
         const Tree root_only;
         DraftInput input{context, target_->hidden(row), 1, root_only};
         input.row = row;
@@ -60,15 +58,16 @@ class StreamProbe {
 }  // namespace
 
 void bind_streams(nb::module_& m) {
-    nb::class_<StreamProbe>(m, "StreamProbe")
+    nb::class_<StreamProbe>(m, "StreamProbe", "A target and its streams without a session.")
         .def(nb::init<std::shared_ptr<LlamaModel>, std::shared_ptr<Heads>, int>(), "model"_a, "heads"_a, "n_ctx"_a)
         .def("prefill", &StreamProbe::prefill, "tokens"_a)
         .def("verify", &StreamProbe::verify, "tree"_a, "tokens"_a)
         .def("commit", &StreamProbe::commit, "tree"_a, "path"_a)
         .def("discard", &StreamProbe::discard)
         .def("truncate", &StreamProbe::truncate, "count"_a)
-        .def("logits", &StreamProbe::logits, "row"_a)
-        .def("probabilities", &StreamProbe::probabilities, "context"_a, "row"_a);
+        .def("logits", &StreamProbe::logits, "row"_a, "[1, n_vocab], behind a row of the newest decode.")
+        .def("probabilities", &StreamProbe::probabilities, "context"_a, "row"_a,
+             "[streams, output_rows]. context: the committed tokens, whose last one is that row's, and the root.");
 }
 
 }  // namespace medusa::testing

@@ -6,7 +6,6 @@
 namespace medusa::testing {
 namespace {
 
-// What drafting knows of costs, told of steps as a session tells it.
 class Prices {
   public:
     void report(int threads, int nodes, double ms, int tokens, bool disturbed) {
@@ -23,11 +22,14 @@ class Prices {
 }  // namespace
 
 void bind_threads(nb::module_& m) {
-    m.def("allowed_cores_cpu_ms", &allowed_cores_cpu_ms);
-    nb::class_<ThreadControl>(m, "ThreadControl")
+    m.def("allowed_cores_cpu_ms", &allowed_cores_cpu_ms,
+          "How long the cores that this process may run on have worked for programs that do not give way to it.");
+    nb::class_<ThreadControl>(m, "ThreadControl", "With how many threads the next pass runs, told what passes take.")
         .def(nb::init<int, int>(), "most"_a, "start"_a)
         .def_prop_ro("threads", &ThreadControl::threads)
-        .def_prop_ro("is_slower", [](const ThreadControl& c) { return c.reason() == ThreadControl::Reason::slower; })
+        .def_prop_ro(
+            "is_slower", [](const ThreadControl& c) { return c.reason() == ThreadControl::Reason::slower; },
+            "Whether there are not more since more were slower; otherwise other programs are the reason.")
         .def("patience_ms", &ThreadControl::patience_ms, "rows"_a)
         .def(
             "report",
@@ -37,11 +39,11 @@ void bind_threads(nb::module_& m) {
             "threads"_a, "rows"_a, "ms"_a, "waiting"_a = 0.0, "given_up"_a = false)
         .def("set_room", &ThreadControl::set_room, "cores"_a)
         .def_ro_static("too_many_waiting", &ThreadControl::too_many_waiting);
-    nb::class_<Prices>(m, "Prices")
+    nb::class_<Prices>(m, "Prices", "What drafting learns of costs, told of steps as a session tells it.")
         .def(nb::init<>())
         .def("report", &Prices::report, "threads"_a, "nodes"_a, "ms"_a, "tokens"_a = 1, "disturbed"_a = false)
         .def("verify_ms", &Prices::verify_ms, "nodes"_a)
-        .def_prop_ro("rate", &Prices::rate);
+        .def_prop_ro("rate", &Prices::rate, "Tokens per millisecond.");
 }
 
 }  // namespace medusa::testing
