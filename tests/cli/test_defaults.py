@@ -64,7 +64,7 @@ def test_settings_hold_the_numbers_in_force() -> None:
 
 def test_help_names_the_engines_context_and_cache_types() -> None:
     _, out, _ = invoke("chat", "--help")
-    assert f"at most {engine_default('n_ctx')}." in out
+    assert f"({engine_default('n_ctx')} on GPUs)" in out
     signature: str = native.Session.__new__.__doc__ or ""
     options = EngineOptions()
     for name, kind in (("type_k", options.cache_type_k), ("type_v", options.cache_type_v)):

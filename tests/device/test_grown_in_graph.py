@@ -25,9 +25,10 @@ SLOW = {"delay_us": 5_000}  # each graph, whatever it has to do
 
 def grown(vocabulary: int, heads: int, rows: int, kind: str, recycled: int = 0) -> int:
     """Bytes of a step with a dynamic tree, as the engine tells them."""
-    tree = native.Tree([])
-    shape = {"kind": kind, "head_count": heads, "output_rows": rows}
-    return native.step_transfers(tree, vocabulary, BASE_HIDDEN, **shape, recycled=recycled)["grown"]
+    sent = native.step_transfers(
+        native.Tree([]), vocabulary, BASE_HIDDEN, kind=kind, head_count=heads, output_rows=rows, recycled=recycled
+    )
+    return sent["grown"]
 
 
 def padded(nodes: int) -> int:
