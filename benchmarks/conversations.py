@@ -1,0 +1,99 @@
+"""Long conversations: what a large context costs in memory, and how long the next turn waits for its first token.
+
+    python benchmarks/conversations.py memory MODEL --ctx 32768
+    python benchmarks/conversations.py turns MODEL --tokens 8000
+
+`COMMAND --help` says what each of them measures.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import common
+from rich.table import Table
+
+from medusa_cli import native
+from medusa_cli.decoding import context_size
+from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.support.errors import MedusaError
+
+
+@dataclass
+class Memory:
+    """Memory of this process when a context is opened, and after a short answer in it. Linux alone."""
+
+    model: str = "demo"
+    _: KW_ONLY
+    ctx: int = 32768
+
+    def run(self) -> None:
+        model = common.open_model(self.model)
+        cache = context_size.bytes_per_token(native.read_gguf(model.path), EngineOptions()) * self.ctx
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak of loading the model is another one
+        before, start = memory_mib()[0], time.monotonic()
+        session = native.Session(model, n_ctx=self.ctx)
+        seconds, opened = time.monotonic() - start, memory_mib()
+        session.generate(model.tokenize("The sea is"), max_tokens=32, ignore_eos=True)
+        table = Table("", "MiB")
+        table.add_row("a full cache, by its formula", f"{cache / 2**20:.0f}")
+        table.add_row(f"opened, in {seconds:.2f} s", f"{opened[0] - before:+.0f}")
+        table.add_row("peak until then", f"{opened[1] - before:+.0f}")
+        table.add_row("after 32 tokens", f"{memory_mib()[0] - before:+.0f}")
+        common.show(table)
+
+
+def memory_mib() -> tuple[float, float]:
+    """Of this process: now, and at most so far."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError as error:
+        raise MedusaError("no /proc/self/status: this needs Linux") from error
+    found = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+
+
+@dataclass
+class Turns:
+    """Time to the first token of a next turn, beside reading the whole conversation.
+
+    A text of --tokens is answered. The next turn keeps the text, --kept tokens of the answer's end (a template drops
+    its thinking), and adds --new. The same prompt is then read by a session that knows nothing. Both continuations are
+    compared.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    tokens: int = 8000
+    answer: int = 100
+    kept: int = 50
+    new: int = 50
+
+    def run(self) -> None:
+        model = common.open_model(self.model)
+        text = common.fixed_text(model, self.tokens + self.new, common.DOCS)
+        n_ctx = self.tokens + self.answer + self.new + 64
+        session = native.Session(model, lookup=True, n_ctx=n_ctx)
+        first = session.generate(text[: self.tokens], max_tokens=self.answer, ignore_eos=True)
+        # The last tokens of a prompt open the answer, and are others once its thinking is gone.
+        turn = [*text[: self.tokens - 3], *first.tokens[-self.kept :], *text[self.tokens :]]
+        then = session.generate(turn, max_tokens=16, ignore_eos=True)
+        whole = native.Session(model, lookup=True, n_ctx=n_ctx).generate(turn, max_tokens=16, ignore_eos=True)
+        table = Table("", "read again", "seconds to the first token")
+        for name, one in (("next turn", then), ("everything", whole)):
+            table.add_row(name, str(one.prompt_tokens - one.reused_tokens), f"{one.stats['ttft_ms'] / 1e3:.2f}")
+        common.show(
+            table,
+            f"ratio {then.stats['ttft_ms'] / whole.stats['ttft_ms']:.3f}; the same text: {then.tokens == whole.tokens}",
+        )
+
+
+def parser() -> ArgumentParser:
+    return common.parser(__doc__, Memory, Turns)
+
+
+if __name__ == "__main__":
+    common.main(parser())
