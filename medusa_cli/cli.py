@@ -14,7 +14,6 @@ from medusa_cli.commands import (
     chat,
     convert,
     doctor,
-    forget,
     generate,
     inspect,
     list_models,
@@ -84,7 +83,6 @@ add_command(app, "train", train.train)
 add_command(app, "tune", tune.tune)
 app.add_typer(bench.app, name="bench")
 add_command(app, "doctor", doctor.doctor)
-add_command(app, "forget", forget.forget)
 
 
 def main() -> None:

@@ -98,14 +98,8 @@ class Model(Session):
 
     def close(self) -> None:
         """Ends what is under way and gives the memory back. Sessions of the model are closed, too."""
-        from medusa_cli.decoding import runtime
-
         self.cancel()
         self._turns.wait_empty()
-        if not self.closed:
-            # What recycling learned is kept, where the option `history` asks for it.
-            with runtime.keeping(self._open(), self._console):
-                pass
         for session in list(self._others):
             session.close()
         super().close()

@@ -31,7 +31,7 @@ def chat(
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
     from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
-    from medusa_cli.decoding.runtime import keeping, open_engine
+    from medusa_cli.decoding.runtime import open_engine
     from medusa_cli.support.files import valid_text
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
@@ -42,9 +42,7 @@ def chat(
     screen = TerminalScreen(reader.interactive, color_drafts)
     for line in first_screen(opened, chosen):
         screen.note(line)
-    with keeping(opened, console.messages()):
-        code = Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run()
-    if code:
+    if code := Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run():
         raise typer.Exit(code)
 
 

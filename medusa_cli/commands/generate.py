@@ -40,7 +40,7 @@ def generate(
     if raw and system is not None:
         raise typer.BadParameter("--raw cannot be combined with a system prompt", param_hint="-sys")
     settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # contradictions are told before a model is loaded
-    from medusa_cli.decoding.runtime import keeping, open_engine
+    from medusa_cli.decoding.runtime import open_engine
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
     chosen = settings.from_options(sampling, draft, GENERATE_TEMPERATURE, opened.sampling)
@@ -51,8 +51,7 @@ def generate(
         if system:
             messages.insert(0, {"role": "system", "content": valid_text(system)})
         tokens = opened.chat_tokens(messages)
-    with keeping(opened, console.messages()):
-        _run(opened, tokens, chosen, as_json)
+    _run(opened, tokens, chosen, as_json)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -17,7 +17,10 @@ from typer.core import TyperCommand
 
 from medusa_cli.support.errors import EXIT_USAGE, print_error
 
-_LOOKAHEAD = {"--lookahead": "use `medusa bench MODEL --methods lookahead`"}
+_SPOKEN = {
+    "--lookahead": "use `medusa bench MODEL --methods lookahead`",
+    "--history": "drafts were no better with it; its files lie in `medusa/recycled` in the state folder",
+}
 _TRAIN_KEYS = (
     "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",
     "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed", "streams_layers", "tokens",
@@ -25,7 +28,7 @@ _TRAIN_KEYS = (
 )  # fmt: skip
 _TRAIN = {f"--{key.replace('_', '-')}": f"set the key `{key}` in a recipe file (--recipe)" for key in _TRAIN_KEYS}
 _TRAIN["-s"] = _TRAIN["--seed"]
-GONE = {"chat": _LOOKAHEAD, "generate": _LOOKAHEAD, "serve": _LOOKAHEAD, "train": _TRAIN}
+GONE = {"chat": _SPOKEN, "generate": _SPOKEN, "serve": _SPOKEN, "train": _TRAIN}
 """By command: options that it no longer has, and where they went."""
 
 

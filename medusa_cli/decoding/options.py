@@ -110,9 +110,6 @@ class DraftOptions:
         bool | None,
         Option("Draft tokens the model ranked highly earlier; default: on if no heads draft.", switch=True),
     ] = None
-    history: Annotated[
-        bool, Option("Save what recycling learns for the next run, in a file only you can read.", switch=True)
-    ] = False
     draft_model: Annotated[
         str | None,
         Option("Draft with a smaller model of the same vocabulary instead of heads.", short="-md", metavar="MODEL"),
@@ -265,7 +262,6 @@ class EngineArguments(TypedDict, total=False):
     no_heads: bool
     lookup: bool | None
     recycling: bool | None
-    history: bool
     draft_model: str | None
     draft_max: int
     repeat_steps: bool

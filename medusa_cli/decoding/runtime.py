@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,8 +45,6 @@ class Engine:
     options: EngineOptions
     small: native.Model | None = None
     """The model of plan.draft_model."""
-    kept: Path | None = None
-    """The file for what recycling learns, where that is to be kept."""
     sampling: ModelSampling = field(default_factory=ModelSampling)
     """The model's own defaults of sampling."""
 
@@ -74,7 +71,7 @@ class Engine:
     def another(self) -> Engine:
         """An engine for another conversation: the same weights and drafts, a session of its own."""
         session = plan_session(self.model, self.heads, self.plan, self.options, self.small)
-        return dataclasses.replace(self, session=session, kept=None)
+        return dataclasses.replace(self, session=session)
 
     def chat_tokens(self, messages: Sequence[Message], *, tools: Tools | None = None) -> list[int]:
         """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
@@ -130,21 +127,6 @@ def _cache_bytes(path: str, context: offload.Context) -> int:
     from medusa_cli import native
 
     return offload.cache_bytes(offload.shape_of(native.read_gguf(path)), context)
-
-
-@contextlib.contextmanager
-def keeping(engine: Engine, console: Console) -> Iterator[None]:
-    """Whatever ends the block, what was learned in it is kept where that is wanted."""
-    try:
-        yield
-    finally:
-        if engine.kept is not None:
-            from medusa_cli.decoding import history
-
-            try:
-                history.keep(engine.session, engine.kept)
-            except MedusaError as error:
-                console.print(f"note: history was not saved: {error}", markup=False, soft_wrap=True)
 
 
 def open_engine(
@@ -211,9 +193,8 @@ def _open(
         context_size.check(model, options)
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, loaded, plan, options, small)
-    kept = _recall(model, session, plan, console) if draft.history else None
     n_ctx = min(session.n_ctx, options.ctx_size)
-    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, kept, _sampling(ref, console))
+    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console))
 
 
 def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:
@@ -256,21 +237,6 @@ def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
     return found
-
-
-def _recall(model: native.Model, session: native.Session, plan: DraftPlan, console: Console) -> Path | None:
-    """The file of what recycling learns, which the session knows by now. A damaged one is a remark, and left out."""
-    from medusa_cli.decoding import history
-
-    if not plan.recycling:
-        console.print("note: --history has no effect without recycling: add --recycling")
-        return None
-    path = history.path_of(model)
-    try:
-        history.recall(session, path)
-    except MedusaError as error:
-        console.print(f"note: {error}", markup=False, soft_wrap=True)
-    return path
 
 
 def within_memory(

@@ -6,7 +6,6 @@
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
 #include "decoding/session.h"
-#include "drafting/recycling_file.h"
 #include "llama/backend.h"
 
 namespace medusa {
@@ -206,12 +205,6 @@ void bind_answers(nb::module_& m) {
 
 }  // namespace
 
-RecyclingLevels& SessionBinding::recycling() const {
-    if (!recycling_) throw Error("this session does not recycle tokens");
-    idle_session();
-    return *recycling_;
-}
-
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
                                     const std::shared_ptr<const Cancellation>& cancellation,
                                     const nb::object& on_step) {
@@ -318,23 +311,6 @@ void bind_session_methods(nb::class_<SessionBinding>& session) {
             },
             "[head][bin]: how often a token comes of which the head gives log-odds within the bin's 24th of -6..6,\n"
             "as known by now; None without dynamic trees.")
-        .def_prop_ro(
-            "recycled",
-            [](SessionBinding& self) {
-                RecyclingLevels& known = self.recycling();
-                const std::string learned = to_bytes(known.table(), known.worth());
-                return nb::bytes(learned.data(), learned.size());
-            },
-            "What recycling has learned, for another session: holds token ids of the text.")
-        .def(
-            "recall",
-            [](SessionBinding& self, const nb::bytes& recycled) {
-                RecyclingLevels& known = self.recycling();
-                from_bytes({recycled.c_str(), recycled.size()}, known.table(), known.worth());
-            },
-            "recycled"_a,
-            "Goes on from what another session's `recycled` was. NativeError, and nothing changes, where it is "
-            "damaged.")
         .def_prop_ro(
             "last",
             [](SessionBinding& self) -> std::optional<Generation> {

@@ -25,7 +25,7 @@ class Cancellation {
 class SessionBinding {
   public:
     explicit SessionBinding(ComposedSession composed)
-        : session_(std::move(composed.session)), dynamic_(composed.dynamic), recycling_(composed.recycling) {}
+        : session_(std::move(composed.session)), dynamic_(composed.dynamic) {}
 
     // What does not change while it generates.
     const Session& session() const { return *session_; }
@@ -35,8 +35,6 @@ class SessionBinding {
         return *session_;
     }
     const DynamicTreeDrafter* dynamic() const { return dynamic_; }
-    // What recycling knows, which must not change meanwhile: throws Error where it drafts nothing, or during a run.
-    RecyclingLevels& recycling() const;
     // Runs with the GIL released. A Python exception in `on_step` or, on the main thread, a pending signal ends the run
     // and is raised.
     Generation generate(const std::vector<Token>& prompt, const GenerateParams& params,
@@ -45,7 +43,6 @@ class SessionBinding {
   private:
     std::unique_ptr<Session> session_;
     const DynamicTreeDrafter* dynamic_;
-    RecyclingLevels* recycling_;
     std::atomic<bool> busy_ = false;
 };
 

@@ -45,7 +45,6 @@ std::unique_ptr<Drafter> tree_drafter(const DraftingPlan& plan, Target& target, 
     if (plan.has_levels()) levels = make_levels(target);
     if (plan.recycling) {
         auto recycled = std::make_unique<RecyclingLevels>(target.vocab_size());
-        parts.recycling = recycled.get();
         if (levels) {
             levels = std::make_unique<MergedLevels>(std::move(levels), std::move(recycled));
         } else {

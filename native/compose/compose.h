@@ -10,7 +10,6 @@
 #include "drafting/dynamic_tree.h"
 #include "drafting/level_source.h"
 #include "drafting/lookahead.h"
-#include "drafting/recycling.h"
 
 namespace medusa {
 
@@ -35,9 +34,7 @@ using MakeLevels = std::function<std::unique_ptr<LevelSource>(Target& target)>;
 
 struct ComposedSession {
     std::unique_ptr<Session> session;
-    // Parts of the session, where there are such.
-    const DynamicTreeDrafter* dynamic = nullptr;  // grows its trees
-    RecyclingLevels* recycling = nullptr;         // knows what was likely before
+    const DynamicTreeDrafter* dynamic = nullptr;  // the part of it that grows trees, where there is one
 };
 
 ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,

@@ -43,8 +43,8 @@ void RecyclingTable::store(Token before, Token token, const Likeliest& likeliest
     entry.tokens.fill(-1);
     std::copy_n(tokens.begin(), std::min<size_t>(tokens.size(), width), entry.tokens.begin());
     entry.lead = tokens.size() > 1 ? lead_class(likeliest.lead) : leads - 1;
-    put(-1, token, entry);
-    if (before >= 0) put(before, token, entry);
+    singles_[token] = entry;
+    if (before >= 0) pairs_[slot(before, token)] = {before, token, entry};
 }
 
 void RecyclingTable::store(Token before, Token token, std::span<const float> logits) {
@@ -52,14 +52,6 @@ void RecyclingTable::store(Token before, Token token, std::span<const float> log
     Likeliest likeliest{{largest_.begin(), largest_.end()}};
     if (largest_.size() > 1) likeliest.lead = logits[largest_[0]] - logits[largest_[1]];
     store(before, token, likeliest);
-}
-
-void RecyclingTable::put(Token before, Token token, const Entry& entry) {
-    if (before < 0) {
-        singles_[token] = entry;
-    } else {
-        pairs_[slot(before, token)] = {before, token, entry};
-    }
 }
 
 const RecyclingTable::Entry* RecyclingTable::after(Token token) const {
@@ -95,31 +87,6 @@ void RecyclingWorth::record(Kind kind, int lead, int rank, bool came) {
 float RecyclingWorth::probability(Kind kind, int lead, int rank) const {
     const Counts& c = counts_[kind][lead][rank];
     return static_cast<float>(c.came / c.tried);
-}
-
-std::vector<double> RecyclingWorth::counts() const {
-    std::vector<double> out;
-    for (const auto& of_kind : counts_) {
-        for (const auto& of_lead : of_kind) {
-            for (const Counts& c : of_lead) out.insert(out.end(), {c.came, c.tried});
-        }
-    }
-    return out;
-}
-
-bool RecyclingWorth::set_counts(std::span<const double> counts) {
-    if (counts.size() != size_t{2} * kinds * RecyclingTable::leads * RecyclingTable::width) return false;
-    for (size_t i = 0; i < counts.size(); i += 2) {
-        const double came = counts[i], tried = counts[i + 1];
-        if (!(came >= 0 && came <= tried && tried > 0 && tried <= memory)) return false;
-    }
-    const double* next = counts.data();
-    for (auto& of_kind : counts_) {
-        for (auto& of_lead : of_kind) {
-            for (Counts& c : of_lead) c = {next[0], next[1]}, next += 2;
-        }
-    }
-    return true;
 }
 
 void RecyclingLevels::begin(const DraftInput& input) {

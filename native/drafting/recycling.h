@@ -25,7 +25,6 @@ class RecyclingTable {
     static constexpr int leads = 4;
 
     explicit RecyclingTable(int vocab_size);
-    int vocab_size() const { return static_cast<int>(singles_.size()); }
 
     // What is likeliest after `before` and then `token`; of more than `width` tokens the first.
     void store(Token before, Token token, const Likeliest& likeliest);
@@ -33,21 +32,6 @@ class RecyclingTable {
     // nullptr: not known.
     const Entry* after(Token token) const;
     const Entry* after(Token before, Token token) const;
-
-    // before < 0: the entry of the token alone.
-    void put(Token before, Token token, const Entry& entry);
-    template <typename Visit>  // (token, entry)
-    void each_single(Visit&& visit) const {
-        for (Token token = 0; token < vocab_size(); ++token) {
-            if (singles_[token].tokens[0] >= 0) visit(token, singles_[token]);
-        }
-    }
-    template <typename Visit>  // (before, token, entry)
-    void each_pair(Visit&& visit) const {
-        for (const Pair& pair : pairs_) {
-            if (pair.before >= 0) visit(pair.before, pair.token, pair.entry);
-        }
-    }
 
   private:
     static constexpr size_t pairs = size_t{1} << 16;
@@ -72,10 +56,6 @@ class RecyclingWorth {
     RecyclingWorth();
     void record(Kind kind, int lead, int rank, bool came);
     float probability(Kind kind, int lead, int rank) const;
-    // All of them, (came, tried) in a fixed order.
-    std::vector<double> counts() const;
-    // False, and nothing is set, where there are more or fewer, or some cannot be.
-    bool set_counts(std::span<const double> counts);
 
   private:
     struct Counts {
@@ -100,10 +80,6 @@ class RecyclingLevels final : public LevelSource {
     void begin(const DraftInput& input) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
     void verified(const Verified& step) override;
-
-    // What was learned.
-    RecyclingTable& table() { return table_; }
-    RecyclingWorth& worth() { return worth_; }
 
   private:
     void guesses(Token before, Token token);

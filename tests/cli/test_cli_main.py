@@ -16,7 +16,7 @@ from medusa_cli import __version__, cli
 from medusa_cli.support import errors
 from medusa_cli.support.errors import MedusaError
 
-COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "doctor", "forget")
+COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "doctor")
 SHARED = (
     "-n/--max-tokens --temp --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias -s/--seed --stop "
     "--ignore-eos -c/--ctx-size -t/--threads -ngl/--n-gpu-layers -dev/--device -ctk/--cache-type-k "
@@ -33,7 +33,6 @@ OWN = {
     "tune": "--minutes --ctx --text --heads -t/--threads -ngl/--n-gpu-layers -dev/--device --show --json --plot",
     "bench": "--data --methods -n/--max-tokens --repeat --limit --temp -s/--seed --draft-model --json --md --plot",
     "doctor": "--json",
-    "forget": "",
 }
 
 WITH_HELP_ALL = ("chat", "generate", "convert", "tune", "bench")

@@ -75,7 +75,7 @@ def test_a_name_that_is_not_utf8_is_one_line(folder: Path, command: str) -> None
     assert "tiny?.gguf: its name is not UTF-8" in error_of(*arguments)
 
 
-@pytest.mark.parametrize("command", ["list", "inspect", "forget", "rm"])
+@pytest.mark.parametrize("command", ["list", "inspect", "rm"])
 def test_no_home_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     def unknown() -> Path:
         raise RuntimeError("Could not determine home directory.")

@@ -116,62 +116,6 @@ def test_heads_that_are_not_asked_leave_recycled_tokens_alone() -> None:
     assert drafted.stats["tokens_per_step"] > 1.2
 
 
-def test_what_was_learned_goes_on_in_another_session() -> None:
-    learned = fake(context_size=700)
-    text = learned.generate(PROMPT, max_tokens=400, ignore_eos=True).tokens
-    other = fake()
-    steps = len(other.generate(PROMPT, max_tokens=40, ignore_eos=True).paths)
-    other.recall(learned.recycled)
-    assert other.recycled == learned.recycled
-    again = other.generate(PROMPT, max_tokens=40, ignore_eos=True)
-    assert again.tokens == text[:40]
-    assert len(again.paths) < steps
-    with pytest.raises(native.NativeError, match="this session does not recycle tokens"):
-        fake(recycling=False).recall(learned.recycled)
-
-
-def checked(content: bytes) -> bytes:
-    """With the checksum of the format (FNV-1a, 64 bits), so that only what the bytes say can be wrong."""
-    value = 0xCBF29CE484222325
-    for byte in content:
-        value = (value ^ byte) * 0x100000001B3 % 2**64
-    return content + value.to_bytes(8, "little")
-
-
-LEARNED = fake(vocab_size=5)
-LEARNED.generate([1, 2], max_tokens=60, ignore_eos=True)
-BYTES = LEARNED.recycled
-
-
-@given(at=st.integers(0, len(BYTES) - 1), value=st.integers(1, 255), cut=st.booleans())
-@settings(max_examples=200)
-def test_damaged_bytes_are_refused(at: int, value: int, cut: bool) -> None:
-    broken = BYTES[:at] if cut else BYTES[:at] + bytes([BYTES[at] ^ value]) + BYTES[at + 1 :]
-    session = fake(vocab_size=5)
-    before = session.recycled
-    with pytest.raises(native.NativeError, match="is damaged, or of another model"):
-        session.recall(broken)
-    assert session.recycled == before
-
-
-@given(at=st.integers(18, len(BYTES) - 9), value=st.integers(1, 255))
-@settings(max_examples=300)
-def test_whatever_the_bytes_say_no_other_token_is_drafted(at: int, value: int) -> None:
-    # A file that somebody wrote on purpose: it is refused, or what it says is within bounds.
-    session = fake(vocab_size=5)
-    try:
-        session.recall(checked(BYTES[:at] + bytes([BYTES[at] ^ value]) + BYTES[at + 1 : -8]))
-    except native.NativeError:
-        return
-    drafted = session.generate([1, 2], max_tokens=60, ignore_eos=True)
-    assert drafted.tokens == LEARNED.generate([1, 2], max_tokens=60, ignore_eos=True).tokens
-
-
-def test_bytes_of_another_vocabulary_are_refused() -> None:
-    with pytest.raises(native.NativeError, match="of another model"):
-        fake(vocab_size=6).recall(BYTES)
-
-
 @pytest.mark.model
 @pytest.mark.parametrize("with_heads", [False, True])
 def test_the_demo_model_says_the_same(demo_model_path: Path, with_heads: bool) -> None:
