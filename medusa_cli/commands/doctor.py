@@ -105,6 +105,9 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     say(f"Seeds:     {seeds}")
     sampling = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in model["sampling"].items())
     say(f"Sampling:  {sampling or 'the model sets no defaults'}")
+    context = model["context"]
+    each = size(context["bytes"] * 1000 // context["tokens"])
+    say(f"Context:   {context['tokens']} of the model's {context['trained']} tokens, {each} for each 1,000")
     if not model["weights"]:
         out.print("Which kernels it runs on is unknown on this platform.")
         _print_devices(model, out)

@@ -98,6 +98,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
+    "context": {"tokens", "trained", "bytes"}: what a chat gets without -c, what the model was trained on, a full cache,
     "seeds": why a text could depend on what is drafted, None where it does not, "sampling": the file's own defaults,
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
     "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph", "grown", "sampled"} or None};
@@ -113,6 +114,8 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
     name, model, heads = engine.name, engine.model, engine.heads
     seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
+    full = engine.cache_bytes(engine.n_ctx)
+    context = {"tokens": engine.n_ctx, "trained": model.n_ctx_train, "bytes": full}
     del engine  # its session's memory is needed below
     info = native.kernel_info()
     weights = [
@@ -133,6 +136,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         "description": model.description,
         "weights": weights,
         "attention": attention,
+        "context": context,
         "drafts": _DRAFTS[native.draft_memory(model)],
         "seeds": seeds,
         "sampling": sampling,

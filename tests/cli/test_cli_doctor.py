@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,14 @@ def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
     assert any("MEDUSA_ISA=avx1024" in problem and "scalar" in problem for problem in found["problems"])
 
 
+def opened(model: Any) -> Any:
+    """An engine that a report is about."""
+    return SimpleNamespace(
+        name="m", model=model, heads=None, width_matters="", sampling=ModelSampling(), n_ctx=8,
+        cache_bytes=lambda written: 100 * written,
+    )  # fmt: skip
+
+
 def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     model = tiny_base(tmp_path / "base.gguf")
     code, out, err = invoke("doctor", str(model))
@@ -143,7 +152,8 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     assert table.splitlines()[2] == "Drafts:    a tree"
     assert table.splitlines()[3].startswith("Seeds:     ")
     assert table.splitlines()[4] == "Sampling:  the model sets no defaults"
-    assert "weights" in table.splitlines()[5]
+    assert re.fullmatch(r"Context:   256 of the model's 256 tokens, 512\.0 kB for each 1,000", table.splitlines()[5])
+    assert "weights" in table.splitlines()[6]
     assert len([line for line in table.splitlines() if line.startswith("matrix") and " f32 " in line]) == 1
     code, out, err = invoke("doctor", str(tmp_path / "nowhere.gguf"))
     assert (code, out) == (1, "")
@@ -174,18 +184,14 @@ def test_why_a_weight_is_not_on_the_kernels(
     monkeypatch: pytest.MonkeyPatch, role: str, type_: str, buffer: str, selected: str | None, remark: str | None
 ) -> None:
     model = SimpleNamespace(
-        description="fake", n_layer=2, gpu=False, devices=[],
+        description="fake", n_layer=2, n_ctx_train=8, gpu=False, devices=[],
         placement=[SimpleNamespace(role=role, type=type_, buffer=buffer, tensors=3, nbytes=99)],
     )  # fmt: skip
     info: dict[str, Any] = {"selected": selected, "reason": "because", "types": ["q4_0"], "buffer": "OURS"}
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=1, left=0, reason=""))
     monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
-    monkeypatch.setattr(
-        runtime,
-        "open_engine",
-        lambda *_: SimpleNamespace(name="m", model=model, heads=None, width_matters="", sampling=ModelSampling()),
-    )
+    monkeypatch.setattr(runtime, "open_engine", lambda *_: opened(model))
     [row] = report.diagnose_model("m", Console())["weights"]
     assert (row["remark"], row["tensors"], row["bytes"]) == (remark, 3, 99)
     assert row["kernels"] == (selected if buffer == "OURS" else "llama.cpp")
@@ -218,12 +224,8 @@ def test_whose_attention_runs_and_why_not_ours(
     monkeypatch.setattr(native, "kernel_info", lambda: info)
     monkeypatch.setattr(native, "attention_use", lambda _: SimpleNamespace(served=served, left=left, reason=reason))
     monkeypatch.setattr(native, "draft_memory", lambda _: "cells")
-    model = SimpleNamespace(description="fake", n_layer=2, gpu=False, devices=[], placement=[])
-    monkeypatch.setattr(
-        runtime,
-        "open_engine",
-        lambda *_: SimpleNamespace(name="m", model=model, heads=None, width_matters="", sampling=ModelSampling()),
-    )
+    model = SimpleNamespace(description="fake", n_layer=2, n_ctx_train=8, gpu=False, devices=[], placement=[])
+    monkeypatch.setattr(runtime, "open_engine", lambda *_: opened(model))
     assert report.diagnose_model("m", Console())["attention"] == {"kernels": kernels, "remark": remark}
 
 

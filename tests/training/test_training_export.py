@@ -17,6 +17,7 @@ from head_numpy import NumpyHeads
 from killed_training import options, tiny_model
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
 from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import read_heads
 from medusa_cli.converters.heads.formats.hydra import PREFIX_NAMES
 from rich.console import Console
@@ -70,7 +71,7 @@ def write_hydra(path: Path, heads: int, blocks: int, prefix: bool) -> dict[str, 
         add(f"medusa.{k}.block.0.residual.weight", BASE_HIDDEN, BASE_HIDDEN * (k + 2))
         add(f"medusa.{k}.block.0.residual.bias", BASE_HIDDEN)
     if prefix:
-        for name in PREFIX_NAMES.values():
+        for name in map(schema.prefix, PREFIX_NAMES.values()):
             rows, columns = {
                 "ffn_down": (BASE_HIDDEN, 96),
                 "ffn_gate": (96, BASE_HIDDEN),
@@ -126,7 +127,7 @@ def test_hydra_heads_compute_the_same_when_read_back(base: Path, tmp_path: Path,
     if prefix:
         assert source.metadata["medusa.prefix.head_count"] == 2
         assert source.metadata["medusa.prefix.rope_freq_base"] == 5000.0
-        for name in PREFIX_NAMES.values():
+        for name in map(schema.prefix, PREFIX_NAMES.values()):
             np.testing.assert_allclose(again.get(name), tensors[name], atol=1e-3)
 
 

@@ -30,6 +30,9 @@ from .shape import BaseTensors
 NEVER = -30000.0
 """Bias of a token that must not be drafted: far below any logit, and representable in F16, where -65504 is the end."""
 
+STORED_PREFIX = {schema.prefix(ours): theirs for theirs, ours in PREFIX_NAMES.items()}
+"""By our name of a prefix layer's tensor: the name of the checkpoint, behind its module."""
+
 
 def check_folder(folder: Path) -> None:
     """MedusaError when no checkpoint could be written to `folder`."""
@@ -82,7 +85,7 @@ class HeadsFile(BaseTensors):
         self.scale = float(self.metadata.get(schema.EMBEDDING_SCALE_KEY, 1.0))
         self.d2t = self.raw(schema.D2T).view(np.int32)[0].astype(np.int64) if self.has(schema.D2T) else None
         self.has_own_outputs = self.has(schema.output(0, "weight"))
-        self.prefix = [name for name in self.tensors if name in PREFIX_NAMES.values()]
+        self.prefix = [name for name in self.tensors if name in STORED_PREFIX]
 
     def stored(self, name: str, target: str, load: Callable[[], NDArray[Any]] | None = None) -> TensorToWrite:
         """To be written as `target`: what load() gives, or as it is."""
@@ -153,9 +156,8 @@ def _hydra(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[Tens
         tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}weight", (base.n_vocab, base.n_embd), "F16", matrix))
         bias = partial(_vocabulary_bias, heads, base.n_vocab)
         tensors.append(TensorToWrite(f"hydra_lm_head.{k}.{behind}bias", (base.n_vocab,), "F32", bias))
-    theirs_of = {ours: theirs for theirs, ours in PREFIX_NAMES.items()}
     for name in heads.prefix:
-        tensors.append(heads.stored(name, f"prefix_embeding_layer.{theirs_of[name]}"))
+        tensors.append(heads.stored(name, f"prefix_embeding_layer.{STORED_PREFIX[name]}"))
     config: dict[str, Any] = {
         "hydra_num_heads": heads.count,
         "hydra_num_layers": heads.blocks,
