@@ -176,9 +176,8 @@ def test_states_go_back_to_checkpoints(name: str, kind: str | None, files: dict[
     if kind == "medusa":
         heads = repeating_heads(tmp_path / "heads.gguf", model)
     elif kind:
-        heads = native.Heads(
-            model, str(write(tmp_path / "heads.gguf", random_heads(kind, "base", hidden=model.n_embd)))
-        )
+        source = random_heads("hydra++", "base", hidden=model.n_embd)
+        heads = native.Heads(model, str(write(tmp_path / "heads.gguf", source)))
     session = native.Session(model, heads, tree=CHAIN if heads else None, lookup=heads is None, n_ctx=1024)
     said = [3 + i * 7 % 40 for i in range(100)]
     for turn in range(4):
