@@ -43,7 +43,7 @@ def rows(table: str) -> list[str]:
 
 def shared_table() -> str:
     text = (DOCS / "chat.md").read_text(encoding="utf-8")
-    (table,) = re.findall(rf"^## {SHARED.capitalize()}$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    (table,) = re.findall(rf"^## {SHARED.capitalize()}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return str(table)
 
 
