@@ -32,9 +32,10 @@ class Memory:
 
     def run(self) -> None:
         model = common.open_model(self.model)
-        cache = context_size.bytes_per_token(native.read_gguf(model.path), EngineOptions()) * self.ctx
+        cache = context_size.each_token(model, EngineOptions()) * self.ctx
+        before = memory_mib()[0]
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak of loading the model is another one
-        before, start = memory_mib()[0], time.monotonic()
+        start = time.monotonic()
         session = native.Session(model, n_ctx=self.ctx)
         seconds, opened = time.monotonic() - start, memory_mib()
         session.generate(model.tokenize("The sea is"), max_tokens=32, ignore_eos=True)
@@ -79,7 +80,7 @@ class Turns:
         session = native.Session(model, lookup=True, n_ctx=n_ctx)
         first = session.generate(text[: self.tokens], max_tokens=self.answer, ignore_eos=True)
         # The last tokens of a prompt open the answer, and are others once its thinking is gone.
-        turn = [*text[: self.tokens - 3], *first.tokens[-self.kept :], *text[self.tokens :]]
+        turn = [*text[: self.tokens - 3], *first.tokens[len(first.tokens) - self.kept :], *text[self.tokens :]]
         then = session.generate(turn, max_tokens=16, ignore_eos=True)
         whole = native.Session(model, lookup=True, n_ctx=n_ctx).generate(turn, max_tokens=16, ignore_eos=True)
         table = Table("", "read again", "seconds to the first token")

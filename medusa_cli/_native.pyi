@@ -158,6 +158,8 @@ def defaults() -> dict[str, Any]: ...
 
 LOWEST_TEMPERATURE: float = 1e-05
 
+CHECKPOINT_BYTES: int = 268435456
+
 class Sampling:
     def __init__(
         self,

@@ -41,13 +41,16 @@ class Model(Session):
         """
         from rich.console import Console
 
-        from medusa_cli.decoding import runtime
+        from medusa_cli.decoding import context_size, runtime
         from medusa_cli.support import console
 
         engine_options, draft = arguments.engine_options(options)
         self._console = Console(quiet=True) if quiet else console.messages()
         with arguments.in_python_names():
-            engine = runtime.open_engine(str(model), engine_options, draft, self._console, seeded=repeatable)
+            engine = runtime.open_engine(
+                str(model), engine_options, draft, self._console, seeded=repeatable,
+                most_cache=context_size.FOR_PROGRAMS,
+            )  # fmt: skip
         self.name = engine.name
         """As it was asked for."""
         super().__init__(engine, Turns())

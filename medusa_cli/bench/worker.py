@@ -58,7 +58,9 @@ class EngineDriver:
 
     def __init__(self, spec: Spec) -> None:
         remarks = io.StringIO()
-        self._engine = runtime.open_engine(spec.model, spec.engine, spec.draft, Console(file=remarks, width=10_000))
+        # A small context: one size for all methods, whatever memory the others have taken.
+        out = Console(file=remarks, width=10_000)
+        self._engine = runtime.open_engine(spec.model, spec.engine, spec.draft, out, most_cache=0)
         if spec.lookahead is not None:
             del self._engine.session  # its memory, before the next one takes its own
             self._engine.session = lookahead_session(self._engine.model, spec.lookahead, self._engine.options)

@@ -19,7 +19,10 @@ from medusa_cli.support.errors import EXIT_USAGE, print_error
 
 _SPOKEN = {
     "--lookahead": "use `medusa bench MODEL --methods lookahead`",
-    "--history": "drafts were no better with it; its files lie in `medusa/recycled` in the state folder",
+    **dict.fromkeys(
+        ("--history", "--no-history"),
+        "drafts were no better with it; what it saved is in `medusa/recycled` in the state folder, delete that folder",
+    ),
 }
 _TRAIN_KEYS = (
     "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from medusa_cli.decoding import offload
 from medusa_cli.decoding.options import CacheType, EngineOptions
-from medusa_cli.decoding.settings import engine_default
 from medusa_cli.support import machine
 from medusa_cli.support.errors import OptionError
 from medusa_cli.support.units import size
@@ -16,70 +16,81 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 LEAST = 8192
-"""Tokens that a model which was trained on as many gets on any machine."""
+"""Tokens that a person's chat gets on any machine, where the model was trained on as many."""
 FEW = 4096
+"""The same where programs ask; what a conversation is expected to write at least."""
 MOST = 1 << 18
 """More has to be asked for."""
 SHARE = 4
 """Of the available memory a full cache takes at most one part in so many: conversations, drafts and other programs
 need some, too."""
+FOR_PROGRAMS = 256 << 20
+"""Bytes of a full cache where programs ask, so that several conversations fit into the budget of a server."""
 
 
-def bytes_per_token(file: native.GgufFile, options: EngineOptions) -> float:
-    """Of the cache, by estimate; 0 for models without one."""
-    context = offload.Context(offload.CELL_STEP, options.cache_type_k.value, options.cache_type_v.value)
-    return offload.cache_bytes(offload.shape_of(file), context) / offload.CELL_STEP
+@functools.lru_cache(maxsize=8)
+def bytes_per_token(path: str, type_k: str, type_v: str) -> float:
+    """Of the cache of the model at `path`, by estimate; 0 for models without one."""
+    from medusa_cli import native
+
+    shape = offload.shape_of(native.read_gguf(path))
+    return offload.cache_bytes(shape, offload.Context(offload.CELL_STEP, type_k, type_v)) / offload.CELL_STEP
 
 
-def chosen(model: native.Model, options: EngineOptions) -> int:
-    """What was asked for, else what the model was trained on, within LEAST and what fits beside everything else.
+def each_token(model: native.Model, options: EngineOptions) -> float:
+    """Bytes of the cache for one token, with the types of the options."""
+    return bytes_per_token(model.path, options.cache_type_k.value, options.cache_type_v.value)
 
-    Where a cache takes all its memory at once (on GPUs, and on systems without fresh pages) it stays small.
+
+def chosen(model: native.Model, options: EngineOptions, most_bytes: int | None = None) -> int:
+    """What was asked for, else what the model was trained on, as far as it fits beside everything else.
+
+    Where a cache takes all its memory at once (on GPUs, and on systems without fresh pages) it stays small. most_bytes:
+    of a full cache, None for a person's chat.
     """
     from medusa_cli import native
 
-    most = int(engine_default("n_ctx"))
-    trained = min(model.n_ctx_train or most, MOST)
-    if options.ctx_size or model.gpu:
-        return options.ctx_size or min(trained, most)
-    if not native.buffers_are_lazy():
-        return min(trained, LEAST)
+    trained = min(model.n_ctx_train, MOST) if model.n_ctx_train > 0 else FEW
+    if options.ctx_size:
+        return options.ctx_size
+    if model.gpu or not native.buffers_are_lazy():
+        return min(trained, FEW if model.gpu or most_bytes is not None else LEAST)
     _, available = machine.memory()
-    each = bytes_per_token(native.read_gguf(model.path), options)
-    return fitting(trained, each, available)
+    room = 0 if available is None else available // SHARE
+    least = LEAST if most_bytes is None else FEW
+    return fitting(trained, each_token(model, options), room if most_bytes is None else min(room, most_bytes), least)
 
 
-def resident(model: native.Model, size: int, written: int) -> int:
-    """Of a cache of `size` tokens, those that take memory; a conversation is expected to write FEW at least."""
+def resident(model: native.Model, options: EngineOptions, tokens: int, written: int) -> int:
+    """Bytes that a cache of so many tokens takes, of which some were written, with the checkpoints of its state.
+
+    A conversation is expected to write FEW tokens at least.
+    """
     from medusa_cli import native
 
-    return size if model.gpu or not native.buffers_are_lazy() else min(size, max(written, FEW))
+    touched = tokens if model.gpu or not native.buffers_are_lazy() else min(tokens, max(written, FEW))
+    checkpoints = native.CHECKPOINT_BYTES if model.is_recurrent else 0
+    return int(touched * each_token(model, options)) + checkpoints
 
 
-def fitting(trained: int, each: float, available: int | None) -> int:
-    """trained: tokens; each: bytes per token; available: bytes, None where the system does not tell."""
-    if available is None:
-        return min(trained, LEAST)
-    room = available / SHARE
+def fitting(trained: int, each: float, room: int, least: int = LEAST) -> int:
+    """trained, least: tokens; each: bytes per token; room: bytes."""
     if trained * each <= room:
         return trained
-    return min(trained, max(LEAST, int(room / each) // offload.CELL_STEP * offload.CELL_STEP))
+    return min(trained, max(least, int(room / each) // offload.CELL_STEP * offload.CELL_STEP))
 
 
 def check(model: native.Model, options: EngineOptions) -> None:
     """OptionError for a context that this machine could not hold at all: filling its memory would end the process."""
-    from medusa_cli import native
-
     total, _ = machine.memory()
     if model.gpu or total is None:
         return
-    file = native.read_gguf(model.path)
-    needed = int(bytes_per_token(file, options) * options.ctx_size)
+    needed = int(each_token(model, options) * options.ctx_size)
     if needed <= total:
         return
     text = "a context of {tokens} tokens needs {needed}, this machine has {total}: give a smaller {ctx_size}"
     small = CacheType(offload.SMALL_CACHE)
-    smaller = bytes_per_token(file, dataclasses.replace(options, cache_type_k=small, cache_type_v=small))
+    smaller = each_token(model, dataclasses.replace(options, cache_type_k=small, cache_type_v=small))
     if smaller * options.ctx_size <= total:
         text += f", or {{cache_type_k}} {small.value} {{cache_type_v}} {small.value}"
     raise OptionError(text, tokens=options.ctx_size, needed=size(needed), total=size(total))

@@ -60,8 +60,7 @@ class Engine:
 
     def cache_bytes(self, written: int) -> int:
         """Memory of the session's cache, of which so many tokens were written: nearly all that a session takes."""
-        tokens = context_size.resident(self.model, self.session.n_ctx, written)
-        return _cache_bytes(self.model.path, _context(self.options, tokens))
+        return context_size.resident(self.model, self.options, self.session.n_ctx, written)
 
     @property
     def last(self) -> native.Generation | None:
@@ -118,23 +117,20 @@ class Engine:
         )
 
 
-def _context(options: EngineOptions, tokens: int) -> offload.Context:
-    return offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
-
-
-@functools.lru_cache(maxsize=8)
-def _cache_bytes(path: str, context: offload.Context) -> int:
-    from medusa_cli import native
-
-    return offload.cache_bytes(offload.shape_of(native.read_gguf(path)), context)
-
-
 def open_engine(
-    reference: str, options: EngineOptions, draft: DraftOptions, console: Console, *, seeded: bool = False
+    reference: str,
+    options: EngineOptions,
+    draft: DraftOptions,
+    console: Console,
+    *,
+    seeded: bool = False,
+    most_cache: int | None = None,
 ) -> Engine:
     """Loads what `reference` and the options name; progress and remarks go to `console`.
 
     seeded: answers have a seed, so that their text has to repeat: where it could depend on drafts, these repeat, too.
+
+    most_cache: bytes of a full cache, where the options leave the context's size open (None: context_size.chosen()).
 
     MedusaError or NativeError, one line each, for everything that does not fit together.
     """
@@ -146,7 +142,7 @@ def open_engine(
         draft = dataclasses.replace(draft, draft_model=str(references.resolve(small, console).path))
 
     def load(layers: int) -> Engine:
-        return _open(ref, options, draft, layers, tree, console, seeded)
+        return _open(ref, options, draft, layers, tree, console, seeded, most_cache)
 
     return within_memory(ref, options, draft, console, load)
 
@@ -168,6 +164,7 @@ def _open(
     tree: trees.AskedTree | None,
     console: Console,
     seeded: bool,
+    most_cache: int | None,
 ) -> Engine:
     """The engine with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
     model = load_model(ref.path, layers, console, options.device)
@@ -183,7 +180,7 @@ def _open(
             from medusa_cli.decoding import profile
 
             tuned = profile.tuned(model, path, options, console)
-    options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options))
+    options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options, most_cache))
     repeats = draft.repeat_steps or (seeded and _text_follows_drafts(model, options, draft))
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, repeats=repeats)
     if tree is not None:
@@ -295,7 +292,8 @@ def _sizes(
     most = engine_default("n_ctx")
     trained = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length") or most
     tokens = options.ctx_size or min(trained, most)
-    return offload.shape_of(file, of_heads), _context(options, tokens)
+    context = offload.Context(tokens, options.cache_type_k.value, options.cache_type_v.value)
+    return offload.shape_of(file, of_heads), context
 
 
 def model_facts(ref: references.ModelRef, model: native.Model) -> ModelFacts:

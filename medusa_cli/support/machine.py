@@ -20,6 +20,21 @@ def memory() -> tuple[int | None, int | None]:
     """Bytes of main memory: all of it, and what is available now; None where the system does not tell."""
     if sys.platform == "win32":
         return _windows_memory()
+    total, available = _of_the_system()
+    limit, used = (_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit is None or used is None:  # not in a container with a limit
+        return total, available
+    left = max(limit - used, 0)
+    return limit if total is None else min(total, limit), left if available is None else min(available, left)
+
+
+def _number(path: str) -> int | None:
+    """The number in a file; None where there is another word, or no file."""
+    found = _lines(path)
+    return int(found[0]) if found and found[0].isdigit() else None
+
+
+def _of_the_system() -> tuple[int | None, int | None]:
     fields = {name: value for name, _, value in (line.partition(":") for line in _lines("/proc/meminfo"))}
     if "MemTotal" in fields:
         available = fields.get("MemAvailable")

@@ -78,8 +78,8 @@ def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:
     parts = [*folder.glob(".*.part"), *folder.glob("*/.*.part"), *folder.glob(f"*{NEW_MODEL}")]
     for output in outputs:
         parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")
-    with contextlib.suppress(OSError):
-        for part in parts:
+    for part in parts:
+        with contextlib.suppress(OSError):
             part.unlink()
     for scratch in folder.glob(f"{SCRATCH}*"):
         shutil.rmtree(scratch, ignore_errors=True)

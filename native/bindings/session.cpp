@@ -5,6 +5,7 @@
 #include "bindings/bindings.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
+#include "decoding/sequence_memory.h"
 #include "decoding/session.h"
 #include "llama/backend.h"
 
@@ -371,6 +372,7 @@ void bind_session(nb::module_& m) {
         "defaults", &defaults,
         "What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters.");
     m.attr("LOWEST_TEMPERATURE") = float{SamplingParams::lowest_temperature};  // below, the likeliest token is taken
+    m.attr("CHECKPOINT_BYTES") = size_t{ChainMemory::most_bytes};              // at most, of one session
     bind_params(m);
     bind_answers(m);
     bind_setup(m);

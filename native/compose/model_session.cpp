@@ -63,12 +63,16 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() + " models",
                     "use {no_spec}");
     }
+    if (heads && params.draft_model) throw Error("give either heads or a draft model, not both");
     if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
         throw Error("lookahead cannot be combined with other drafts: leave them out");
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
     if (params.lookahead) check_lookahead(*params.lookahead);
+    if (params.recycling && tree.size() > 1 && !params.dynamic) {
+        throw Error("recycling works only with dynamic trees, not with a fixed one");
+    }
     if (params.context_size < 0) {
         throw Error("a context of " + std::to_string(params.context_size) + " tokens", "give a positive {ctx_size}");
     }

@@ -1,6 +1,7 @@
 #include "decoding/sequence_memory.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 
 namespace medusa {
@@ -73,14 +74,19 @@ bool ChainMemory::go_back(int count) {
 }
 
 int ChainMemory::next_keep(int end) const {
-    const int strided = (position_ / stride + 1) * stride, last = end - before_end;
-    const int next = strided < last ? strided : last;
-    return next > position_ && next >= newest_checkpoint() + least ? next : end;
+    const int nearest = std::max(position_ + 1, newest_checkpoint() + least), last = end - before_end;
+    const int strided = (nearest + stride - 1) / stride * stride, next = std::min(strided, last);
+    return next >= nearest ? next : end;
 }
 
 void ChainMemory::keep() {
-    std::vector<uint8_t> state = ops_.state();
-    if (state.empty() || !pending_.empty()) return;
+    std::vector<uint8_t> state;
+    try {
+        state = ops_.state();
+    } catch (const std::bad_alloc&) {
+        return;  // the text is the same without
+    }
+    if (state.empty() || state.size() > most_bytes || !pending_.empty()) return;
     checkpoints_.push_back({position_, std::move(state)});
     const auto bytes = [this] {
         return std::accumulate(checkpoints_.begin(), checkpoints_.end(), size_t{0},

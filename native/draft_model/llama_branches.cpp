@@ -24,7 +24,7 @@ LlamaBranches::LlamaBranches(std::shared_ptr<LlamaModel> model, ContextParams pa
     : context_(std::move(model), sized_for(params, bounds, ahead)), cache_(context_, bounds.leaves) {}
 
 void LlamaBranches::truncate(int count) {
-    if (cache_.truncate(count)) return;
+    if (count > 0 && cache_.truncate(count)) return;
     context_.clear();
     cache_.forget();
 }

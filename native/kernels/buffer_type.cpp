@@ -210,19 +210,6 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, si
     release_file_pages(data, size);
 }
 
-// Whether the structures of the loaded ggml are laid out as ggml_internals.h says.
-bool layout_is_known() {
-    ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
-    if (!probe) return false;
-    ggml_backend_buffer_set_usage(probe, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    const bool known = probe->buft == ggml_backend_cpu_buffer_type() &&
-                       probe->size == ggml_backend_buffer_get_size(probe) &&
-                       probe->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-                       probe->iface.get_base(probe) == ggml_backend_buffer_get_base(probe);
-    ggml_backend_buffer_free(probe);
-    return known;
-}
-
 const char* name(ggml_backend_buffer_type_t) {
     return buffer_name;
 }
@@ -298,6 +285,18 @@ Status choose_and_register() {
 
 }  // namespace
 
+bool layout_is_known() {
+    ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
+    if (!probe) return false;
+    ggml_backend_buffer_set_usage(probe, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    const bool known = probe->buft == ggml_backend_cpu_buffer_type() &&
+                       probe->size == ggml_backend_buffer_get_size(probe) &&
+                       probe->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+                       probe->iface.get_base(probe) == ggml_backend_buffer_get_base(probe);
+    ggml_backend_buffer_free(probe);
+    return known;
+}
+
 ggml_backend_buffer_type_t buffer_type() {
     if (!kernels) return nullptr;
     static ExtraBufferType extra;
@@ -334,6 +333,10 @@ const Status& status() {
 }
 
 #else
+
+bool layout_is_known() {
+    return false;
+}
 
 ggml_backend_buffer_type_t buffer_type() {
     return nullptr;

@@ -30,6 +30,9 @@ const Status& status();
 void use_kernels(bool wanted);
 bool kernels_used();
 
+// Whether the structures of the loaded ggml are laid out as ggml_internals.h says.
+bool layout_is_known();
+
 // nullptr when it is not registered.
 ggml_backend_buffer_type_t buffer_type();
 

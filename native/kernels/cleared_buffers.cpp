@@ -1,5 +1,6 @@
 #include "kernels/cleared_buffers.h"
 
+#include "kernels/buffer_type.h"
 #include "kernels/ggml_internals.h"
 
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES && defined(__linux__)
@@ -7,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -20,6 +22,7 @@ constexpr size_t least = size_t{1} << 20;  // below, writing zeros is as good
 
 Allocate stock_allocate = nullptr;
 Clear stock_clear = nullptr;  // one for all buffers of the CPU
+bool lazy = false;
 
 // Zeros, as fresh pages where it is private memory that the system can give back; false where it cannot.
 bool replace_pages(char* begin, size_t size) {
@@ -39,23 +42,35 @@ void clear(ggml_backend_buffer_t buffer, uint8_t value) {
 // Memory of malloc, which is private and anonymous: fresh pages of it are zeros.
 ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size) {
     const ggml_backend_buffer_t buffer = stock_allocate(type, size);
-    if (!buffer || !buffer->iface.clear || (stock_clear && buffer->iface.clear != stock_clear)) return buffer;
-    stock_clear = buffer->iface.clear;
-    buffer->iface.clear = clear;
+    if (buffer && buffer->iface.clear == stock_clear) buffer->iface.clear = clear;
     return buffer;
+}
+
+// Whether pages of such a buffer come back as zeros here: not where memory is locked, or shared.
+bool pages_are_fresh(ggml_backend_buffer_t buffer) {
+    char* begin = static_cast<char*>(ggml_backend_buffer_get_base(buffer));
+    const size_t size = ggml_backend_buffer_get_size(buffer);
+    std::memset(begin, 1, size);
+    return replace_pages(begin, size) && std::all_of(begin, begin + size, [](char c) { return c == 0; });
 }
 
 }  // namespace
 
 void clear_buffers_lazily() {
     const ggml_backend_buffer_type_t type = ggml_backend_cpu_buffer_type();
-    if (stock_allocate || !ggml_backend_buft_is_host(type)) return;
+    if (lazy || !layout_is_known()) return;
+    const ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(type, 2 * least);
+    if (!probe) return;
+    stock_clear = probe->iface.clear;
+    lazy = stock_clear && pages_are_fresh(probe);
+    ggml_backend_buffer_free(probe);
+    if (!lazy) return;
     stock_allocate = type->iface.alloc_buffer;
     type->iface.alloc_buffer = allocate;
 }
 
 bool buffers_are_lazy() {
-    return stock_allocate;
+    return lazy;
 }
 
 }  // namespace medusa::kernels

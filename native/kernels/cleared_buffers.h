@@ -4,8 +4,8 @@
 
 namespace medusa::kernels {
 
-// From now on, buffers of the CPU are cleared that way. Once per process, before any model is loaded. Nothing happens
-// where the system has no such pages (it is Linux that does) or does not give them: then zeros are written.
+// From now on, buffers of the CPU are cleared that way, where that was seen to work (on Linux, unless memory is locked)
+// and ggml is laid out as expected. Once per process, before any model is loaded.
 void clear_buffers_lazily();
 
 // Whether it does.

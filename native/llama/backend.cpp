@@ -19,6 +19,8 @@ std::mutex log_mutex;
 std::string last_log_error, last_allocation_error, last_device_error;
 thread_local std::function<void(const char*)> log_reader;
 
+std::once_flag once;  // initialise_backend()
+
 // Whoever read libllama's log before.
 struct {
     ggml_log_callback read = nullptr;
@@ -92,8 +94,11 @@ std::string allocation_reason() {
     return last_allocation_error.empty() ? "" : " (" + last_allocation_error + ")";
 }
 
+void backend_is_initialised() {
+    std::call_once(once, [] {});
+}
+
 void initialise_backend() {
-    static std::once_flag once;
     std::call_once(once, [] {
         llama_log_get(&other_reader.read, &other_reader.data);
         llama_log_set(on_log, nullptr);

@@ -12,6 +12,8 @@ std::string libllama_version();
 
 // Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
 void initialise_backend();
+// By another module of the process, which has the log: here nothing is done any more.
+void backend_is_initialised();
 
 // Whether what libllama says also goes to whoever read its log before us, in the thread that says it.
 void forward_log(bool wanted);

@@ -321,7 +321,9 @@ bool LlamaContext::set_state(std::span<const uint8_t> state) {
 }
 
 void LlamaContext::clear() {
-    llama_memory_clear(llama_get_memory(context_), kernels::buffers_are_lazy());  // which gives the memory back
+    // Zeros, where they cost nothing and give memory back.
+    const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    llama_memory_clear(llama_get_memory(context_), on_cpu && kernels::buffers_are_lazy());
 }
 
 }  // namespace medusa

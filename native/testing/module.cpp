@@ -1,9 +1,12 @@
 #include "testing/module.h"
 
+#include "llama/backend.h"
+
 // What tests and scripts need of the engine and users do not. Built with MEDUSA_TESTING; no wheel for users has it.
 NB_MODULE(_native_testing, m) {
     m.doc() = "Works on objects of the engine and raises its errors.";
     nb::module_::import_("medusa_cli.native");  // whose types and errors these functions take and raise
+    medusa::backend_is_initialised();
     medusa::testing::bind_session(m);
     medusa::testing::bind_dynamic_tree(m);
     medusa::testing::bind_rejection(m);

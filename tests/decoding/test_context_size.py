@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fixtures import tiny_base
 
 from medusa_cli import native
 from medusa_cli.decoding import context_size
-from medusa_cli.decoding.context_size import LEAST, SHARE, fitting
+from medusa_cli.decoding.context_size import FEW, LEAST, MOST, fitting
 from medusa_cli.decoding.options import CacheType, EngineOptions
+from medusa_cli.support import machine
 from medusa_cli.support.errors import OptionError
 
 GIB = 1 << 30
@@ -19,24 +22,60 @@ EACH = 28 * 1024.0
 
 
 @pytest.mark.parametrize(
-    ("trained", "each", "available", "tokens"),
+    ("trained", "each", "room", "tokens"),
     [
-        (32768, EACH, 16 * GIB, 32768),
-        (32768, EACH, 2 * GIB, 18688),
-        (32768, EACH, 100, LEAST),
-        (2048, EACH, 100, 2048),
-        (131072, 131072.0, 8 * GIB, 16384),
-        (131072, 0.0, 100, 131072),
-        (131072, EACH, None, LEAST),
+        (32768, EACH, 4 * GIB, 32768),
+        (32768, EACH, GIB // 2, 18688),
+        (32768, EACH, 25, LEAST),
+        (2048, EACH, 25, 2048),
+        (131072, 131072.0, 2 * GIB, 16384),
+        (131072, 0.0, 25, 131072),
+        (131072, EACH, 0, LEAST),
     ],
 )
-def test_what_fits(trained: int, each: float, available: int | None, tokens: int) -> None:
-    assert fitting(trained, each, available) == tokens
+def test_what_fits(trained: int, each: float, room: int, tokens: int) -> None:
+    assert fitting(trained, each, room) == tokens
 
 
-def test_a_full_cache_leaves_most_of_the_memory_alone() -> None:
-    for available in range(GIB, 64 * GIB, GIB):
-        assert fitting(1 << 18, EACH, available) * EACH <= available / SHARE or available < SHARE * LEAST * EACH
+def with_memory(monkeypatch: pytest.MonkeyPatch, available: int | None) -> None:
+    monkeypatch.setattr(context_size.machine, "memory", lambda: (available, available))
+
+
+def fake(trained: int, *, gpu: bool = False) -> Any:
+    return SimpleNamespace(n_ctx_train=trained, gpu=gpu, path="m.gguf", is_recurrent=False)
+
+
+@pytest.mark.skipif(not native.buffers_are_lazy(), reason="contexts stay small on this system")
+@pytest.mark.parametrize(
+    ("trained", "available", "most_bytes", "tokens"),
+    [
+        (32768, 64 * GIB, None, 32768),
+        (32768, 2 * GIB, None, 18688),
+        (32768, None, None, LEAST),
+        (2**31 - 1, 1024 * GIB, None, MOST),
+        (-1, 64 * GIB, None, FEW),  # more than 31 bits hold
+        (0, 64 * GIB, None, FEW),
+        (32768, 64 * GIB, 256 << 20, 9216),
+        (32768, 64 * GIB, 0, FEW),
+        (2048, 64 * GIB, 0, 2048),
+    ],
+)
+def test_a_context_is_as_large_as_memory_allows(
+    trained: int, available: int | None, most_bytes: int | None, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_memory(monkeypatch, available)
+    monkeypatch.setattr(context_size, "bytes_per_token", lambda *_: EACH)
+    assert context_size.chosen(fake(trained), EngineOptions(), most_bytes) == tokens
+    assert context_size.chosen(fake(trained), EngineOptions(ctx_size=77), most_bytes) == 77
+    assert context_size.chosen(fake(trained, gpu=True), EngineOptions(), most_bytes) <= FEW
+
+
+def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"/sys/fs/cgroup/memory.max": ["4000"], "/sys/fs/cgroup/memory.current": ["1500"]}
+    monkeypatch.setattr(machine, "_lines", lambda path: files.get(path, ["MemTotal: 8 kB", "MemAvailable: 4 kB"]))
+    assert machine.memory() == (4000, 2500)
+    files["/sys/fs/cgroup/memory.max"] = ["max"]
+    assert machine.memory() == (8192, 4096)
 
 
 @pytest.fixture
@@ -50,8 +89,8 @@ def test_what_was_asked_for_is_taken(model: native.Model) -> None:
 
 
 def test_what_this_machine_cannot_hold_is_refused(model: native.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    each = context_size.bytes_per_token(native.read_gguf(model.path), EngineOptions())
-    monkeypatch.setattr(context_size.machine, "memory", lambda: (int(each * 1000), None))
+    each = context_size.each_token(model, EngineOptions())
+    with_memory(monkeypatch, int(each * 1000))
     context_size.check(model, EngineOptions(ctx_size=1000))
     with pytest.raises(OptionError, match=r"this machine has .*: give a smaller -c, or -ctk q8_0 -ctv q8_0$"):
         context_size.check(model, EngineOptions(ctx_size=1500))

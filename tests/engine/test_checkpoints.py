@@ -16,7 +16,7 @@ from medusa_cli import native
 CHAIN = [[0] * (n + 1) for n in range(4)]
 BEFORE_END = 8
 LEAST = 32
-"""As in native/decoding/chain_memory.h."""
+"""As in native/decoding/sequence_memory.h."""
 
 
 def text(length: int, seed: int = 0, vocabulary: int = 32) -> list[int]:
@@ -56,6 +56,16 @@ def test_short_prompts_are_read_again() -> None:
     prompt = text(LEAST + BEFORE_END)
     session.generate(prompt, max_tokens=30, ignore_eos=True)
     assert session.generate(prompt, max_tokens=30, ignore_eos=True).reused_tokens == 0
+
+
+@pytest.mark.parametrize("first", [2030, 2049, 2060])
+def test_a_checkpoint_near_a_stride_hides_no_later_ones(first: int) -> None:
+    session = testing.FakeSession(native.Tree([]), context_size=16384, snapshots=0, memory=1)
+    prompt = text(9000)
+    for length in (first, 5000, 9000):
+        session.generate(prompt[:length], max_tokens=1, ignore_eos=True)
+    again = session.generate([*prompt[:8995], 0, 1], max_tokens=1, ignore_eos=True)
+    assert again.reused_tokens == 9000 - 1 - BEFORE_END
 
 
 def test_long_prompts_have_checkpoints_on_the_way() -> None:
