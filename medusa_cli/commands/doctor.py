@@ -107,7 +107,8 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     say(f"Sampling:  {sampling or 'the model sets no defaults'}")
     context = model["context"]
     each = size(context["bytes"] * 1000 // context["tokens"])
-    say(f"Context:   {context['tokens']} of the model's {context['trained']} tokens, {each} for each 1,000")
+    own = f"of the model's {context['trained']} " if context["trained"] > 0 else ""
+    say(f"Context:   {context['tokens']} {own}tokens, {each} for each 1,000")
     if not model["weights"]:
         out.print("Which kernels it runs on is unknown on this platform.")
         _print_devices(model, out)

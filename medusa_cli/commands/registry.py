@@ -21,7 +21,7 @@ _SPOKEN = {
     "--lookahead": "use `medusa bench MODEL --methods lookahead`",
     **dict.fromkeys(
         ("--history", "--no-history"),
-        "drafts were no better with it; what it saved is in `medusa/recycled` in the state folder, delete that folder",
+        "it brought no more tokens per step; you can delete what it saved (~/.local/state/medusa/recycled)",
     ),
 }
 _TRAIN_KEYS = (
