@@ -207,8 +207,8 @@ void bind_answers(nb::module_& m) {
 }  // namespace
 
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
-                                    const std::shared_ptr<const Cancellation>& cancellation,
-                                    const nb::object& on_step) {
+                                    const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step,
+                                    const nb::object& on_prompt) {
     if (busy_.exchange(true)) throw Error("this session is already generating: wait for it or open another");
     struct Release {
         std::atomic<bool>& flag;
@@ -230,6 +230,12 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
             if (!failure) guarded([&] { on_step(pieces); });
         };
     }
+    OnPrompt prompt_read;
+    if (!on_prompt.is_none()) {
+        prompt_read = [&](int done, int total) {
+            if (!failure) guarded([&] { on_prompt(done, total); });
+        };
+    }
     Stopwatch since_poll;
     // Python handles signals on its main thread alone. Others need not wait for the GIL, which a busy thread of Python
     // gives away only after 5 ms: all compute threads would wait with them.
@@ -247,7 +253,7 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
     };
     {
         const nb::gil_scoped_release released;
-        session_->generate(prompt, params, step, poll);
+        session_->generate(prompt, params, step, poll, prompt_read);
     }
     if (failure) std::rethrow_exception(failure);
     return *session_->last();
@@ -258,6 +264,8 @@ constexpr const char* generate_doc =
     "logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.\n\n"
     "watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what\n"
     "it learns stays with the session.\n\n"
+    "on_prompt(done, total) runs before each piece of up to 512 tokens of the prompt that is read; total counts those\n"
+    "that are not in the cache.\n\n"
     "on_step runs once per step with the GIL held. A Python exception in it, or a pending signal on the main thread\n"
     "(asked for every 20 ms), ends the generation within one step and is raised; the tokens emitted so far stay\n"
     "available as `last`. accept None: greedy at temperature 0, exact above.";
@@ -269,7 +277,7 @@ void bind_generate(nb::class_<SessionBinding>& session) {
            const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
            const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
            const std::shared_ptr<const Cancellation>& cancellation,
-           const Callback<void(nb::typed<nb::list, Piece>)>& on_step) {
+           const Callback<void(nb::typed<nb::list, Piece>)>& on_step, const Callback<void(int, int)>& on_prompt) {
             GenerateParams params;
             params.max_tokens = max_tokens;
             params.sampling = sampling.value_or(SamplingParams{});
@@ -279,11 +287,12 @@ void bind_generate(nb::class_<SessionBinding>& session) {
             params.stop_loops = stop_loops;
             params.logprobs = logprobs;
             params.watchdog = watchdog;
-            return self.generate(prompt, params, cancellation, on_step);
+            return self.generate(prompt, params, cancellation, on_step, on_prompt);
         },
         "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
         "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
-        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), generate_doc);
+        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), "on_prompt"_a = nb::none(),
+        generate_doc);
 }
 
 void bind_session_methods(nb::class_<SessionBinding>& session) {

@@ -38,7 +38,8 @@ class SessionBinding {
     // Runs with the GIL released. A Python exception in `on_step` or, on the main thread, a pending signal ends the run
     // and is raised.
     Generation generate(const std::vector<Token>& prompt, const GenerateParams& params,
-                        const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step);
+                        const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step,
+                        const nb::object& on_prompt);
 
   private:
     std::unique_ptr<Session> session_;
