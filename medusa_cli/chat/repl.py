@@ -191,8 +191,11 @@ class Repl:
 
         cut: BaseException | None = None
         try:
-            self.generation = self.engine.generate(tokens, self.settings, self.seed, on_step)
+            self.generation = self.engine.generate(
+                tokens, self.settings, self.seed, on_step, on_prompt=self.screen.reading
+            )
         except BaseException as error:
+            self.screen.reading.end()
             if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
                 raise
             # Without a piece the engine may not have begun: its last generation could be the one before.
@@ -205,6 +208,8 @@ class Repl:
         if parts or not failed:
             whole, text = _whole_characters(answered)
             self._finish(begun_text + "".join(parts), cut is not None, ([*begun, *whole], begun_text + text))
+        finally:
+            self.screen.reading.end()
         if cut is not None and failed:
             raise cut
         return cut is not None

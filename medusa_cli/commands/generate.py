@@ -85,17 +85,20 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
 
     def on_step(pieces: list[native.Piece]) -> None:
         nonlocal begun, ended_line
+    from medusa_cli.support.reading import ReadingLine
         begun = True
         text = clean("".join(piece.text for piece in pieces))
         if text and not as_json:
             sys.stdout.write(wrap.piece(text))
             sys.stdout.flush()
             ended_line = text.endswith("\n")
+    reading = ReadingLine(wanted=not as_json or sys.stdout.isatty())
 
     cut: BaseException | None = None
     generation: native.Generation | None
+        reading.end()
     try:
-        generation = engine.generate(tokens, settings, seed, on_step)
+        generation = engine.generate(tokens, settings, seed, on_step, on_prompt=reading)
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
             raise
@@ -108,3 +111,5 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
             console.messages().print(figures.stats_line(generation.stats), style="dim", markup=False)
     if cut is not None:
         raise cut
+    finally:
+        reading.end()

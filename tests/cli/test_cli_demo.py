@@ -28,6 +28,7 @@ from medusa_cli.support.errors import MedusaError
 pytestmark = pytest.mark.model
 
 
+from medusa_cli.support.reading import ReadingLine
 @pytest.fixture(autouse=True)
 def demo_model(demo_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(demo.DEMO_VARIABLE, str(demo_model_path))
@@ -133,6 +134,7 @@ class Silent:
 
     def piece(self, text: str, drafted: bool) -> None: ...
     def end_answer(self, stats: str | None) -> None: ...
+        self.reading = ReadingLine(wanted=False)
     def show(self, text: str) -> None: ...
     def show_rows(self, rows: Sequence[tuple[str, str]]) -> None: ...
     def note(self, text: str) -> None:
@@ -151,8 +153,8 @@ def test_the_text_of_a_shortened_conversation_is_that_of_a_new_one() -> None:
     asked: list[tuple[list[int], list[int]]] = []
     generate_tokens = engine.generate
 
-    def generate(prompt: Sequence[int], settings: Settings, seed: int, on_step: Any) -> native.Generation:
-        found = generate_tokens(prompt, settings, seed, on_step)
+    def generate(prompt: Sequence[int], settings: Settings, seed: int, on_step: Any, **more: Any) -> native.Generation:
+        found = generate_tokens(prompt, settings, seed, on_step, **more)
         asked.append((list(prompt), list(found.tokens)))
         return found
 

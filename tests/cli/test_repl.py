@@ -33,17 +33,35 @@ class Script:
         raise line
 
 
+class Reading:
+    """shown: how far a prompt is read, while that is on the screen."""
+
+    def __init__(self) -> None:
+        self.shown: tuple[int, int] | None = None
+        self.told = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.shown = done, total
+        self.told += 1
+
+    def end(self) -> None:
+        self.shown = None
+
+
 class Transcript:
     """A screen that writes down what it is told, drafted pieces in <>."""
 
     def __init__(self) -> None:
+        self.reading = Reading()
         self.lines: list[str] = []
         self._answer = ""
 
     def piece(self, text: str, drafted: bool) -> None:
+        assert self.reading.shown is None
         self._answer += f"<{text}>" if drafted else text
 
     def end_answer(self, stats: str | None) -> None:
+        assert self.reading.shown is None
         self.lines += [f"answer {self._answer}", f"stats {stats}"]
         self._answer = ""
 
@@ -57,6 +75,7 @@ class Transcript:
         self.show("\n".join(f"{name:<17} {text}" for name, text in rows))
 
     def error(self, text: str) -> None:
+        assert self.reading.shown is None
         self.lines.append(f"error {text}")
 
 
@@ -79,7 +98,7 @@ class Engine:
         return [0] * sum(len(message["content"]) for message in messages)
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.asked.append(self._messages)
         self.seeds.append(seed)
@@ -89,6 +108,7 @@ class Engine:
         if text:
             on_step([FakePiece(1, text[:2], False), FakePiece(2, text[2:], True)])
         reason = self.stop_reason if isinstance(answer, str) else "cancelled"
+        on_prompt(0, len(prompt))
         self.last = FakeGeneration([1, 2], text, reason, len(prompt))
         if isinstance(answer, BaseException):
             raise answer
@@ -115,7 +135,7 @@ class Looping(Engine):
     """Says "la " for ever."""
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.asked.append(self._messages)
         pieces = [FakePiece(5, "oh ", False)] + [FakePiece(6, "la ", True), FakePiece(7, "li ", False)] * 3
@@ -388,10 +408,10 @@ class Unfinished(Engine):
         self.prompts: list[list[int]] = []
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.prompts.append(list(prompt))
-        return super().generate(prompt, settings, seed, on_step)
+        return super().generate(prompt, settings, seed, on_step, on_prompt)
 
 
 def test_an_answer_goes_on_from_its_tokens() -> None:
@@ -429,8 +449,8 @@ def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
     class Cut(Unfinished):
         """The last token is half of a character, which the end of the answer shows as it is."""
 
-        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any) -> Any:
-            found = super().generate(prompt, settings, seed, on_step)
+        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any, on_prompt: Any) -> Any:
+            found = super().generate(prompt, settings, seed, on_step, on_prompt)
             on_step([FakePiece(9, "", False), FakePiece(-1, "\ufffd", False)])
             found.tokens.append(9)
             return found
