@@ -320,6 +320,26 @@ bool LlamaContext::set_state(std::span<const uint8_t> state) {
            state.size();
 }
 
+// Not by sequence: that would leave out the cells that a sliding window hides from the next token, and without them the
+// cache could not be cut.
+void LlamaContext::save_all(StateWriter& out) {
+    const size_t size = llama_state_get_size(context_);
+    out.number<uint64_t>(size);
+    const std::span<uint8_t> room = out.room(size);
+    if (!room.empty() && llama_state_get_data(context_, room.data(), size) != size) {
+        throw Error("llama.cpp did not save its cache" + log_reason());
+    }
+}
+
+bool LlamaContext::set_all(StateReader& in) {
+    const auto state = in.bytes(in.number<uint64_t>());
+    return llama_state_set_data(context_, state.data(), state.size()) == state.size();
+}
+
+int LlamaContext::end() const {
+    return llama_memory_seq_pos_max(llama_get_memory(context_), 0) + 1;
+}
+
 void LlamaContext::clear() {
     // Zeros, where they cost nothing and give memory back.
     const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;

@@ -88,6 +88,10 @@ class LlamaContext final : public CacheOps {
     void copy(int source, int target, int from, int to) override;
     std::vector<uint8_t> state() override;
     bool set_state(std::span<const uint8_t> state) override;
+    void save_all(StateWriter& out) override;
+    bool set_all(StateReader& in) override;
+    // Of sequence 0: the position behind its newest token.
+    int end() const;
     void clear();
 
   private:
