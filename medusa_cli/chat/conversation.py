@@ -71,7 +71,9 @@ class Conversation:
 
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
-        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
+        if self.left_out:
+            content["left_out"] = self.left_out
         with atomic_file(path, 0o600) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 
@@ -100,7 +102,10 @@ class Conversation:
         system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
         if any(turn["role"] != ("user", "assistant")[index % 2] for index, turn in enumerate(turns)):
             raise MedusaError(f"{path} is damaged: user and assistant must take turns")
-        return cls(system, turns)
+        left_out = content.get("left_out", 0)
+        if not isinstance(left_out, int) or not 0 <= left_out <= len(turns):
+            raise MedusaError(f'{path} is damaged: "left_out" must count some of the messages')
+        return cls(system, turns, left_out)
 
 
 def _is_message(value: Any) -> bool:

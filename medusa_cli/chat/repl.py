@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.chat import sessions
 from medusa_cli.chat.conversation import Conversation, fitted
 from medusa_cli.decoding import figures, settings
 from medusa_cli.decoding.options import MAX_SEED
@@ -57,6 +58,8 @@ class Repl:
         self.conversation = Conversation(system)
         self.seed = 0
         self.generation: native.Generation | None = None
+        self.kept_at: Path | None = None
+        """Where the conversation is written after each answer."""
         self._regenerated = 0
 
     def run(self) -> int:
@@ -219,6 +222,8 @@ class Repl:
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
             self.conversation.add_answer(text, begun if cut or reason in UNFINISHED else None)
+            if self.kept_at is not None:
+                self.conversation.save(self.kept_at, self.engine.name)
         if generation is not None and reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
@@ -309,13 +314,15 @@ def _stats(chat: Repl, _: str) -> None:
 def _save(chat: Repl, argument: str) -> None:
     path = _path(argument, "/save")
     chat.conversation.save(path, chat.engine.name)
-    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}.")
+    remark = sessions.kept(chat.engine)
+    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}" + f"; {remark}" * bool(remark) + ".")
 
 
 def _load(chat: Repl, argument: str) -> None:
     path = _path(argument, "/load")
     chat.conversation = Conversation.load(path)
-    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}.")
+    remark = sessions.brought_back(chat.engine, chat.conversation) if chat.conversation.turns else ""
+    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}" + f"; {remark}" * bool(remark) + ".")
     if chat.conversation.turns:
         last = chat.conversation.turns[-1]
         chat.screen.note(f"{last['role']}: {last['content']}")
