@@ -39,25 +39,29 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob(f"*{SUFFIX}"))
 
 
-def brought_back(engine: Engine, conversation: Conversation) -> str:
-    """Takes what the model has read of the conversation out of the cache folder; a remark on how much that is."""
-    from medusa_cli.decoding.saved_caches import CacheStore, default_folder
+class PromptCaches:
+    """What the model has read, in the cache folder. Both ways end with a remark, or ""."""
 
-    tokens = engine.chat_tokens(conversation.prompt())
-    cached, damaged = CacheStore(default_folder()).bring(engine, tokens)
-    found = f"{cached:,} of {len(tokens):,} tokens need not be read again"
-    return "; ".join(filter(None, [found if cached else "", damaged]))
+    def __init__(self, engine: Engine) -> None:
+        from medusa_cli.decoding.saved_caches import CacheStore, default_folder
 
+        self._engine = engine
+        self._store = CacheStore(default_folder())
 
-def kept(engine: Engine) -> str:
-    """Saves what the model has read in the cache folder; a remark on how much that is, or on why it failed."""
-    from medusa_cli.decoding.saved_caches import CacheStore, default_folder
+    def brought_back(self, conversation: Conversation) -> str:
+        """Takes out what the model has read of the conversation."""
+        tokens = self._engine.chat_tokens(conversation.prompt())
+        cached, damaged = self._store.bring(self._engine, tokens)
+        found = f"{cached:,} of {len(tokens):,} tokens need not be read again"
+        return "; ".join(filter(None, [found if cached else "", damaged]))
 
-    try:
-        saved = CacheStore(default_folder()).keep(engine)
-    except MedusaError as error:
-        return f"what the model has read was not saved: {error}"
-    return f"what the model has read ({size(engine.session.state_size)}) is in the cache" if saved else ""
+    def kept(self) -> str:
+        """Saves what the model has read; a failure is no more than a remark."""
+        try:
+            saved = self._store.keep(self._engine)
+        except MedusaError as error:
+            return f"what the model has read was not saved: {error}"
+        return f"what the model has read ({size(self._engine.session.state_size)}) is in the cache" if saved else ""
 
 
 @contextlib.contextmanager
@@ -76,10 +80,10 @@ def resumed(chat: Repl, name: str) -> Iterator[None]:
         raise explain_os_error(error, folder()) from error
     with only_writer(path), ending_signals_raise():
         if path.exists():
-            chat.conversation = Conversation.load(path)
+            chat.conversation = Conversation.load(path, chat.engine.n_ctx)
             chat.conversation.system = system or chat.conversation.system
             count = len(chat.conversation.turns)
-            remark = brought_back(chat.engine, chat.conversation) if count else ""
+            remark = chat.caches.brought_back(chat.conversation) if count and chat.caches else ""
             chat.screen.note(f"Session {name}: {count} messages" + f"; {remark}" * bool(remark) + ".")
         else:
             chat.screen.note(f"Session {name} is new.")
@@ -88,6 +92,6 @@ def resumed(chat: Repl, name: str) -> Iterator[None]:
             yield
         finally:
             if chat.conversation.turns:
-                chat.conversation.save(path, chat.engine.name)
-                if remark := kept(chat.engine):
+                chat.conversation.save(path, chat.engine.name, chat.engine.n_ctx)
+                if chat.caches and (remark := chat.caches.kept()):
                     chat.screen.note(f"Session {name}: {remark}.")

@@ -62,7 +62,8 @@ def chat(
     screen = TerminalScreen(reader.interactive, color_drafts)
     for line in first_screen(opened, chosen):
         screen.note(line)
-    repl = Repl(opened, reader, screen, chosen, valid_text(system) if system else None)
+    asked = valid_text(system) if system else None
+    repl = Repl(opened, reader, screen, chosen, asked, sessions.PromptCaches(opened))
     with nullcontext() if session is None else sessions.resumed(repl, session):
         code = repl.run()
     if code:

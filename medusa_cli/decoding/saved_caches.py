@@ -245,8 +245,9 @@ class CacheStore:
         a file goes.
         """
         best, most = None, _common(engine.session.cached_tokens, prompt)
-        mine = key(engine)
-        for saved in self._all():
+        found = list(self._all())
+        mine = key(engine) if found else {}
+        for saved in found:
             if saved.key != mine or saved.owner != owner or len(saved.tokens) >= engine.n_ctx:
                 continue
             if (common := _common(saved.tokens, prompt)) >= most + LEAST:

@@ -9,7 +9,7 @@ namespace medusa {
 
 bool TreeCache::truncate(int count) {
     if (count >= position()) return true;
-    if (!ops_.remove(-1, count, -1)) return false;
+    if (count < ops_.shortest() || !ops_.remove(-1, count, -1)) return false;
     for (int& filled : in_step_) filled = std::min(filled, count);
     return true;
 }
@@ -59,7 +59,13 @@ void TreeCache::save(StateWriter& out) {
 bool TreeCache::restore(StateReader& in) {
     forget();
     in_step_[0] = in.number<int32_t>();
-    return ops_.set_all(in) && position() >= 0;
+    if (!ops_.set_all(in) || position() < 0) return false;
+    // Of a cell that a window hides, and that has one sequence alone, libllama makes room for new tokens.
+    if (in_step_.size() > 1) {
+        ops_.copy(0, 1, 0, position());
+        in_step_[1] = position();
+    }
+    return true;
 }
 
 void ChainMemory::appended(int count) {
@@ -80,7 +86,7 @@ bool ChainMemory::truncate(int count) {
 // To the newest checkpoint within the first `count` tokens.
 bool ChainMemory::go_back(int count) {
     while (newest_checkpoint() > count) checkpoints_.pop_back();
-    if (checkpoints_.empty()) return false;
+    if (checkpoints_.empty() || newest_checkpoint() < ops_.shortest()) return false;
     drop_copy();
     pending_.clear();
     position_ = newest_checkpoint();

@@ -18,6 +18,8 @@ class CacheOps {
     virtual bool remove(int sequence, int from, int to) = 0;
     // Adds what `source` holds to `target`; no data moves.
     virtual void copy(int source, int target, int from, int to) = 0;
+    // Sequence 0 cannot be cut to fewer tokens than this: layers with a sliding window may have lost older ones.
+    virtual int shortest() { return 0; }
     // The running state of sequence 0 alone, without the cells of single tokens; empty where there is none.
     virtual std::vector<uint8_t> state() { return {}; }
     // Puts it back, with the position it had. False, and the memory has to be cleared: it was not taken.

@@ -306,6 +306,13 @@ void LlamaContext::copy(int source, int target, int from, int to) {
     llama_memory_seq_cp(llama_get_memory(context_), source, target, from, to);
 }
 
+// libllama lets go of the oldest positions first. Of a hybrid memory it tells only where the running state is.
+int LlamaContext::shortest() {
+    const int window = llama_model_n_swa(model_->handle());
+    const int first = llama_memory_seq_pos_min(llama_get_memory(context_), 0);
+    return window == 0 || first <= 0 ? 0 : first + window;
+}
+
 // Attention's cells are left out: they can be cut.
 std::vector<uint8_t> LlamaContext::state() {
     std::vector<uint8_t> out(llama_state_seq_get_size_ext(context_, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY));

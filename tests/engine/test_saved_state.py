@@ -201,7 +201,9 @@ def test_damaged_bytes_end_nothing(files: Callable[[str], native.Model]) -> None
     for _ in range(300):
         damaged = state.copy()
         for _ in range(draw.choice([1, 1, 4])):
-            damaged[draw.choice([draw.randrange(min(400, len(state))), draw.randrange(len(state))])] = draw.randrange(256)
+            damaged[draw.choice([draw.randrange(min(400, len(state))), draw.randrange(len(state))])] = draw.randrange(
+                256
+            )
         into = native.Session(model, n_ctx=512, recycling=True)
         try:
             into.restore_state(tokens, damaged[: draw.choice([len(state), draw.randrange(len(state))])])
