@@ -12,6 +12,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
 #include <string_view>
 
 #include "llama/pass_threads.h"
@@ -40,6 +41,32 @@ using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 using Value = nb::typed<nb::object, nb::any>;
 template <typename Call>
 using Callback = nb::typed<nb::object, nb::typed<nb::callable, Call>>;
+
+// Calls back with the GIL from code that no exception may pass. A Python exception or a pending signal ends the run,
+// and is raised afterwards.
+class Callbacks {
+  public:
+    // What `call` returns, true for None; false once something is to be raised.
+    template <typename Call>
+    bool operator()(Call&& call) {
+        if (failure_) return false;
+        const nb::gil_scoped_acquire gil;
+        try {
+            nb::object go_on = call();
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            return go_on.is_none() || nb::cast<bool>(go_on);
+        } catch (...) {
+            failure_ = std::current_exception();
+            return false;
+        }
+    }
+    void rethrow() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
+
+  private:
+    std::exception_ptr failure_;
+};
 
 // Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.
 inline nb::str text(std::string_view bytes) {

@@ -10,29 +10,18 @@ namespace {
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
                                        const Callback<std::optional<bool>(float)>& on_progress,
                                        const std::optional<std::vector<std::string>>& devices) {
-    std::exception_ptr failure;
+    Callbacks call;
     LoadProgress progress;
     if (!on_progress.is_none()) {
-        progress = [&](float done) {
-            const nb::gil_scoped_acquire gil;
-            try {
-                nb::object go_on = on_progress(done);
-                return go_on.is_none() || nb::cast<bool>(go_on);
-            } catch (...) {
-                failure = std::current_exception();
-                return false;
-            }
-        };
+        progress = [&](float done) { return call([&] { return nb::object(on_progress(done)); }); };
     }
-    std::shared_ptr<LlamaModel> model;
     try {
         const nb::gil_scoped_release released;
-        model = std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
+        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
     } catch (const Error&) {
-        if (failure) std::rethrow_exception(failure);
+        call.rethrow();
         throw;
     }
-    return model;
 }
 
 constexpr const char* load_doc =

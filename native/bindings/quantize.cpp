@@ -12,25 +12,21 @@ using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
                         bool allow_requantize, bool pure, const Callback<void(int, int)>& on_tensor) {
     const QuantizeParams params{file_type, resolve_threads(n_threads).most, allow_requantize, pure};
-    std::exception_ptr failure;
+    Callbacks call;
     OnQuantized progress;
     if (!on_tensor.is_none()) {
-        // Called from C, where no exception may pass: the first one waits here.
         progress = [&](int tensor, int tensors) {
-            const nb::gil_scoped_acquire gil;
-            if (failure) return;
-            try {
+            call([&] {
                 on_tensor(tensor, tensors);
-            } catch (...) {
-                failure = std::current_exception();
-            }
+                return nb::none();
+            });
         };
     }
     {
         const nb::gil_scoped_release released;
         quantize_model(source, target, params, progress);
     }
-    if (failure) std::rethrow_exception(failure);
+    call.rethrow();
 }
 
 nb::bytes run_quantize_rows(const std::string& type, const Matrix& values) {

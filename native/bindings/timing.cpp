@@ -1,7 +1,6 @@
 #include "probes/verify_timing.h"
 
 #include <cstring>
-#include <exception>
 
 #include "bindings/bindings.h"
 #include "kernels/buffer_type.h"
@@ -13,19 +12,14 @@ namespace {
 
 std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int widest, int position, int n_ctx,
                                         bool hidden, std::optional<int> tap_layer, int n_threads) {
-    // libllama polls from C: an exception waits here until it has returned.
-    std::exception_ptr failure;
-    const StopPoll poll = [&] {
-        const nb::gil_scoped_acquire gil;
-        if (!failure && PyErr_CheckSignals() != 0) failure = std::make_exception_ptr(nb::python_error());
-        return failure != nullptr;
-    };
+    Callbacks call;
+    const StopPoll poll = [&] { return !call([] { return nb::none(); }); };
     try {
         const nb::gil_scoped_release released;
         return std::make_unique<VerifyTimer>(std::move(model), widest, position, n_ctx, resolve_threads(n_threads),
                                              hidden, tap_layer, poll);
     } catch (const Error&) {
-        if (failure) std::rethrow_exception(failure);
+        call.rethrow();
         throw;
     }
 }
