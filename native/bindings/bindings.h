@@ -15,6 +15,7 @@
 #include <exception>
 #include <string_view>
 
+#include "base/platform.h"
 #include "llama/pass_threads.h"
 
 namespace nb = nanobind;
@@ -29,10 +30,8 @@ void bind_heads(nb::module_& m);
 void bind_session(nb::module_& m);
 void bind_collect(nb::module_& m);
 void bind_quantize(nb::module_& m);
-void bind_teacher_forcing(nb::module_& m);
 void bind_timing(nb::module_& m);
 void bind_placement(nb::module_& m);
-void bind_scoring(nb::module_& m);
 void bind_states(nb::module_& m);
 void bind_streams(nb::module_& m);
 
@@ -74,6 +73,8 @@ inline nb::str text(std::string_view bytes) {
 }
 
 // 0 or less: all physical cores, fewer where other programs need them.
-Threads resolve_threads(int threads);
+inline Threads resolve_threads(int threads) {
+    return {threads > 0 ? threads : physical_cores(), threads <= 0};
+}
 
 }  // namespace medusa

@@ -34,13 +34,6 @@ nb::bytes run_quantize_rows(const std::string& type, const Matrix& values) {
     return nb::bytes(out.data(), out.size());
 }
 
-NewMatrix<float> run_dequantize_rows(const std::string& type, const nb::bytes& data, int64_t columns) {
-    const std::span bytes(static_cast<const uint8_t*>(data.data()), data.size());
-    const auto out = dequantize_rows(type, bytes, columns);
-    const auto width = static_cast<size_t>(columns);
-    return new_matrix<float>(out.data(), out.size() / width, width);
-}
-
 constexpr const char* quantize_model_doc =
     "Writes the base model `source` as `target` in another file type (GGUF's general.file_type, libllama's\n"
     "recipes).\n\n"
@@ -55,8 +48,6 @@ void bind_quantize(nb::module_& m) {
           quantize_model_doc);
     m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a,
           "values [rows, columns] as the bytes of a ggml type (\"f16\", \"q8_0\", \"q4_k\", ...).");
-    m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a,
-          "Inverse of quantize_rows: [rows, columns].");
 }
 
 }  // namespace medusa

@@ -57,18 +57,6 @@ constexpr const char* timer_doc =
 }  // namespace
 
 void bind_timing(nb::module_& m) {
-    const auto bind = [&m](const char* name, auto* time, const char* doc) {
-        m.def(
-            name,
-            [time](std::shared_ptr<LlamaModel> model, int width, int position, int repeats, int n_threads) {
-                const nb::gil_scoped_release released;
-                return time(std::move(model), width, TimingParams{position, repeats, resolve_threads(n_threads)});
-            },
-            "model"_a, "width"_a, nb::kw_only(), "position"_a = 64, "repeats"_a = 5, "n_threads"_a = 0, doc);
-    };
-    bind("time_verify", &time_verify,
-         "Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens.");
-    bind("time_prefill", &time_prefill, "As time_verify, for `width` tokens of a prompt.");
     nb::class_<ProductTimes>(m, "ProductTimes")
         .def_ro("nbytes", &ProductTimes::bytes, "Of all matrices of the type, in the type's own layout.")
         .def_ro("products", &ProductTimes::products, "Multiply-adds for one column.")
