@@ -3,6 +3,7 @@
 
 #include "base/platform.h"
 #include "bindings/bindings.h"
+#include "bindings/ndarray.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
 #include "decoding/sequence_memory.h"
@@ -209,11 +210,7 @@ void bind_answers(nb::module_& m) {
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
                                     const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step,
                                     const nb::object& on_prompt) {
-    if (busy_.exchange(true)) throw Error("this session is already generating: wait for it or open another");
-    struct Release {
-        std::atomic<bool>& flag;
-        ~Release() { flag = false; }
-    } release{busy_};
+    const Busy busy(busy_);
     // Python exceptions never cross the engine (or libllama, which polls from C): they end the run and wait here.
     std::exception_ptr failure;
     const auto guarded = [&](auto&& call) {
@@ -293,6 +290,41 @@ void bind_generate(nb::class_<SessionBinding>& session) {
         "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
         "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), "on_prompt"_a = nb::none(),
         generate_doc);
+}
+
+using SavedState = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using StateRoom = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_session_state(nb::class_<SessionBinding>& session) {
+    session
+        .def_prop_ro(
+            "state_size",
+            [](SessionBinding& self) {
+                StateWriter counter;
+                self.while_idle([&](Session& idle) { idle.save(counter); });
+                return counter.size();
+            },
+            "Bytes that save_state() writes now.")
+        .def(
+            "save_state",
+            [](SessionBinding& self, StateRoom out) {
+                StateWriter writer({out.data(), out.size()});
+                self.while_idle([&](Session& idle) { idle.save(writer); });
+            },
+            "out"_a,
+            "Writes the cache of `cached_tokens`, and what drafts know of them, into an array of state_size bytes.")
+        .def(
+            "restore_state",
+            [](SessionBinding& self, const std::vector<Token>& cached, SavedState state, bool drafts) {
+                self.while_idle(
+                    [&](Session& idle) { idle.restore(cached, StateReader({state.data(), state.size()}), drafts); });
+            },
+            "cached"_a, "state"_a, nb::kw_only(), "drafts"_a = true,
+            "Takes such bytes in place of what is cached, with the tokens that were cached then. They must come from "
+            "a\n"
+            "session of the same model, cache types and kernels. drafts: its heads and drafts were the same, too; "
+            "else\n"
+            "drafts start anew. Throws NativeError where they do not fit: then nothing is cached.");
 }
 
 void bind_session_methods(nb::class_<SessionBinding>& session) {
@@ -393,6 +425,7 @@ void bind_session(nb::module_& m) {
                 "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "draft_max"_a = 0,
                 "lookahead"_a = nb::none(), session_doc);
     bind_generate(session);
+    bind_session_state(session);
     bind_session_methods(session);
 }
 

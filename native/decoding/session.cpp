@@ -60,6 +60,32 @@ void Session::reset() {
     keep_committed();
 }
 
+void Session::save(StateWriter& out) {
+    target_->save(out);
+    if (drafter_) drafter_->save(out);
+}
+
+void Session::restore(std::span<const Token> cached, StateReader in, bool drafts) {
+    if (drafter_) drafter_->rolled_back(0);
+    bool taken = false;
+    try {
+        taken = cached.size() < static_cast<size_t>(context_size()) && target_->restore(in) &&
+                target_->position() == static_cast<int>(cached.size());
+    } catch (const Error&) {
+    }
+    if (!taken) {
+        reset();
+        throw Error("a saved cache does not fit this model, context or text");
+    }
+    cached_.assign(cached.begin(), cached.end());
+    if (!drafter_ || !drafts) return;
+    try {
+        drafter_->restore(in);
+    } catch (const Error&) {
+        drafter_->rolled_back(0);
+    }
+}
+
 // After a failed or cancelled decode the cache may hold less than was asked for.
 void Session::keep_committed() {
     cached_.resize(target_->position());

@@ -108,6 +108,12 @@ class Session {
     const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
                                const StopPoll& poll, const OnPrompt& on_prompt = nullptr);
     void reset();
+    // The cache of the committed tokens and what the drafter knows of them. Between answers.
+    void save(StateWriter& out);
+    // In place of what is there, with the tokens that were cached then. `drafts`: the drafter is of the same kind and
+    // file, too; it starts anew where it is not. Throws Error where it is another model's or context's: then nothing is
+    // cached.
+    void restore(std::span<const Token> cached, StateReader in, bool drafts);
     // In place of the policy it was made with.
     void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
     // What it is as far as the place of its steps depends on it; by default they take place on the host.
