@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
 
 BYTES_PER_TOKEN = 64
-"""A context of text does not have more: longer files are not even looked at."""
+"""A context of text does not have more: longer files are refused before their tokens are counted."""
 LEAST_BYTES = 1 << 20
 
 
