@@ -18,7 +18,7 @@ from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
     from medusa_cli import native
-    from medusa_cli.chat.sessions import PromptCaches
+    from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.terminal import Reader, TerminalScreen
     from medusa_cli.decoding.runtime import Engine
 

@@ -14,8 +14,8 @@ from random_models import write_random_model
 from rich.console import Console
 
 from medusa_cli import native
+from medusa_cli.chat.prompt_caches import PromptCaches
 from medusa_cli.chat.repl import Repl
-from medusa_cli.chat.sessions import PromptCaches
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.runtime import Engine, open_engine
