@@ -39,6 +39,7 @@ from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.reading import ReadingLine
 
 ANSWER = 500
 """Tokens of one of the session's answers, at most."""
@@ -263,6 +264,7 @@ class Nobody:
     """A screen that shows nothing, and a reader of nothing."""
 
     interactive = True
+    reading = ReadingLine(wanted=False)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,10 +129,21 @@ def _is_transcript(path: Path) -> bool:
 # --- the newest turns, where the context is full ---------------------------------------------------
 
 
-def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1) -> list[int]:
+MESSAGE = "the message"
+
+
+def check_message(engine: Engine, conversation: Conversation, text: str, most: int, name: str) -> None:
+    """MedusaError where fitted() would refuse a next message of that text. name: what is in it."""
+    turns = [*conversation.turns, {"role": "user", "content": text}]
+    fitted(engine, replace(conversation, turns=turns), most=most, what=f"{MESSAGE} with {name}")
+
+
+def fitted(
+    engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1, what: str = MESSAGE
+) -> list[int]:
     """Token ids of the conversation's prompt, which leaves room for an answer of which `begun` tokens are there.
 
-    most: tokens that the answer may get; -1: any number.
+    most: tokens that the answer may get; -1: any number. what: the newest message is called in errors.
 
     Where that takes it, the oldest turns leave the prompt (conversation.left_out counts them): always whole ones, a
     message with all up to the next. MedusaError, and nothing changes, where the newest alone is too long.
@@ -151,18 +162,20 @@ def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int
     # The first start whose prompt is small enough: later ones are smaller.
     at = bisect_left(starts, True, key=lambda start: size(start) <= kept)
     if at == len(starts):
-        _check_newest(engine, conversation, tokens, begun, room)
+        _check_newest(engine, conversation, tokens, begun, room, what)
         at = len(starts) - 1
     conversation.left_out = starts[at] if starts else conversation.left_out
     return engine.chat_tokens(conversation.prompt())
 
 
-def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], begun: int, room: int) -> None:
+def _check_newest(
+    engine: Engine, conversation: Conversation, tokens: list[int], begun: int, room: int, what: str
+) -> None:
     """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
     size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
-    what = "the message and the system prompt have" if conversation.system else "the message has"
+    what += " and the system prompt have" if conversation.system else " has"
     if begun and size + begun + max(room, 1) > engine.n_ctx:
         raise MedusaError(
             f"the message and its answer have {size + begun} tokens and leave no room in a context of {engine.n_ctx}: "
