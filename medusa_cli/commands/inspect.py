@@ -138,7 +138,7 @@ def _accuracy_table(accuracy: list[list[float]]) -> Any:
 
 
 def _print_tree(heads: dict[str, Any], out: Console) -> None:
-    from medusa_cli.decoding.tree_drawing import draw
+    from medusa_cli.decoding.trees import draw
 
     out.print()
     shares = ", with the chance that each draft is accepted" if heads["accuracy"] else ""
