@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .resuming import recall, remember
+from medusa_cli.support.files import recall, remember
 
 MOST_POINTS = 200
 LEAST_SPACING = 10

@@ -1,20 +1,18 @@
-"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, choices kept in small JSON files of the work
-folder, and no leftovers of a run that was killed."""
+"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, and no leftovers of a run that was killed.
+
+Choices are kept in small JSON files of the work folder (support/files.py).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-from medusa_cli.support.atomic import atomic_file
 
 SCRATCH = "joining-"
 """Prefix of the temporary folder for files on their way to become another."""
@@ -56,21 +54,6 @@ def interrupt_flag() -> Iterator[Interrupt]:
         yield flag
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def recall(path: Path) -> dict[str, Any]:
-    """The object in `path`; empty when there is none that can be read."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def remember(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    with atomic_file(path) as file:
-        file.write(json.dumps(content).encode())
 
 
 def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.support.files import recall, remember
 
 from ..heads.loss import base_loss
 from ..heads.rows import DraftRows, TextRows
 from ..loop import Picked
-from ..resuming import recall, remember
 from ..text.dataset import Examples, Span
 
 
@@ -88,7 +88,6 @@ class LayerStates:
         try:
             if recall(self._marker) != self.key:
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True, exist_ok=True)
                 remember(self._marker, self.key)
         except OSError as error:
             raise explain_os_error(error, folder) from error

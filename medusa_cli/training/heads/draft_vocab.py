@@ -16,8 +16,9 @@ from medusa_cli import native
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
+from medusa_cli.support.files import recall, remember
 
-from ..resuming import SCRATCH, recall, remember
+from ..resuming import SCRATCH
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
