@@ -16,7 +16,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.bench.protocol import Order, Spec
+from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
@@ -130,15 +130,14 @@ class LlamaCppDriver:
         self._tokenizer = LlamaTokenizer(self._llama, self._vocabulary)
         self._n_draft = count
 
-    def loaded(self) -> dict[str, Any]:
-        """The fields of a Ready."""
-        return {"description": self._llama.metadata.get("general.name", ""), "n_ctx": self._llama.n_ctx()}
+    def loaded(self) -> Ready:
+        """What is there to decode with."""
+        return Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
-    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """asked: the fields of an Order. An incomplete last step counts for neither steps nor acceptance."""
+    def generate(self, order: Order) -> dict[str, Any]:
+        """An incomplete last step counts for neither steps nor acceptance."""
         import llama_cpp
 
-        order = Order(**asked)
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
         room = self._llama.n_ctx() - len(prompt)
         if room <= 0:
