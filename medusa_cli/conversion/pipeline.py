@@ -27,11 +27,11 @@ from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkp
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import schema, single_file
-from medusa_cli.converters.heads.fitting import fitted
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
 from medusa_cli.converters.heads.write import (
     BeyondF16,
     HeadsPlan,
+    fitted,
     patch_f32_array,
     planned_bytes,
     tensor_type,
