@@ -1,4 +1,4 @@
-"""Writes draft heads as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
+"""Draft heads, fitted to their base, as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
 
 from __future__ import annotations
 
