@@ -5,6 +5,7 @@ Templates are crossed with hundreds of subjects, numbers and texts; no prompt co
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections.abc import Iterator
@@ -45,12 +46,18 @@ _SLOT = re.compile(r"\{([a-z]+)\d?\}")
 
 
 @dataclass(frozen=True)
-class SeedConversation:
-    """kind: a key of WEIGHTS. turns: one or two user turns."""
+class Conversation:
+    """User turns; the answers between them are the model's own. source: a word for where they came from, one of WEIGHTS
+    where they are made up."""
 
-    kind: str
     turns: tuple[str, ...]
-    system: str | None
+    system: str | None = None
+    source: str = "given"
+
+    @property
+    def group(self) -> str:
+        """Conversations that open alike belong together: they are held out together."""
+        return hashlib.sha256(self.turns[0].strip().lower().encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def fill(template: str, rng: random.Random) -> str:
@@ -84,8 +91,8 @@ def follow_up(rng: random.Random, kind: str = "any") -> str:
     return fill(rng.choice(templates), rng)
 
 
-def iter_conversations(seed: int) -> Iterator[SeedConversation]:
-    """The stream that belongs to `seed`."""
+def iter_conversations(seed: int) -> Iterator[Conversation]:
+    """The stream that belongs to `seed`, of one or two turns each."""
     rng = random.Random(f"conversations {seed}")
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
     seen: set[str] = set()
@@ -98,7 +105,7 @@ def iter_conversations(seed: int) -> Iterator[SeedConversation]:
         seen.add(key)
         later = (follow_up(rng, kind),) if rng.random() < FOLLOW_UP_SHARE else ()
         system = rng.choice(TEMPLATES["system"]) if rng.random() < SYSTEM_SHARE else None
-        yield SeedConversation(kind, (prompt, *later), system)
+        yield Conversation((prompt, *later), system, kind)
 
 
 def _prompt(kind: str, rng: random.Random) -> str:

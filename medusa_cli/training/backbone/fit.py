@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -118,8 +117,7 @@ class JointFit(Loop[TextData]):
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""
-        dtype = matmul_dtype(self.device)
-        faster = torch.autocast(self.device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
+        faster = torch.autocast(self.device.type, torch.bfloat16, enabled=matmul_dtype(self.device) == torch.bfloat16)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), faster:
             torch.manual_seed(self.plan.seed * 1_000_003 + self.step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,9 +60,7 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
     if streams.root is not None:
         assert data.source.embeddings is not None
         roots = data.source.embeddings.drafted(data.drafts.rows(picked), 1)[:, 0]
-    dtype = data.output.dtype
-    faster = torch.autocast(entered.device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
-    with faster:
+    with torch.autocast(entered.device.type, torch.bfloat16, enabled=data.output.dtype == torch.bfloat16):
         context = streams.read(top, entered, pieces)
         z: Tensor = streams(top, context, roots)
     return z.float(), None if context.said is None else context.said.float()
