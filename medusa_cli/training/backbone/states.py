@@ -155,17 +155,10 @@ def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
     return np.clip(states, -largest, largest).astype(np.float16)
 
 
-class NativeStates:
-    """States after the final norm, from the engine itself."""
-
-    def __init__(self, model: native.Model, longest: int, threads: int) -> None:
-        self._reader = native.StatesReader(model, longest, outputs=True, n_threads=threads)
-
-    def read(self, tokens: Sequence[int]) -> Tensor:
-        """[T, h]"""
-        states = self._reader.read(tokens).post_norm
-        assert states is not None
-        return torch.from_numpy(states)
+def native_states(model: native.Model, longest: int, threads: int) -> Callable[[Sequence[int]], Tensor]:
+    """Gives the states [T, h] of tokens after the final norm, from the engine itself."""
+    reader = native.StatesReader(model, longest, outputs=True, n_threads=threads)
+    return lambda tokens: torch.from_numpy(reader.read(tokens).post_norm)
 
 
 @dataclass(frozen=True)
@@ -227,10 +220,9 @@ class PromptStates(LayerStates):
 
 def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> Callable[[int], Tensor]:
     """As PromptStates.before(): of `texts`, by another model."""
-    reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
+    read = native_states(model, max(len(text.fed) for text in texts), threads)
     none = torch.zeros(0, model.n_embd, dtype=torch.float16)
     states = {
-        text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
-        for text in texts
+        text.span.start: read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none for text in texts
     }
     return states.__getitem__
