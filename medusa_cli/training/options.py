@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.settings import given
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
 
@@ -267,9 +268,8 @@ class TrainOptions:
             return STREAMS_RECIPE
         recipe = SHARED_RECIPES[self.joint_strategy]
         assert recipe.shared is not None
-        weight = recipe.shared.weight if self.joint_weight is None else self.joint_weight
-        rate = recipe.rate if self.joint_rate is None else self.joint_rate
-        return replace(recipe, rate=rate, shared=replace(recipe.shared, weight=weight))
+        shared = replace(recipe.shared, **given(weight=self.joint_weight))
+        return replace(recipe, shared=shared, **given(rate=self.joint_rate))
 
     @property
     def text(self) -> TextRecipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jinja2 import Environment, StrictUndefined, Template
 
@@ -24,13 +24,44 @@ def _compiled(template: str) -> Template:
     return _TEMPLATES.from_string(template)
 
 
-def arithmetic(rng: random.Random) -> str:
-    a, b, c = rng.randint(12, 980), rng.randint(3, 97), rng.randint(2, 19)
-    return _filled("ask arithmetic", rng, a=a, b=b, c=c, sign=rng.choice("+-*"))
+def _drawn(heading: str, **options: Sequence[object]) -> Problem:
+    """Each slot holds one of its options."""
+    return lambda rng: _filled(heading, rng, **{slot: rng.choice(of) for slot, of in options.items()})
 
 
-def algebra(rng: random.Random) -> str:
-    return _filled("ask algebra", rng, **{name: rng.randint(2, 15) for name in "abcd"})
+arithmetic = _drawn("ask arithmetic", a=range(12, 981), b=range(3, 98), c=range(2, 20), sign="+-*")
+algebra = _drawn("ask algebra", **dict.fromkeys("abcd", range(2, 16)))
+geometry = _drawn("ask geometry", a=range(2, 26), b=range(2, 26), c=range(2, 13))
+programming = _drawn(
+    "ask programming",
+    task=WORDS["task"],
+    language=WORDS["programming"],
+    extra=TEMPLATES["extra"],
+    extra2=TEMPLATES["extra"],
+)
+about_code = _drawn(
+    "ask about code",
+    snippet=CODE["snippet"],
+    broken=CODE["buggy"],
+    language=WORDS["programming"],
+    tests=range(2, 5),
+    better=("faster", "clearer", "safer", "shorter"),
+)
+code_concept = _drawn(
+    "ask concept",
+    concept=WORDS["tech"],
+    language=WORDS["programming"],
+    table=WORDS["table"],
+    column=WORDS["column"],
+    rows=range(3, 11),
+    other=("set", "tuple", "dictionary", "queue"),
+    topic=WORDS["topic"],
+    pattern=WORDS["pattern"],
+    chore=WORDS["chore"],
+    product=WORDS["product"],
+    methods=range(2, 6),
+    command=WORDS["command"],
+)
 
 
 def word_problem(rng: random.Random) -> str:
@@ -38,10 +69,6 @@ def word_problem(rng: random.Random) -> str:
     thing, place = rng.choice(WORDS["object"]), rng.choice(WORDS["place"])
     a, b, c = rng.randint(3, 60), rng.randint(2, 12), rng.randint(2, 9)
     return _filled("ask word problem", rng, name=name, other=other, thing=thing, place=place, a=a, b=b, c=c)
-
-
-def geometry(rng: random.Random) -> str:
-    return _filled("ask geometry", rng, a=rng.randint(2, 25), b=rng.randint(2, 25), c=rng.randint(2, 12))
 
 
 def logic(rng: random.Random) -> str:
@@ -61,48 +88,6 @@ def logic(rng: random.Random) -> str:
         start=start,
         step=step,
         row=", ".join(str(start + step * i + i * (i - 1) // 2) for i in range(5)),
-    )
-
-
-def programming(rng: random.Random) -> str:
-    return _filled(
-        "ask programming",
-        rng,
-        task=rng.choice(WORDS["task"]),
-        language=rng.choice(WORDS["programming"]),
-        extra=rng.choice(TEMPLATES["extra"]),
-        extra2=rng.choice(TEMPLATES["extra"]),
-    )
-
-
-def about_code(rng: random.Random) -> str:
-    return _filled(
-        "ask about code",
-        rng,
-        snippet=rng.choice(CODE["snippet"]),
-        broken=rng.choice(CODE["buggy"]),
-        language=rng.choice(WORDS["programming"]),
-        tests=rng.randint(2, 4),
-        better=rng.choice(["faster", "clearer", "safer", "shorter"]),
-    )
-
-
-def code_concept(rng: random.Random) -> str:
-    return _filled(
-        "ask concept",
-        rng,
-        concept=rng.choice(WORDS["tech"]),
-        language=rng.choice(WORDS["programming"]),
-        table=rng.choice(WORDS["table"]),
-        column=rng.choice(WORDS["column"]),
-        rows=rng.randint(3, 10),
-        other=rng.choice(["set", "tuple", "dictionary", "queue"]),
-        topic=rng.choice(WORDS["topic"]),
-        pattern=rng.choice(WORDS["pattern"]),
-        chore=rng.choice(WORDS["chore"]),
-        product=rng.choice(WORDS["product"]),
-        methods=rng.randint(2, 5),
-        command=rng.choice(WORDS["command"]),
     )
 
 

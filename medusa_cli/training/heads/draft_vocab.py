@@ -6,7 +6,6 @@ import timeit
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +55,6 @@ class VocabularyChoice:
     size: int
     verify_ms: float | None
     rows: list[SizeTradeOff]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def as_table(self) -> Table:
         """For people; the chosen size is marked."""
@@ -157,7 +153,7 @@ def choose(
     covered = coverage(ranked, tokens, held_out, sizes)
     rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads)
     chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
-    remember(memory, {"asked": asked, "choice": chosen.as_json()})
+    remember(memory, {"asked": asked, "choice": asdict(chosen)})
     return chosen
 
 
