@@ -67,7 +67,7 @@ class HeadsPlan:
 
 
 def write_heads_file(
-    path: Path, source: SourceHeads, plan: HeadsPlan, on_bytes: Callable[[int, int], None] | None = None
+    path: Path, source: SourceHeads, plan: HeadsPlan, on_bytes: Callable[[int, int], None] = lambda done, total: None
 ) -> None:
     """Writes `source` to `path` (a temporary file of the caller's). Holds one tensor in memory at a time.
 
@@ -86,8 +86,7 @@ def write_heads_file(
             file.write(data.data)
             file.write(bytes(padded(info.nbytes, DEFAULT_ALIGNMENT) - info.nbytes))
             done += info.nbytes
-            if on_bytes is not None:
-                on_bytes(done, total)
+            on_bytes(done, total)
 
 
 def planned_bytes(source: SourceHeads, plan: HeadsPlan) -> int:

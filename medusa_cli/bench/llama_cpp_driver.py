@@ -102,8 +102,7 @@ class LlamaTokenizer:
         self.bos_text, self.eos_text = special("bos"), special("eos")
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special)
-        return tokens
+        return self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special)
 
 
 class LlamaCppDriver:

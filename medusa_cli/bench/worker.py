@@ -38,18 +38,15 @@ class Worker(Remote):
 
     def generate(self, order: Order) -> dict[str, Any]:
         """The fields of one prompt's Outcome but its first five."""
-        found: dict[str, Any] = self.call("generate", order)
-        return found
+        return self.call("generate", order)
 
     def untimed(self, order: Order) -> list[int]:
         """The tokens of an answer that does not count."""
-        tokens: list[int] = self.generate(order)["tokens"]
-        return tokens
+        return self.generate(order)["tokens"]
 
     def predict(self, position: int) -> dict[str, float] | None:
         """What the cost of a step at `position` and the heads' accuracies promise."""
-        found: dict[str, float] | None = self.call("predict", position)
-        return found
+        return self.call("predict", position)
 
 
 class EngineDriver:

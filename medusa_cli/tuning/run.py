@@ -136,7 +136,10 @@ def tune(
     """Measures for about `minutes` and returns the profile. Nothing is stored."""
     began = time.monotonic()
     phases = _Phases(opened, console, {phase: began + 60 * minutes * share for phase, share in SHARES.items()})
-    prompts, kept_back = _split(_prompts(opened, file))
+    asked = _prompts(opened, file)
+    at = len(asked) - max(1, len(asked) // 4)
+    # Those whose answers make and score the trees, and those that real decoding is measured on.
+    prompts, kept_back = asked[:at], asked[at:]
     ranked = phases.rank(prompts)
     built_on, held_out = choose.halves(ranked)
     if not held_out:
@@ -212,12 +215,6 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(f"the prompts do not fit the model's context ({room} tokens are left for them): shorten them")
     return fitting
-
-
-def _split(prompts: Sequence[list[int]]) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
-    """Those whose answers make and score the trees, and those that real decoding is measured on."""
-    at = len(prompts) - max(1, len(prompts) // 4)
-    return prompts[:at], prompts[at:]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
     return recipe.heads_weight * (math.sin(0.5 * math.pi * (step + 1) / steps) if recipe.sine else 1.0)
 
 
-class JointFit(Loop[TextData]):
+class JointFit(Loop):
     """Of adapters with heads. run()'s evaluate is given the step, the layers as they are, and the heads.
 
     curve: the losses of each step; held_out: of each evaluation, one before the first step included.

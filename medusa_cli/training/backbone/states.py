@@ -118,8 +118,7 @@ class LayerStates:
         """[rows, hidden] of texts[text]."""
         if not self._file(text).exists():
             self._make(text)
-        stored: NDArray[np.float16] = np.load(self._file(text), mmap_mode="r")
-        return stored
+        return np.load(self._file(text), mmap_mode="r")
 
     def _make(self, text: int) -> None:
         assert self._model is not None

@@ -66,7 +66,7 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
     return z.float(), None if context.said is None else context.said.float()
 
 
-class StreamsFit(Loop[TextData]):
+class StreamsFit(Loop):
     """Of streams, in shared mode with their base. run()'s evaluate is given the streams."""
 
     plan: StreamsPlan
