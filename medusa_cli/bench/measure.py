@@ -94,16 +94,11 @@ def measure(plan: Plan, found: Measurements, console: Console) -> None:
         with progress.phase(console, "Measuring", "answers") as bar:
             bar.update(0, plan.generations)
             _run(plan, workers, found, bar)
-        if plan.synth_accept is None:
-            _predict(workers, found)
+        positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
+        for worker in workers if plan.synth_accept is None else ():
+            if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
+                found.predicted[worker.method.name] = promise
     found.complete = True
-
-
-def _predict(workers: Sequence[Worker], found: Measurements) -> None:
-    positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
-    for worker in workers:
-        if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
-            found.predicted[worker.method.name] = promise
 
 
 def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.ExitStack) -> list[Worker]:

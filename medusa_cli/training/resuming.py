@@ -10,7 +10,7 @@ import glob
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -25,35 +25,31 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """`requested` turns true at the first Ctrl-C; a second one interrupts at once, as usual."""
+    """`requested` turns true at the first Ctrl-C inside the block; a second one interrupts at once, as usual.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Outside the main thread nothing is caught.
+    """
+
+    requested = False
 
     def check(self) -> None:
         """Stopped when it was requested."""
         if self.requested:
             raise Stopped
 
+    def __enter__(self) -> Interrupt:
+        self._catches = threading.current_thread() is threading.main_thread()
+        if self._catches:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        return self
 
-@contextlib.contextmanager
-def interrupt_flag() -> Iterator[Interrupt]:
-    """Catches SIGINT inside the block. Outside the main thread nothing is caught."""
-    flag = Interrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-    previous = signal.getsignal(signal.SIGINT)
+    def __exit__(self, *_: object) -> None:
+        if self._catches:
+            signal.signal(signal.SIGINT, self._previous)
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        flag.requested = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:

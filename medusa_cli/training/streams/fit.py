@@ -31,9 +31,6 @@ RANKED_ROWS = 1024
 PROMPT, ANSWER = 64, 128
 """Tokens of each made-up text."""
 
-MakeStreams = Callable[[TopLayers, int, StreamsRecipe], Streams]
-"""For these layers, so many streams."""
-
 
 @dataclass(frozen=True)
 class StreamsPlan:
@@ -72,7 +69,7 @@ class StreamsFit(Loop):
     plan: StreamsPlan
     evaluations, patience = STREAMS_EVALUATIONS, PATIENCE
 
-    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: MakeStreams = Streams) -> None:
+    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: type[Streams] = Streams) -> None:
         self.top, recipe = top, plan.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
