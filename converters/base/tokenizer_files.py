@@ -147,10 +147,6 @@ class Tokens:
             else:
                 self.put(token.id, token.text.replace(space, " "), TokenType.USER_DEFINED, ADDED_SCORE)
 
-    def has(self, *texts: str) -> bool:
-        """Whether all these texts are tokens."""
-        return set(texts).issubset(self.texts)
-
     def repeated(self) -> str | None:
         """A text that two tokens have, None when all differ."""
         seen: set[str] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,11 @@ class TimedDrafter(LlamaDraftModel):
         return drafted
 
 
-class ModelDrafter:
+def continued(llama: Any, most: int, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
     """Drafts the greedy continuation of a second, smaller model."""
-
-    def __init__(self, llama: Any, count: int) -> None:
-        self._llama, self._count = llama, count
-
-    def __call__(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
-        count = min(self._count, self._llama.n_ctx() - len(input_ids) - 1)
-        drafted = itertools.islice(self._llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
-        return np.array(list(drafted), dtype=np.intc)
+    count = min(most, llama.n_ctx() - len(input_ids) - 1)
+    drafted = itertools.islice(llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
+    return np.array(list(drafted), dtype=np.intc)
 
 
 def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None) -> Any:
@@ -116,7 +112,7 @@ class LlamaCppDriver:
         self._small = None
         if spec.draft.draft_model is not None:
             self._small = load(str(spec.draft.draft_model), spec.engine)
-            drafter = ModelDrafter(self._small, count)
+            drafter = partial(continued, self._small, count)
         self._drafter = TimedDrafter(drafter)
         path = str(references.resolve(spec.model, messages()).path)
         self._llama = load(path, spec.engine, self._drafter)
@@ -172,7 +168,6 @@ class LlamaCppDriver:
 
     def predict(self, position: int) -> None:
         """Nothing is known of these drafts beforehand."""
-        return None
 
 
 class StepClock:

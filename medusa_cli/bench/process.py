@@ -18,20 +18,17 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError, describe
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ISA_VARIABLE = "MEDUSA_ISA"
 PATIENCE_SECONDS = 5.0
 PACKAGE = __name__.partition(".")[0]
 
 
-class Remote:
+class Remote(contextlib.AbstractContextManager["Remote"]):
     """The parent's side. Arguments and results are pickled."""
 
     def __init__(
@@ -56,9 +53,6 @@ class Remote:
             env=environment,
         )
         self._send(arguments)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

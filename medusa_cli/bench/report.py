@@ -139,9 +139,8 @@ def category_table(methods: dict[str, Figures]) -> Table | None:
             texts.append(number(value, 2 if base else 1))
         return texts
 
-    rows = []
-    for category in categories:
-        rows.append(line(category, {name: method["categories"].get(category) for name, method in methods.items()}))
+    by_name = methods.items()
+    rows = [line(one, {name: method["categories"].get(one) for name, method in by_name}) for one in categories]
     rows.append(line("all", {name: method["total"] for name, method in methods.items()}))
     relative = f" (times {base})" if base and others else ""
     headers = ("category", "prompts", f"{first} t/s", *(name if base else f"{name} t/s" for name in others))

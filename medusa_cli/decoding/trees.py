@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ MIN_SHARE = 0.5
 
 _WIDTHS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6})*")
 _RANDOM = re.compile(r"([0-9]{1,6})(?::([0-9]{1,9}))?")
+
+
+class TreeMethod(str, Enum):
+    """How `tune` finds the trees that it weighs.
+
+    accuracies: the likeliest paths (Medusa 2.3.3). simulate: each next node by simulated decoding (Hydra 4).
+    """
+
+    accuracies = "accuracies"
+    simulate = "simulate"
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from medusa_cli.decoding import devices, drafting, pass_cost, profile, runtime, 
 from medusa_cli.decoding.devices import DeviceKind, TreeRules
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import engine_default
-from medusa_cli.decoding.trees import DYNAMIC, DynamicStart
+from medusa_cli.decoding.trees import DYNAMIC, DynamicStart, TreeMethod
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, costs, decode, texts
-from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
