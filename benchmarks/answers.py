@@ -16,11 +16,11 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 import common
-import lossless
 from medusa_cli.converters.heads import schema
 from rich.table import Table
 
 from medusa_cli import native
+from medusa_cli.decoding import lossless
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions
 from medusa_cli.decoding.runtime import Engine, open_engine
@@ -90,7 +90,7 @@ class Loops:
 class Lossless:
     """Greedy decoding with drafts against plain decoding, token for token.
 
-    What counts as explained: benchmarks/lossless.py. Exits with 1 when a difference is not.
+    What counts as explained: medusa_cli/decoding/lossless.py. Exits with 1 when a difference is not.
     """
 
     _: KW_ONLY

@@ -13,6 +13,7 @@ from medusa_cli.bench.measure import Measurements, Plan
 from medusa_cli.bench.methods import METHODS, PLAIN
 from medusa_cli.bench.protocol import Outcome
 from medusa_cli.bench.spec_bench import Question
+from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 
@@ -109,7 +110,7 @@ def _runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
         row["tokens"] = len(outcome.tokens)
         other = plain.get(outcome.round)
         comparable = METHODS[outcome.method].same_sampler or outcome.temperature == 0.0
-        row["first_divergence"] = summary.first_difference(other.ended, outcome.ended) if other and comparable else None
+        row["first_divergence"] = first_difference(other.ended, outcome.ended) if other and comparable else None
         runs.append(row)
     return runs
 

@@ -11,6 +11,7 @@ from typing import Any
 from medusa_cli.bench.methods import BASELINES, METHODS, PLAIN
 from medusa_cli.bench.protocol import Outcome
 from medusa_cli.decoding.figures import PHASES
+from medusa_cli.decoding.lossless import first_difference
 from medusa_cli.decoding.settings import SYNTHETIC
 
 PromptKey = tuple[str, float]
@@ -104,14 +105,6 @@ def _steps(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "acceptance_per_depth": [count / steps for count in accepted] if steps else [],
         "timings_ms": {phase: sum(outcome.timings_ms[phase] for outcome in outcomes) for phase in PHASES},
     }
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first place where two sequences differ, their ends included; None: equal."""
-    for at, (left, right) in enumerate(zip(a, b, strict=False)):
-        if left != right:
-            return at
-    return None if len(a) == len(b) else min(len(a), len(b))
 
 
 def _output_match(ours: dict[Round, Outcome], plain: dict[Round, Outcome], method: str) -> dict[str, Any] | None:

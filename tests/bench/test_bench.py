@@ -17,6 +17,7 @@ from rich.console import Console
 from medusa_cli.bench import compare, document, methods, plot, report, summary
 from medusa_cli.bench.measure import Measurements, Plan, measure
 from medusa_cli.bench.protocol import Outcome
+from medusa_cli.decoding import lossless
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.prompts import bench_set
 from medusa_cli.prompts.bench_set import Prompt
@@ -510,4 +511,4 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_end_of_a_text_counts_as_a_token() -> None:
     ended, cut = outcome("plain", tokens=[1], stop_reason="eos"), outcome("plain", tokens=[1])
-    assert summary.first_difference(ended.ended, cut.ended) == 1
+    assert lossless.first_difference(ended.ended, cut.ended) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lossless
 import pytest
 import random_heads
 from fixtures import BASE_LAYERS, tiny_base
 
 from medusa_cli import native
+from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import lossless
 import numpy as np
 import pytest
 from architectures import ARCHITECTURES, TOKENS
@@ -20,6 +19,7 @@ from random_heads import random_heads, write
 from random_models import write_random_model
 
 from medusa_cli import native
+from medusa_cli.decoding import lossless
 
 Q4_K_M = 15
 ROOT = Path(__file__).parents[2]

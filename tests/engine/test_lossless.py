@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lossless
 import pytest
 from fixtures import tiny_base
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from test_engine_fake import tree_choices
 
 from medusa_cli import native
-from medusa_cli.bench import summary
+from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 from medusa_cli.prompts.bench_set import built_in
@@ -34,9 +33,9 @@ def generation(tokens: list[int], stop_reason: str = "length") -> Any:
 
 
 def test_the_first_difference_includes_the_end() -> None:
-    assert summary.first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert summary.first_difference([1, 2, 3], [1, 5, 3]) == 1
-    assert summary.first_difference([1, 2], [1, 2, 3]) == 2
+    assert lossless.first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert lossless.first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert lossless.first_difference([1, 2], [1, 2, 3]) == 2
 
 
 PROMPT = [5, 9, 17, 200]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import _native_testing as testing
-import lossless
 import numpy as np
 import pytest
 from fixtures import BASE_VOCAB, tiny_base
@@ -22,6 +21,7 @@ from random_heads import random_heads, random_streams, write
 from stream_numpy import Base, NumpyStreams
 
 from medusa_cli import native
+from medusa_cli.decoding import lossless
 
 OURS = native.kernel_info()["selected"] is not None
 EXACT, LONG, PACKED = (2e-3, 2e-3, 2.5e-2) if OURS else (1.5e-2, 0.1, 2.5e-2)

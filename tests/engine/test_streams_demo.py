@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import lossless
 import numpy as np
 import pytest
 from medusa_cli.converters.heads.draft_heads import write_heads
@@ -16,7 +15,7 @@ from stream_numpy import Base, NumpyStreams
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.decoding import tree_search
+from medusa_cli.decoding import lossless, tree_search
 from medusa_cli.tuning import texts
 
 TREE = native.Tree([[0], [1], [0, 0], [0, 1], [0, 0, 0], [1, 0], [0, 0, 0, 0]])

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import killed_training
-import lossless
 import numpy as np
 import pytest
 import torch
@@ -26,6 +25,7 @@ from stream_reading import read_stream_heads
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
+from medusa_cli.decoding import lossless
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import recipes, train

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from medusa_cli import native
-from medusa_cli.bench.protocol import END
-from medusa_cli.bench.summary import first_difference
+if TYPE_CHECKING:
+    from medusa_cli import native
 
+END = -1
+"""Stands for any end-of-generation token, which no Generation lists."""
 MAX_GAP = 1.5
 """Most that a batch width moves the difference of two logits: stock kernels were seen to move a logit by 0.66."""
 
@@ -44,6 +46,8 @@ def compare(
     model: native.Model, prompt: Sequence[int], plain: native.Generation, drafted: native.Generation
 ) -> Comparison:
     """Compares two greedy generations after `prompt`: a plain one, and a drafted one of a new or reset session."""
+    from medusa_cli import native
+
     ours, reference = _ended(drafted), _ended(plain)
     first = first_difference(reference, ours)
     if first is None:
@@ -61,6 +65,14 @@ def compare(
 
 def _is(model: native.Model, token: int, said: int) -> bool:
     return model.is_eog(token) if said == END else token == said
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Index of the first place where two sequences differ, their ends included; None: equal."""
+    for at, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return at
+    return None if len(a) == len(b) else min(len(a), len(b))
 
 
 def _ended(generation: native.Generation) -> list[int]:
