@@ -16,11 +16,11 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 
 import common
+import lossless
 from medusa_cli.converters.heads import schema
 from rich.table import Table
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions
 from medusa_cli.decoding.runtime import Engine, open_engine
@@ -90,7 +90,7 @@ class Loops:
 class Lossless:
     """Greedy decoding with drafts against plain decoding, token for token.
 
-    What counts as explained: medusa_cli/decoding/lossless.py. Exits with 1 when a difference is not.
+    What counts as explained: benchmarks/lossless.py. Exits with 1 when a difference is not.
     """
 
     _: KW_ONLY
@@ -262,6 +262,8 @@ class Queries:
         return model, sessions
 
     def _ask(self, name: str, asked: list[tuple[str, str]]) -> Found:
+        from _native_testing import score
+
         model, sessions = self._sessions(name)
         right = same = tokens = steps = 0
         committed = nats = 0.0
@@ -271,7 +273,7 @@ class Queries:
             wanted = len(whole) - len(given)
             said = [session.generate(given, max_tokens=wanted + 16, stop=["\n"]) for session in sessions]
             right += said[0].text.strip() == answer.strip()
-            nats += sum(native.score(model, whole, n_threads=self.threads)[1][-wanted:])
+            nats += sum(score(model, whole, n_threads=self.threads)[1][-wanted:])
             tokens += wanted
             if len(said) > 1:
                 same += said[1].text == said[0].text

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+import lossless
 import numpy as np
 from common import DOCS, PROMPTS, fixed_text
 from rich.console import Console
@@ -30,7 +31,7 @@ from rich.table import Table
 from medusa_cli import native
 from medusa_cli.bench import document, methods, report, summary
 from medusa_cli.bench.measure import Measurements, Plan, measure
-from medusa_cli.decoding import devices, lossless, profile, prompts
+from medusa_cli.decoding import devices, profile, prompts
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.tree_search import Choice, greedy_tree
 from medusa_cli.decoding.trees import DYNAMIC

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lossless
 import made_up_model
 from medusa_cli.converters.heads import schema
 from rich.console import Console
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless, prompts, tree_search
+from medusa_cli.decoding import prompts, tree_search
 from medusa_cli.models import references
 from medusa_cli.prompts import bench_set
 from medusa_cli.support.children import child

@@ -53,13 +53,13 @@ class Passes:
     def verify(self, width: int, position: int) -> float:
         from medusa_cli import native
 
-        times = native.time_verify(self._model, width, position=position, repeats=4, n_threads=self._threads)
-        return statistics.median(times[1:])
+        timer = native.VerifyTimer(self._model, width, position=position, hidden=False, n_threads=self._threads)
+        return statistics.median(timer.time(width, passes=4)[1:])
 
     def prefill(self, width: int) -> float:
-        from medusa_cli import native
+        from _native_testing import time_prefill
 
-        return statistics.median(native.time_prefill(self._model, width, repeats=4, n_threads=self._threads)[1:])
+        return statistics.median(time_prefill(self._model, width, repeats=4, n_threads=self._threads)[1:])
 
     def go_behind(self, position: int, widest: int) -> None:
         from medusa_cli import native
@@ -328,15 +328,14 @@ class Scores:
     def decode_ms(self, widths: list[int]) -> dict[int, float]:
         """Of one decode of each width."""
         import numpy as np
-
-        from medusa_cli import native
+        from _native_testing import score
 
         tokens = np.random.default_rng(1).integers(0, self._model.n_vocab, self.TOKENS).tolist()
-        native.score(self._model, tokens, width=64)
+        score(self._model, tokens, width=64)
         out = {}
         for width in widths:
             begin = time.perf_counter()
-            native.score(self._model, tokens, width=width)
+            score(self._model, tokens, width=width)
             out[width] = 1e3 * (time.perf_counter() - begin) / math.ceil(self.TOKENS / width)
         return out
 

@@ -73,11 +73,13 @@ class Judge:
         return self.known[question, answer]
 
     def _nats(self, question: str, answer: str) -> float:
+        from _native_testing import score
+
         before = common.chat_tokens(self.model, question)
         tokens = self.model.tokenize(answer, add_special=False, parse_special=False)
         if not tokens:
             return 0.0
-        return sum(native.score(self.model, [*before, *tokens])[1][len(before) - 1 :])
+        return sum(score(self.model, [*before, *tokens])[1][len(before) - 1 :])
 
 
 @dataclass
@@ -273,6 +275,8 @@ def answer(model: native.Model, questions: Sequence[str], count: int, threads: i
 
 
 def described(name: str, model: native.Model, texts: Sequence[Passage], judge: native.Model | None) -> Answers:
+    from _native_testing import score
+
     again = count = tokens = 0
     nats, size = 0.0, 0
     for passage in texts:
@@ -283,7 +287,7 @@ def described(name: str, model: native.Model, texts: Sequence[Passage], judge: n
             text = model.detokenize(made)
             judged = judge.tokenize(text)
             if len(judged) > 1:
-                nats, size = nats + sum(native.score(judge, judged)[1]), size + len(text.encode())
+                nats, size = nats + sum(score(judge, judged)[1]), size + len(text.encode())
     return Answers(name, again / max(count, 1), tokens / len(texts), nats / size if size else None)
 
 

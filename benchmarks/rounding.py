@@ -48,27 +48,31 @@ class Scores:
 
         On half of the processors: both sides run at the same time.
         """
+        from _native_testing import score
+
         threads = max(1, (os.cpu_count() or 2) // 2)
         text = fixed_text(self._model, tokens, list(map(Path, more)))
         wide = [
             cost
             for begin in range(0, tokens, WINDOW)
-            for cost in native.score(self._model, text[begin : begin + WINDOW], width=WIDE, n_threads=threads)[1]
+            for cost in score(self._model, text[begin : begin + WINDOW], width=WIDE, n_threads=threads)[1]
         ]
         costs = {WIDE: wide}
         if narrow:
-            costs[NARROW] = native.score(self._model, text[:narrow], width=NARROW, n_threads=threads)[1]
+            costs[NARROW] = score(self._model, text[:narrow], width=NARROW, n_threads=threads)[1]
         buffer = native.kernel_info()["buffer"]
         served = {group.type: group.tensors for group in self._model.placement if group.buffer == buffer}
         return {"costs": costs, "served": served}
 
     def flips(self, widths: list[int], tokens: int) -> dict[int, list[float]]:
         """Width -> [positions that differ from width 1, largest change of a token's cost]."""
+        from _native_testing import score
+
         text = fixed_text(self._model, tokens)
-        best, costs = native.score(self._model, text, width=1)
+        best, costs = score(self._model, text, width=1)
         found: dict[int, list[float]] = {}
         for width in widths:
-            other_best, other_costs = native.score(self._model, text, width=width)
+            other_best, other_costs = score(self._model, text, width=width)
             flips = sum(a != b for a, b in zip(best, other_best, strict=True))
             found[width] = [flips, max(abs(a - b) for a, b in zip(costs, other_costs, strict=True))]
         return found

@@ -65,19 +65,27 @@ class Conversation:
         self.turns.clear()
         self.left_out, self.begun = 0, None
 
-    def save(self, path: Path, model: str) -> None:
-        """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure."""
+    def save(self, path: Path, model: str, n_ctx: int = 0) -> None:
+        """Writes the transcript, whole or not at all. MedusaError when `path` holds something else, or on failure.
+
+        n_ctx: size of the context for which turns were left out.
+        """
         from medusa_cli.support.atomic import atomic_file
 
         if path.exists() and not _is_transcript(path):
             raise MedusaError(f"{path} exists and is not a medusa transcript: give another name")
-        content = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "model": model, "messages": self.prompt(0)}
+        if self.left_out:
+            content |= {"left_out": self.left_out, "context": n_ctx}
         with atomic_file(path, 0o600) as file:
             file.write((json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8"))
 
     @classmethod
-    def load(cls, path: Path) -> Conversation:
-        """Reads a transcript. MedusaError says what is wrong with it."""
+    def load(cls, path: Path, n_ctx: int = 0) -> Conversation:
+        """Reads a transcript. MedusaError says what is wrong with it.
+
+        n_ctx: size of the context that it goes on in. In a larger one than it was saved in, nothing is left out yet.
+        """
         try:
             check_regular(path)
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -100,7 +108,10 @@ class Conversation:
         system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
         if any(turn["role"] != ("user", "assistant")[index % 2] for index, turn in enumerate(turns)):
             raise MedusaError(f"{path} is damaged: user and assistant must take turns")
-        return cls(system, turns)
+        left_out, context = content.get("left_out", 0), content.get("context", 0)
+        if not isinstance(left_out, int) or not 0 <= left_out <= len(turns) or not isinstance(context, int):
+            raise MedusaError(f'{path} is damaged: "left_out" must count messages, "context" tokens')
+        return cls(system, turns, left_out if n_ctx <= context else 0)
 
 
 def _is_message(value: Any) -> bool:

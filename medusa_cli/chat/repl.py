@@ -17,6 +17,7 @@ from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
     from medusa_cli import native
+    from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.terminal import Reader, TerminalScreen
     from medusa_cli.decoding.runtime import Engine
 
@@ -48,7 +49,13 @@ class Repl:
     """One chat. `run` is the whole loop, `submit` handles one entry. generation: of the newest answer, with `seed`."""
 
     def __init__(
-        self, engine: Engine, reader: Reader, screen: TerminalScreen, settings: Settings, system: str | None = None
+        self,
+        engine: Engine,
+        reader: Reader,
+        screen: TerminalScreen,
+        settings: Settings,
+        system: str | None = None,
+        caches: PromptCaches | None = None,
     ) -> None:
         self.engine = engine
         self.reader = reader
@@ -57,6 +64,10 @@ class Repl:
         self.conversation = Conversation(system)
         self.seed = 0
         self.generation: native.Generation | None = None
+        self.caches = caches
+        """Where what the model has read is saved with the conversation."""
+        self.kept_at: Path | None = None
+        """Where the conversation is written after each answer."""
         self._regenerated = 0
 
     def run(self) -> int:
@@ -219,6 +230,8 @@ class Repl:
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
             self.conversation.add_answer(text, begun if cut or reason in UNFINISHED else None)
+            if self.kept_at is not None:
+                self.conversation.save(self.kept_at, self.engine.name, self.engine.n_ctx)
         if generation is not None and reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
@@ -308,14 +321,16 @@ def _stats(chat: Repl, _: str) -> None:
 
 def _save(chat: Repl, argument: str) -> None:
     path = _path(argument, "/save")
-    chat.conversation.save(path, chat.engine.name)
-    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}.")
+    chat.conversation.save(path, chat.engine.name, chat.engine.n_ctx)
+    remark = chat.caches.kept() if chat.caches else ""
+    chat.screen.note(f"Saved {len(chat.conversation.turns)} turns to {path}" + f"; {remark}" * bool(remark) + ".")
 
 
 def _load(chat: Repl, argument: str) -> None:
     path = _path(argument, "/load")
-    chat.conversation = Conversation.load(path)
-    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}.")
+    chat.conversation = Conversation.load(path, chat.engine.n_ctx)
+    remark = chat.caches.brought_back(chat.conversation) if chat.caches and chat.conversation.turns else ""
+    chat.screen.note(f"Loaded {len(chat.conversation.turns)} turns from {path}" + f"; {remark}" * bool(remark) + ".")
     if chat.conversation.turns:
         last = chat.conversation.turns[-1]
         chat.screen.note(f"{last['role']}: {last['content']}")

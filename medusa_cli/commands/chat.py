@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from medusa_cli.decoding.settings import Settings
 
 
+def complete_session(incomplete: str) -> list[str]:
+    """Names of sessions that begin so."""
+    from medusa_cli.chat import sessions
+
+    return [name for name in sessions.names() if name.startswith(incomplete)]
+
+
 @grouped
 def chat(
     engine: EngineOptions,
@@ -22,13 +30,26 @@ def chat(
     sampling: SamplingOptions,
     model: ModelArgument = "demo",
     system: SystemOption = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session",
+            metavar="NAME",
+            help="Keep the conversation under this name, with what the model has read of it.",
+            autocompletion=complete_session,
+        ),
+    ] = None,
     color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
 ) -> None:
     """Chat with a model. Piped input: one message per line; only the answers go to stdout."""
+    from medusa_cli.chat import sessions
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
+    if session is not None:
+        sessions.path_of(session)
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
+    from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
     from medusa_cli.decoding.runtime import open_engine
@@ -42,7 +63,11 @@ def chat(
     screen = TerminalScreen(reader.interactive, color_drafts)
     for line in first_screen(opened, chosen):
         screen.note(line)
-    if code := Repl(opened, reader, screen, chosen, valid_text(system) if system else None).run():
+    asked = valid_text(system) if system else None
+    repl = Repl(opened, reader, screen, chosen, asked, PromptCaches(opened))
+    with nullcontext() if session is None else sessions.resumed(repl, session):
+        code = repl.run()
+    if code:
         raise typer.Exit(code)
 
 

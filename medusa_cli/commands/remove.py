@@ -15,23 +15,33 @@ if TYPE_CHECKING:
 
 def remove(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="NAME...",
             help="Names as shown by `medusa list`; org/repo: all its quantizations.",
             autocompletion=complete_installed,
         ),
-    ],
+    ] = None,
+    caches: Annotated[
+        bool, typer.Option("--caches", help="Remove what models have read in chats: it will be read again.")
+    ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Remove models from the cache, or installed heads. Other files of a repository stay."""
+    """Remove models from the cache, installed heads, or prompt caches. Other files of a repository stay."""
+    from medusa_cli.decoding.saved_caches import CacheStore, default_folder
     from medusa_cli.models import removal
+    from medusa_cli.models.removal import Removal
     from medusa_cli.support import console
     from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.units import size
 
-    found = removal.find(names)
+    if not names and not caches:
+        raise typer.BadParameter("name a model or heads, or give --caches", param_hint="NAME")
+    found = removal.find(names or [])
+    if caches:
+        files = CacheStore(default_folder()).files()
+        found.append(Removal("prompt caches", sum(path.stat().st_size for path in files), paths=tuple(files)))
     if not yes:
         if not sys.stdin.isatty():
             raise MedusaError(f"{_described(found)} would be removed: add --yes, there is no terminal to ask in")
@@ -49,4 +59,4 @@ def remove(
 
 
 def _described(found: list[Removal]) -> str:
-    return found[0].name if len(found) == 1 else f"{len(found)} models or heads"
+    return found[0].name if len(found) == 1 else f"{len(found)} things"

@@ -47,6 +47,8 @@ class Engine:
     """The model of plan.draft_model."""
     sampling: ModelSampling = field(default_factory=ModelSampling)
     """The model's own defaults of sampling."""
+    heads_file: Path | None = None
+    """Where the heads were loaded from."""
 
     @functools.cached_property
     def width_matters(self) -> str:
@@ -191,7 +193,7 @@ def _open(
     small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
     session = plan_session(model, loaded, plan, options, small)
     n_ctx = min(session.n_ctx, options.ctx_size)
-    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console))
+    return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console), path)
 
 
 def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:

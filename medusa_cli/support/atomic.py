@@ -13,8 +13,9 @@ if TYPE_CHECKING:  # where the type checker finds the package that is installed 
 else:
     from medusa_cli.converters import files
 
-atomic_file, atomic_path, check_regular = files.atomic_file, files.atomic_path, files.check_regular
-explain_os_error, replace_synced = files.explain_os_error, files.replace_synced
+CHUNK, atomic_file, atomic_path, check_regular = files.CHUNK, files.atomic_file, files.atomic_path, files.check_regular
+explain_os_error, opened, replace_synced = files.explain_os_error, files.opened, files.replace_synced
+ending_signals_raise = files.ending_signals_raise
 
 
 @contextlib.contextmanager

@@ -50,21 +50,7 @@ std::vector<uint8_t> quantize_rows(const std::string& name, std::span<const floa
     if (rows * columns != static_cast<int64_t>(values.size()))
         throw Error("quantize_rows: the last row is not complete");
     std::vector<uint8_t> out(static_cast<size_t>(rows) * ggml_row_size(type, columns));
-    if (type == GGML_TYPE_F32) {
-        std::copy_n(reinterpret_cast<const uint8_t*>(values.data()), out.size(), out.data());
-    } else if (rows > 0) {
-        ggml_quantize_chunk(type, values.data(), out.data(), 0, rows, columns, nullptr);
-    }
-    return out;
-}
-
-std::vector<float> dequantize_rows(const std::string& name, std::span<const uint8_t> bytes, int64_t columns) {
-    const ggml_type type = quantized_type(name, columns);
-    const size_t row_size = ggml_row_size(type, columns);
-    if (bytes.size() % row_size != 0) throw Error("dequantize_rows: the last row is not complete");
-    const size_t rows = bytes.size() / row_size;
-    std::vector<float> out(rows * static_cast<size_t>(columns));
-    if (rows > 0) to_floats(type, bytes.data(), out);
+    if (rows > 0) ggml_quantize_chunk(type, values.data(), out.data(), 0, rows, columns, nullptr);
     return out;
 }
 

@@ -16,7 +16,5 @@ void to_floats(ggml_type type, const void* data, std::span<float> out);
 // `values` [rows, columns], row by row, as ggml type `type` ("f16", "q8_0", ...). Throws Error for an unknown type, one
 // that needs an importance matrix, or columns that its blocks do not divide.
 std::vector<uint8_t> quantize_rows(const std::string& type, std::span<const float> values, int64_t columns);
-// The inverse.
-std::vector<float> dequantize_rows(const std::string& type, std::span<const uint8_t> bytes, int64_t columns);
 
 }  // namespace medusa

@@ -6,30 +6,6 @@
 namespace medusa {
 namespace {
 
-// Calls back with the GIL; a Python exception or a pending signal ends the run and is raised afterwards.
-class Callbacks {
-  public:
-    template <typename Call>
-    bool operator()(Call&& call) {
-        if (failure_) return false;
-        const nb::gil_scoped_acquire gil;
-        try {
-            nb::object go_on = call();
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-            return go_on.is_none() || nb::cast<bool>(go_on);
-        } catch (...) {
-            failure_ = std::current_exception();
-            return false;
-        }
-    }
-    void rethrow() const {
-        if (failure_) std::rethrow_exception(failure_);
-    }
-
-  private:
-    std::exception_ptr failure_;
-};
-
 using StatesArray = std::optional<NewMatrix<Half>>;
 using OnSequence = nb::typed<nb::callable, std::optional<bool>(int, nb::typed<nb::list, int>, StatesArray)>;
 using OnProgress = Callback<void(int)>;

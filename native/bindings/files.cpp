@@ -9,34 +9,23 @@
 namespace medusa {
 namespace {
 
+template <typename T>
+nb::object number(const void* data, size_t i) {
+    return nb::cast(static_cast<const T*>(data)[i]);
+}
+
+nb::object truth(const void* data, size_t i) {
+    return nb::bool_(static_cast<const int8_t*>(data)[i] != 0);
+}
+
 nb::object scalar(gguf_type type, const void* data, size_t i) {
-    const auto at = [&]<typename T>(T) { return static_cast<const T*>(data)[i]; };
-    switch (type) {
-        case GGUF_TYPE_UINT8:
-            return nb::int_(at(uint8_t{}));
-        case GGUF_TYPE_INT8:
-            return nb::int_(at(int8_t{}));
-        case GGUF_TYPE_UINT16:
-            return nb::int_(at(uint16_t{}));
-        case GGUF_TYPE_INT16:
-            return nb::int_(at(int16_t{}));
-        case GGUF_TYPE_UINT32:
-            return nb::int_(at(uint32_t{}));
-        case GGUF_TYPE_INT32:
-            return nb::int_(at(int32_t{}));
-        case GGUF_TYPE_UINT64:
-            return nb::int_(at(uint64_t{}));
-        case GGUF_TYPE_INT64:
-            return nb::int_(at(int64_t{}));
-        case GGUF_TYPE_FLOAT32:
-            return nb::float_(at(float{}));
-        case GGUF_TYPE_FLOAT64:
-            return nb::float_(at(double{}));
-        case GGUF_TYPE_BOOL:
-            return nb::bool_(at(int8_t{}) != 0);
-        default:
-            return nb::none();
-    }
+    // By type. Strings and arrays are no scalars.
+    constexpr decltype(&truth) readers[] = {number<uint8_t>,  number<int8_t>,  number<uint16_t>, number<int16_t>,
+                                            number<uint32_t>, number<int32_t>, number<float>,    truth,
+                                            nullptr,          nullptr,         number<uint64_t>, number<int64_t>,
+                                            number<double>};
+    static_assert(std::size(readers) == GGUF_TYPE_COUNT && GGUF_TYPE_BOOL == 7 && GGUF_TYPE_UINT64 == 10);
+    return readers[type] ? readers[type](data, i) : nb::none();
 }
 
 Value value(const gguf_context* header, int64_t id) {
@@ -123,9 +112,6 @@ void bind_files(nb::module_& m) {
         .def_ro("nbytes", &TensorInfo::size);
     nb::class_<GgufFile>(m, "GgufFile")
         .def_prop_ro("path", &GgufFile::path)
-        .def_prop_ro("version", [](const GgufFile& f) { return gguf_get_version(f.header()); })
-        .def_prop_ro("alignment", [](const GgufFile& f) { return gguf_get_alignment(f.header()); })
-        .def_prop_ro("data_offset", [](const GgufFile& f) { return gguf_get_data_offset(f.header()); })
         .def_prop_ro("file_size", &GgufFile::file_size, "Of all parts together.")
         .def_prop_ro("part_count", &GgufFile::part_count, "Of a split model, given by its first part; else 1.")
         .def_prop_ro("metadata", &metadata,

@@ -1,7 +1,6 @@
 #include "base/platform.h"
 #include "bindings/bindings.h"
 #include "bindings/ndarray.h"
-#include "drafting/heads_drafter.h"
 #include "heads/levels.h"
 
 namespace medusa {
@@ -36,14 +35,6 @@ int free_threads() {
     return advise_threads(physical_cores()).threads;
 }
 
-// What a session tells a source of levels, or a drafter of them, before a draft: the states and the root.
-template <typename Source>
-DraftInput committed(Source& source, const States& states, const Token& root, const Tree& shape) {
-    const size_t h = states.shape(states.ndim() - 1), n = states.size() / h;
-    for (size_t i = 0; i < n; ++i) source.committed(static_cast<int>(i), {states.data() + i * h, h});
-    return {{&root, 1}, {states.data() + (n - 1) * h, h}, shape.size(), shape};
-}
-
 // fn(probabilities [output_rows]) for each level that `path`, the tokens from the root on, reaches; Medusa heads ask
 // for no path.
 template <typename Fn>
@@ -54,8 +45,10 @@ void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<
     if (path.empty()) throw Error("these heads read the path: give the tokens from the root on");
     const int depth = std::min(count, static_cast<int>(path.size()));
     const auto levels = make_levels(std::move(heads), depth, &free_threads);
+    const size_t h = states.shape(states.ndim() - 1), n = states.size() / h;
+    for (size_t i = 0; i < n; ++i) levels->committed(static_cast<int>(i), {states.data() + i * h, h});
     const Tree root_only;
-    levels->begin(committed(*levels, states, path.front(), root_only));
+    levels->begin({{path.data(), 1}, {states.data() + (n - 1) * h, h}, 1, root_only});
     for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));
 }
 
@@ -77,19 +70,6 @@ std::vector<std::vector<Token>> draft_tokens(std::shared_ptr<Heads> heads, const
         for (const int row : rows) out.back().push_back(heads->token(row));
     });
     return out;
-}
-
-std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> heads, const States& states, Token root,
-                                                        const Tree& tree) {
-    check_step(*heads, states, {&root, 1});
-    if (tree.depth() > heads->head_count() || tree.max_rank() >= heads->output_rows()) {
-        throw Error("this tree is deeper or wider than the heads can fill");
-    }
-    HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), &free_threads), heads->output_rows());
-    Draft out;
-    out.set_root(root);
-    drafter.draft(committed(drafter, states, root, tree), out);
-    return {out.tokens, out.q};
 }
 
 constexpr const char* probabilities_doc =
@@ -128,9 +108,7 @@ void bind_heads(nb::module_& m) {
         .def_prop_ro("nbytes", &Heads::size_bytes)
         .def("probabilities", &probabilities, "hidden"_a, "path"_a = std::vector<Token>{}, probabilities_doc)
         .def("draft_tokens", &draft_tokens, "hidden"_a, "ranks"_a, "path"_a = std::vector<Token>{},
-             "The `ranks` most probable base token ids of each of the rows of probabilities(), most probable first.")
-        .def("draft", &draft, "hidden"_a, "root"_a, "tree"_a,
-             "Fills a tree: the token of each node (the root first), and its probability given the path to it.");
+             "The `ranks` most probable base token ids of each of the rows of probabilities(), most probable first.");
 }
 
 }  // namespace medusa

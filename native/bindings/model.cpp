@@ -1,5 +1,4 @@
 #include "llama/model.h"
-#include "base/platform.h"
 #include "bindings/bindings.h"
 #include "probes/placement.h"
 
@@ -10,29 +9,18 @@ namespace {
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
                                        const Callback<std::optional<bool>(float)>& on_progress,
                                        const std::optional<std::vector<std::string>>& devices) {
-    std::exception_ptr failure;
+    Callbacks call;
     LoadProgress progress;
     if (!on_progress.is_none()) {
-        progress = [&](float done) {
-            const nb::gil_scoped_acquire gil;
-            try {
-                nb::object go_on = on_progress(done);
-                return go_on.is_none() || nb::cast<bool>(go_on);
-            } catch (...) {
-                failure = std::current_exception();
-                return false;
-            }
-        };
+        progress = [&](float done) { return call([&] { return nb::object(on_progress(done)); }); };
     }
-    std::shared_ptr<LlamaModel> model;
     try {
         const nb::gil_scoped_release released;
-        model = std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
+        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
     } catch (const Error&) {
-        if (failure) std::rethrow_exception(failure);
+        call.rethrow();
         throw;
     }
-    return model;
 }
 
 constexpr const char* load_doc =
@@ -65,10 +53,6 @@ void bind_tokenizer(nb::class_<LlamaModel>& type) {
 
 }  // namespace
 
-Threads resolve_threads(int threads) {
-    return {threads > 0 ? threads : physical_cores(), threads <= 0};
-}
-
 void bind_model(nb::module_& m) {
     nb::class_<LlamaModel> type(m, "Model");
     type.def(nb::new_(&load_model), "path"_a, nb::kw_only(), "n_gpu_layers"_a = -1, "repack"_a = true,
@@ -80,7 +64,6 @@ void bind_model(nb::module_& m) {
         .def_prop_ro("n_embd", &LlamaModel::embedding_size)
         .def_prop_ro("n_layer", &LlamaModel::layer_count)
         .def_prop_ro("n_ctx_train", &LlamaModel::train_context)
-        .def_prop_ro("n_params", &LlamaModel::parameter_count)
         .def_prop_ro("size_bytes", &LlamaModel::size_bytes)
         .def_prop_ro("is_recurrent", &LlamaModel::is_recurrent,
                      "Recurrent or hybrid: follows chains of drafts, no trees.")
@@ -93,7 +76,6 @@ void bind_model(nb::module_& m) {
                      })
         .def_prop_ro("bos_text", [](const LlamaModel& model) { return text(model.bos_text()); })
         .def_prop_ro("eos_text", [](const LlamaModel& model) { return text(model.eos_text()); })
-        .def_prop_ro("add_bos", &LlamaModel::adds_bos)
         .def_prop_ro(
             "has_heads", [](const LlamaModel& model) { return model.file().get_u32("medusa.version").has_value(); },
             "The file carries head tensors (single file).")

@@ -59,10 +59,8 @@ NB_MODULE(_native, m) {
     medusa::bind_session(m);
     medusa::bind_collect(m);
     medusa::bind_quantize(m);
-    medusa::bind_teacher_forcing(m);
     medusa::bind_timing(m);
     medusa::bind_placement(m);
-    medusa::bind_scoring(m);
     medusa::bind_states(m);
     medusa::bind_streams(m);
 }

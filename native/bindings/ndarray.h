@@ -9,8 +9,6 @@
 
 namespace medusa {
 
-using StateVector = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
-
 // Half precision travels as its bits.
 struct Half {
     uint16_t bits;

@@ -12,37 +12,26 @@ using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 void run_quantize_model(const std::string& source, const std::string& target, int file_type, int n_threads,
                         bool allow_requantize, bool pure, const Callback<void(int, int)>& on_tensor) {
     const QuantizeParams params{file_type, resolve_threads(n_threads).most, allow_requantize, pure};
-    std::exception_ptr failure;
+    Callbacks call;
     OnQuantized progress;
     if (!on_tensor.is_none()) {
-        // Called from C, where no exception may pass: the first one waits here.
         progress = [&](int tensor, int tensors) {
-            const nb::gil_scoped_acquire gil;
-            if (failure) return;
-            try {
+            call([&] {
                 on_tensor(tensor, tensors);
-            } catch (...) {
-                failure = std::current_exception();
-            }
+                return nb::none();
+            });
         };
     }
     {
         const nb::gil_scoped_release released;
         quantize_model(source, target, params, progress);
     }
-    if (failure) std::rethrow_exception(failure);
+    call.rethrow();
 }
 
 nb::bytes run_quantize_rows(const std::string& type, const Matrix& values) {
     const auto out = quantize_rows(type, {values.data(), values.size()}, static_cast<int64_t>(values.shape(1)));
     return nb::bytes(out.data(), out.size());
-}
-
-NewMatrix<float> run_dequantize_rows(const std::string& type, const nb::bytes& data, int64_t columns) {
-    const std::span bytes(static_cast<const uint8_t*>(data.data()), data.size());
-    const auto out = dequantize_rows(type, bytes, columns);
-    const auto width = static_cast<size_t>(columns);
-    return new_matrix<float>(out.data(), out.size() / width, width);
 }
 
 constexpr const char* quantize_model_doc =
@@ -59,8 +48,6 @@ void bind_quantize(nb::module_& m) {
           quantize_model_doc);
     m.def("quantize_rows", &run_quantize_rows, "type"_a, "values"_a,
           "values [rows, columns] as the bytes of a ggml type (\"f16\", \"q8_0\", \"q4_k\", ...).");
-    m.def("dequantize_rows", &run_dequantize_rows, "type"_a, "data"_a, "columns"_a,
-          "Inverse of quantize_rows: [rows, columns].");
 }
 
 }  // namespace medusa

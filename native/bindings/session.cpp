@@ -3,6 +3,7 @@
 
 #include "base/platform.h"
 #include "bindings/bindings.h"
+#include "bindings/ndarray.h"
 #include "bindings/session_binding.h"
 #include "compose/model_session.h"
 #include "decoding/sequence_memory.h"
@@ -207,13 +208,9 @@ void bind_answers(nb::module_& m) {
 }  // namespace
 
 Generation SessionBinding::generate(const std::vector<Token>& prompt, const GenerateParams& params,
-                                    const std::shared_ptr<const Cancellation>& cancellation,
-                                    const nb::object& on_step) {
-    if (busy_.exchange(true)) throw Error("this session is already generating: wait for it or open another");
-    struct Release {
-        std::atomic<bool>& flag;
-        ~Release() { flag = false; }
-    } release{busy_};
+                                    const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step,
+                                    const nb::object& on_prompt) {
+    const Busy busy(busy_);
     // Python exceptions never cross the engine (or libllama, which polls from C): they end the run and wait here.
     std::exception_ptr failure;
     const auto guarded = [&](auto&& call) {
@@ -228,6 +225,12 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
     if (!on_step.is_none()) {
         step = [&](const std::vector<Piece>& pieces) {
             if (!failure) guarded([&] { on_step(pieces); });
+        };
+    }
+    OnPrompt prompt_read;
+    if (!on_prompt.is_none()) {
+        prompt_read = [&](int done, int total) {
+            if (!failure) guarded([&] { on_prompt(done, total); });
         };
     }
     Stopwatch since_poll;
@@ -247,7 +250,7 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
     };
     {
         const nb::gil_scoped_release released;
-        session_->generate(prompt, params, step, poll);
+        session_->generate(prompt, params, step, poll, prompt_read);
     }
     if (failure) std::rethrow_exception(failure);
     return *session_->last();
@@ -258,6 +261,8 @@ constexpr const char* generate_doc =
     "logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.\n\n"
     "watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what\n"
     "it learns stays with the session.\n\n"
+    "on_prompt(done, total) runs before each piece of up to 512 tokens of the prompt that is read; total counts those\n"
+    "that are not in the cache.\n\n"
     "on_step runs once per step with the GIL held. A Python exception in it, or a pending signal on the main thread\n"
     "(asked for every 20 ms), ends the generation within one step and is raised; the tokens emitted so far stay\n"
     "available as `last`. accept None: greedy at temperature 0, exact above.";
@@ -269,7 +274,7 @@ void bind_generate(nb::class_<SessionBinding>& session) {
            const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
            const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
            const std::shared_ptr<const Cancellation>& cancellation,
-           const Callback<void(nb::typed<nb::list, Piece>)>& on_step) {
+           const Callback<void(nb::typed<nb::list, Piece>)>& on_step, const Callback<void(int, int)>& on_prompt) {
             GenerateParams params;
             params.max_tokens = max_tokens;
             params.sampling = sampling.value_or(SamplingParams{});
@@ -279,11 +284,47 @@ void bind_generate(nb::class_<SessionBinding>& session) {
             params.stop_loops = stop_loops;
             params.logprobs = logprobs;
             params.watchdog = watchdog;
-            return self.generate(prompt, params, cancellation, on_step);
+            return self.generate(prompt, params, cancellation, on_step, on_prompt);
         },
         "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
         "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
-        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), generate_doc);
+        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), "on_prompt"_a = nb::none(),
+        generate_doc);
+}
+
+using SavedState = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using StateRoom = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void bind_session_state(nb::class_<SessionBinding>& session) {
+    session
+        .def_prop_ro(
+            "state_size",
+            [](SessionBinding& self) {
+                StateWriter counter;
+                self.while_idle([&](Session& idle) { idle.save(counter); });
+                return counter.size();
+            },
+            "Bytes that save_state() writes now.")
+        .def(
+            "save_state",
+            [](SessionBinding& self, StateRoom out) {
+                StateWriter writer({out.data(), out.size()});
+                self.while_idle([&](Session& idle) { idle.save(writer); });
+            },
+            "out"_a,
+            "Writes the cache of `cached_tokens`, and what drafts know of them, into an array of state_size bytes.")
+        .def(
+            "restore_state",
+            [](SessionBinding& self, const std::vector<Token>& cached, SavedState state, bool drafts) {
+                self.while_idle(
+                    [&](Session& idle) { idle.restore(cached, StateReader({state.data(), state.size()}), drafts); });
+            },
+            "cached"_a, "state"_a, nb::kw_only(), "drafts"_a = true,
+            "Takes such bytes in place of what is cached, with the tokens that were cached then. They must come from "
+            "a\n"
+            "session of the same model, cache types and kernels. drafts: its heads and drafts were the same, too; "
+            "else\n"
+            "drafts start anew. Throws NativeError where they do not fit: then nothing is cached.");
 }
 
 void bind_session_methods(nb::class_<SessionBinding>& session) {
@@ -384,6 +425,7 @@ void bind_session(nb::module_& m) {
                 "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "draft_max"_a = 0,
                 "lookahead"_a = nb::none(), session_doc);
     bind_generate(session);
+    bind_session_state(session);
     bind_session_methods(session);
 }
 

@@ -35,12 +35,28 @@ class SessionBinding {
         return *session_;
     }
     const DynamicTreeDrafter* dynamic() const { return dynamic_; }
+    // Calls `use` with the session and without the GIL; meanwhile nothing else may use it.
+    template <typename Use>
+    void while_idle(Use&& use) {
+        const Busy busy(busy_);
+        const nb::gil_scoped_release released;
+        use(*session_);
+    }
     // Runs with the GIL released. A Python exception in `on_step` or, on the main thread, a pending signal ends the run
     // and is raised.
     Generation generate(const std::vector<Token>& prompt, const GenerateParams& params,
-                        const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step);
+                        const std::shared_ptr<const Cancellation>& cancellation, const nb::object& on_step,
+                        const nb::object& on_prompt);
 
   private:
+    struct Busy {
+        explicit Busy(std::atomic<bool>& flag) : flag_(flag) {
+            if (flag.exchange(true)) throw Error("this session is already generating: wait for it or open another");
+        }
+        ~Busy() { flag_ = false; }
+        std::atomic<bool>& flag_;
+    };
+
     std::unique_ptr<Session> session_;
     const DynamicTreeDrafter* dynamic_;
     std::atomic<bool> busy_ = false;

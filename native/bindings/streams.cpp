@@ -1,5 +1,4 @@
 #include "bindings/bindings.h"
-#include "bindings/ndarray.h"
 #include "heads/stream_levels.h"
 
 namespace medusa {
@@ -24,18 +23,6 @@ Drafts draft_tokens(StreamReader& reader, const std::vector<Token>& tokens, int 
     return out;
 }
 
-NewMatrix<float> probabilities(StreamReader& reader, const std::vector<Token>& tokens) {
-    const size_t streams = static_cast<size_t>(reader.heads().head_count());
-    std::vector<float> all;
-    reader.read(tokens, static_cast<int>(tokens.size()) - 2, [&](int, HeadsLevels& levels) {
-        for (int depth = 1; depth <= static_cast<int>(streams); ++depth) {
-            const auto row = levels.probabilities(depth, {});
-            all.insert(all.end(), row.begin(), row.begin() + reader.heads().output_rows());
-        }
-    });
-    return new_matrix<float>(all.data(), streams, all.size() / streams);
-}
-
 }  // namespace
 
 void bind_streams(nb::module_& m) {
@@ -48,9 +35,7 @@ void bind_streams(nb::module_& m) {
              "model"_a, "heads"_a, "longest"_a, nb::kw_only(), "n_threads"_a = 0,
              "longest: most tokens of a text. NativeError for heads of another kind or model.")
         .def("draft_tokens", &draft_tokens, "tokens"_a, "ranks"_a, "first"_a = 0,
-             "[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each.")
-        .def("probabilities", &probabilities, "tokens"_a,
-             "[streams, output_rows] behind tokens[-2], with tokens[-1] as the root.");
+             "[position][stream][ranks] behind tokens[first] .. tokens[-2], the next token being the root of each.");
 }
 
 }  // namespace medusa

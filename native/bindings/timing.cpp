@@ -1,7 +1,6 @@
 #include "probes/verify_timing.h"
 
 #include <cstring>
-#include <exception>
 
 #include "bindings/bindings.h"
 #include "kernels/buffer_type.h"
@@ -13,19 +12,14 @@ namespace {
 
 std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int widest, int position, int n_ctx,
                                         bool hidden, std::optional<int> tap_layer, int n_threads) {
-    // libllama polls from C: an exception waits here until it has returned.
-    std::exception_ptr failure;
-    const StopPoll poll = [&] {
-        const nb::gil_scoped_acquire gil;
-        if (!failure && PyErr_CheckSignals() != 0) failure = std::make_exception_ptr(nb::python_error());
-        return failure != nullptr;
-    };
+    Callbacks call;
+    const StopPoll poll = [&] { return !call([] { return nb::none(); }); };
     try {
         const nb::gil_scoped_release released;
         return std::make_unique<VerifyTimer>(std::move(model), widest, position, n_ctx, resolve_threads(n_threads),
                                              hidden, tap_layer, poll);
     } catch (const Error&) {
-        if (failure) std::rethrow_exception(failure);
+        call.rethrow();
         throw;
     }
 }
@@ -63,18 +57,6 @@ constexpr const char* timer_doc =
 }  // namespace
 
 void bind_timing(nb::module_& m) {
-    const auto bind = [&m](const char* name, auto* time, const char* doc) {
-        m.def(
-            name,
-            [time](std::shared_ptr<LlamaModel> model, int width, int position, int repeats, int n_threads) {
-                const nb::gil_scoped_release released;
-                return time(std::move(model), width, TimingParams{position, repeats, resolve_threads(n_threads)});
-            },
-            "model"_a, "width"_a, nb::kw_only(), "position"_a = 64, "repeats"_a = 5, "n_threads"_a = 0, doc);
-    };
-    bind("time_verify", &time_verify,
-         "Milliseconds of each of `repeats` forward passes over a root and width - 1 leaves behind `position` tokens.");
-    bind("time_prefill", &time_prefill, "As time_verify, for `width` tokens of a prompt.");
     nb::class_<ProductTimes>(m, "ProductTimes")
         .def_ro("nbytes", &ProductTimes::bytes, "Of all matrices of the type, in the type's own layout.")
         .def_ro("products", &ProductTimes::products, "Multiply-adds for one column.")

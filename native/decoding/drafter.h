@@ -8,6 +8,7 @@
 
 #include "decoding/in_graph.h"
 #include "decoding/sampler.h"
+#include "decoding/state_bytes.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -110,6 +111,11 @@ class Drafter {
     virtual void rolled_back(int position) {}
     // Only where rows are needed; before the nodes of the path are committed.
     virtual void verified(const Verified& step) {}
+    // What it would have to compute again of the committed tokens, for restore() by a drafter of the same kind and
+    // file.
+    virtual void save(StateWriter& out) {}
+    // In place of what is there. Error where that is not its own: then it is as after rolled_back(0).
+    virtual void restore(StateReader& in) {}
     // Throws DraftsEnd. Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes.
     // Siblings carry distinct tokens. draft.tree stays valid until the next call.
     virtual void draft(const DraftInput& input, Draft& out) = 0;

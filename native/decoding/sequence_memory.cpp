@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
+#include <utility>
 
 namespace medusa {
 
 bool TreeCache::truncate(int count) {
     if (count >= position()) return true;
-    if (!ops_.remove(-1, count, -1)) return false;
+    if (count < ops_.shortest() || !ops_.remove(-1, count, -1)) return false;
     for (int& filled : in_step_) filled = std::min(filled, count);
     return true;
 }
@@ -46,6 +47,27 @@ void TreeCache::commit(const Tree& tree, const std::vector<int>& path) {
     }
 }
 
+// Only sequence 0: the others hold the same cells, and a session with another tree has others.
+void TreeCache::save(StateWriter& out) {
+    for (int leaf = 1; leaf < static_cast<int>(in_step_.size()); ++leaf) {
+        if (std::exchange(in_step_[leaf], 0) > 0) ops_.remove(leaf, 0, -1);
+    }
+    out.number<int32_t>(position());
+    ops_.save_all(out);
+}
+
+bool TreeCache::restore(StateReader& in) {
+    forget();
+    in_step_[0] = in.number<int32_t>();
+    if (!ops_.set_all(in) || position() < 0) return false;
+    // Of a cell that a window hides, and that has one sequence alone, libllama makes room for new tokens.
+    if (in_step_.size() > 1) {
+        ops_.copy(0, 1, 0, position());
+        in_step_[1] = position();
+    }
+    return true;
+}
+
 void ChainMemory::appended(int count) {
     position_ += count;
     pending_.clear();
@@ -64,10 +86,9 @@ bool ChainMemory::truncate(int count) {
 // To the newest checkpoint within the first `count` tokens.
 bool ChainMemory::go_back(int count) {
     while (newest_checkpoint() > count) checkpoints_.pop_back();
-    if (checkpoints_.empty()) return false;
-    if (copied_) ops_.remove(1, 0, -1);
+    if (checkpoints_.empty() || newest_checkpoint() < ops_.shortest()) return false;
+    drop_copy();
     pending_.clear();
-    saved_ = copied_ = false;
     position_ = newest_checkpoint();
     // Cells of single tokens beside the state go only after it: what holds both asks the state first.
     return ops_.set_state(checkpoints_.back().state) && ops_.remove(0, position_, -1);
@@ -126,20 +147,51 @@ void ChainMemory::commit(const Tree& tree, const std::vector<int>& path) {
             throw Error("the state of this model cannot be rolled back", "use {no_spec}");
         return;
     }
-    restore();
+    take_copy_back();
     pending_.insert(pending_.end(), chain_.begin(), chain_.begin() + accepted);
 }
 
 // A failed decode leaves the running state half written.
 bool ChainMemory::rollback() {
     if (!saved_) return go_back(position_);
-    restore();
+    take_copy_back();
     return true;
 }
 
-void ChainMemory::restore() {
+void ChainMemory::take_copy_back() {
     ops_.remove(0, 0, -1);
     ops_.copy(1, 0, 0, -1);
+}
+
+void ChainMemory::drop_copy() {
+    if (copied_) ops_.remove(1, 0, -1);
+    saved_ = copied_ = false;
+}
+
+void ChainMemory::save(StateWriter& out) {
+    drop_copy();
+    out.number<int32_t>(position_);
+    out.list<Token>(pending_);
+    ops_.save_all(out);
+    out.number<uint64_t>(checkpoints_.size());
+    for (const Checkpoint& one : checkpoints_) {
+        out.number<int32_t>(one.position);
+        out.list<uint8_t>(one.state);
+    }
+}
+
+bool ChainMemory::restore(StateReader& in) {
+    forget();
+    const auto position = in.number<int32_t>();
+    auto pending = in.list<Token>();
+    if (!ops_.set_all(in)) return false;
+    for (auto count = in.number<uint64_t>(); count > 0; --count) {
+        const auto at = in.number<int32_t>();
+        checkpoints_.push_back({at, in.list<uint8_t>()});
+    }
+    position_ = position;
+    pending_ = std::move(pending);
+    return position >= static_cast<int>(pending_.size());
 }
 
 }  // namespace medusa

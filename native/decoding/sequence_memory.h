@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "decoding/state_bytes.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -17,10 +18,16 @@ class CacheOps {
     virtual bool remove(int sequence, int from, int to) = 0;
     // Adds what `source` holds to `target`; no data moves.
     virtual void copy(int source, int target, int from, int to) = 0;
+    // Sequence 0 cannot be cut to fewer tokens than this: layers with a sliding window may have lost older ones.
+    virtual int shortest() { return 0; }
     // The running state of sequence 0 alone, without the cells of single tokens; empty where there is none.
     virtual std::vector<uint8_t> state() { return {}; }
     // Puts it back, with the position it had. False, and the memory has to be cleared: it was not taken.
     virtual bool set_state(std::span<const uint8_t> state) { return false; }
+    // All of the memory, for set_all(). Its cells may come to lie elsewhere.
+    virtual void save_all(StateWriter& out) = 0;
+    // In place of whatever is there. False, and the memory has to be cleared: it was not taken.
+    virtual bool set_all(StateReader& in) = 0;
 };
 
 // Sequence 0 holds what is committed.
@@ -49,6 +56,10 @@ class SequenceMemory {
     // After a failed decode, or a tree that will not be committed: drops whatever lies beyond position(), or goes
     // back as truncate() does. False as there.
     virtual bool rollback() = 0;
+    // What is committed, for restore(). Between answers.
+    virtual void save(StateWriter& out) = 0;
+    // In place of whatever is there. False, or an Error: it was not taken, and the memory has to be cleared.
+    virtual bool restore(StateReader& in) = 0;
 };
 
 // A KV cache, whose leaves follow a tree.
@@ -68,6 +79,8 @@ class TreeCache final : public SequenceMemory {
     void prepare(const Tree& tree, std::span<const Token> tokens) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
     bool rollback() override { return ops_.remove(-1, position(), -1); }
+    void save(StateWriter& out) override;
+    bool restore(StateReader& in) override;
 
   private:
     CacheOps& ops_;
@@ -97,6 +110,8 @@ class ChainMemory final : public SequenceMemory {
     void prepare(const Tree& tree, std::span<const Token> tokens) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
     bool rollback() override;
+    void save(StateWriter& out) override;
+    bool restore(StateReader& in) override;
 
     // Tokens before the end of a prompt: the words with which a template opens an answer are fewer.
     static constexpr int before_end = 8;
@@ -113,7 +128,8 @@ class ChainMemory final : public SequenceMemory {
         std::vector<uint8_t> state;
     };
 
-    void restore();
+    void take_copy_back();
+    void drop_copy();
     bool go_back(int count);
     int newest_checkpoint() const { return checkpoints_.empty() ? 0 : checkpoints_.back().position; }
 

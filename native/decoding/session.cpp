@@ -1,6 +1,7 @@
 #include "decoding/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "decoding/loop.h"
 
@@ -59,6 +60,32 @@ void Session::reset() {
     keep_committed();
 }
 
+void Session::save(StateWriter& out) {
+    target_->save(out);
+    if (drafter_) drafter_->save(out);
+}
+
+void Session::restore(std::span<const Token> cached, StateReader in, bool drafts) {
+    if (drafter_) drafter_->rolled_back(0);
+    bool taken = false;
+    try {
+        taken = cached.size() < static_cast<size_t>(context_size()) && target_->restore(in) &&
+                target_->position() == static_cast<int>(cached.size());
+    } catch (const Error&) {
+    }
+    if (!taken) {
+        reset();
+        throw Error("a saved cache does not fit this model, context or text");
+    }
+    cached_.assign(cached.begin(), cached.end());
+    if (!drafter_ || !drafts) return;
+    try {
+        drafter_->restore(in);
+    } catch (const Error&) {
+        drafter_->rolled_back(0);
+    }
+}
+
 // After a failed or cancelled decode the cache may hold less than was asked for.
 void Session::keep_committed() {
     cached_.resize(target_->position());
@@ -66,7 +93,7 @@ void Session::keep_committed() {
 }
 
 const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
-                                    const StopPoll& user_poll) {
+                                    const StopPoll& user_poll, const OnPrompt& on_prompt) {
     if (prompt.empty()) throw Error("the prompt is empty: give some text");
     if (static_cast<int>(prompt.size()) >= context_size()) {
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
@@ -96,7 +123,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         return *last_;
     }
     try {
-        if (prefill(prompt, run)) {
+        if (prefill(prompt, run, on_prompt)) {
             while (run.out.stop_reason == StopReason::none && may_step(run)) step(run);
         }
     } catch (const BadLogits& error) {
@@ -124,7 +151,7 @@ void Session::give_up(Run& run) {
     run.out.text += run.text.finish();
 }
 
-bool Session::prefill(std::span<const Token> prompt, Run& run) {
+bool Session::prefill(std::span<const Token> prompt, Run& run, const OnPrompt& on_prompt) {
     const auto mismatch = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end() - 1).first;
     const int reused = target_->truncate(static_cast<int>(mismatch - cached_.begin()));
     if (drafter_) drafter_->rolled_back(reused);
@@ -136,7 +163,15 @@ bool Session::prefill(std::span<const Token> prompt, Run& run) {
         if (drafter_ && drafter_->needs().all_states) {
             on_state = [&](int position, std::span<const float> state) { drafter_->committed(position, state); };
         }
-        status = target_->prefill(prompt.subspan(reused), run.stop, on_state);
+        int told = -1;
+        // Asked before each piece, and while one is computed, when the position does not move.
+        const StopPoll stop = [&] {
+            if (on_prompt && std::exchange(told, target_->position()) != target_->position()) {
+                on_prompt(target_->position() - reused, static_cast<int>(prompt.size()) - reused);
+            }
+            return run.stop();
+        };
+        status = target_->prefill(prompt.subspan(reused), stop, on_state);
     } catch (...) {
         keep_committed();
         throw;

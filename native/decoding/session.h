@@ -91,6 +91,9 @@ struct Generation {
 using MakeChain = std::function<std::unique_ptr<Chain>(const SamplingParams&, std::span<const Token> prompt)>;
 // Gets the pieces of each step. What it throws ends the generation and is passed on.
 using OnStep = std::function<void(const std::vector<Piece>&)>;
+// Of the tokens that a prompt adds to the cache, how many are read: before the first and after each piece of them. Must
+// not throw.
+using OnPrompt = std::function<void(int done, int total)>;
 
 class Session {
   public:
@@ -103,8 +106,14 @@ class Session {
     // Decodes after `prompt`, whose longest cached prefix is reused. `poll` is asked at least once per step and per
     // prompt chunk; true cancels. The returned record is also kept in last(), when OnStep throws, too.
     const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
-                               const StopPoll& poll);
+                               const StopPoll& poll, const OnPrompt& on_prompt = nullptr);
     void reset();
+    // The cache of the committed tokens and what the drafter knows of them. Between answers.
+    void save(StateWriter& out);
+    // In place of what is there, with the tokens that were cached then. `drafts`: the drafter is of the same kind and
+    // file, too; it starts anew where it is not. Throws Error where it is another model's or context's: then nothing is
+    // cached.
+    void restore(std::span<const Token> cached, StateReader in, bool drafts);
     // In place of the policy it was made with.
     void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
     // What it is as far as the place of its steps depends on it; by default they take place on the host.
@@ -121,7 +130,7 @@ class Session {
   private:
     struct Run;  // what one generate() call carries from step to step
 
-    bool prefill(std::span<const Token> prompt, Run& run);
+    bool prefill(std::span<const Token> prompt, Run& run, const OnPrompt& on_prompt);
     bool may_step(Run& run);
     void step(Run& run);
     // false: without drafts, where the drafter cannot go on.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "decoding/in_graph.h"
+#include "decoding/state_bytes.h"
 #include "decoding/tree.h"
 
 namespace medusa {
@@ -52,6 +53,11 @@ class Target {
     virtual void commit(const Tree& tree, const std::vector<int>& path) = 0;
     // Drops a verified tree that will not be committed.
     virtual void discard() = 0;
+
+    // The cache of the committed tokens, for restore() by a target of the same model. Between answers.
+    virtual void save(StateWriter& out) = 0;
+    // In place of what is there. False, or an Error, where it does not fit this target, which is to be cut to 0 then.
+    virtual bool restore(StateReader& in) = 0;
 
     virtual std::span<const float> logits(int row) = 0;
     // State after the final norm, or after the layer that was asked for; only when hidden states were, at construction,

@@ -55,4 +55,15 @@ void BranchCache::keep(std::span<const int> rows) {
     drop_branches();
 }
 
+void BranchCache::save(StateWriter& out) const {
+    out.number<int32_t>(position_);
+    ops_.save_all(out);
+}
+
+bool BranchCache::restore(StateReader& in) {
+    forget();
+    position_ = in.number<int32_t>();
+    return ops_.set_all(in) && position_ >= 0;
+}
+
 }  // namespace medusa

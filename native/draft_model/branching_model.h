@@ -26,6 +26,10 @@ class BranchingModel {
     // Commits a path, rows[d] of level d from the first one on, and drops all other branches.
     virtual void keep(std::span<const int> rows) = 0;
 
+    // The committed tokens' cache, where nothing branches. restore() as in SequenceMemory.
+    virtual void save(StateWriter& out) = 0;
+    virtual bool restore(StateReader& in) = 0;
+
     virtual std::span<const float> logits(int row) = 0;
 };
 
@@ -48,6 +52,8 @@ class BranchCache {
     std::span<const int> branch(std::span<const int> parents);
     // As in BranchingModel.
     void keep(std::span<const int> rows);
+    void save(StateWriter& out) const;
+    bool restore(StateReader& in);
 
   private:
     void drop_branches();

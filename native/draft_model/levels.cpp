@@ -69,6 +69,22 @@ void DraftModelLevels::decode(int depth, std::span<const Token> paths) {
     levels_.push_back(std::move(level));
 }
 
+void DraftModelLevels::save(StateWriter& out) {
+    levels_.clear();
+    model_->truncate(model_->position());
+    out.list<Token>(text_);
+    model_->save(out);
+}
+
+void DraftModelLevels::restore(StateReader& in) {
+    levels_.clear();
+    text_ = in.list<Token>();
+    if (model_->restore(in) && model_->position() == static_cast<int>(text_.size())) return;
+    model_->truncate(0);
+    text_.clear();
+    throw Error("a saved cache is of another draft model");
+}
+
 void DraftModelLevels::likeliest(int row, int ranks, LevelDrafts& out) {
     const auto logits = model_->logits(row).first(static_cast<size_t>(vocab_size_));
     top_indices(logits, ranks, likeliest_);

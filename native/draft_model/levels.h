@@ -20,6 +20,8 @@ class DraftModelLevels final : public LevelSource {
     int depth() const override { return depth_; }
     void prompt(std::span<const Token> prompt) override { follow(prompt); }
     void begin(const DraftInput& input) override { follow(input.context); }
+    void save(StateWriter& out) override;
+    void restore(StateReader& in) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:

@@ -21,6 +21,8 @@ class LlamaBranches final : public BranchingModel {
     void append(std::span<const Token> tokens) override;
     void branch(std::span<const int> parents, std::span<const Token> tokens) override;
     void keep(std::span<const int> rows) override { cache_.keep(rows); }
+    void save(StateWriter& out) override { cache_.save(out); }
+    bool restore(StateReader& in) override { return cache_.restore(in); }
     std::span<const float> logits(int row) override { return context_.logits(first_row_ + row); }
 
   private:

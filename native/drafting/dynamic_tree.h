@@ -147,6 +147,8 @@ class DynamicTreeDrafter final : public Drafter {
     void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
     void rolled_back(int position) override { source_->rolled_back(position); }
     void verified(const Verified& step) override { source_->verified(step); }
+    void save(StateWriter& out) override { source_->save(out); }
+    void restore(StateReader& in) override { source_->restore(in); }
     void draft(const DraftInput& input, Draft& out) override;
     const HeadCalibration::Table& calibration() const { return calibrations_[0].table(); }
 

@@ -40,6 +40,8 @@ class LevelSource {
     virtual void committed(int position, std::span<const float> state) {}
     virtual void rolled_back(int position) {}
     virtual void verified(const Verified& step) {}
+    virtual void save(StateWriter& out) {}
+    virtual void restore(StateReader& in) {}
     // A step starts. The root is the last token of input.context.
     virtual void begin(const DraftInput& input) = 0;
     // Whether level() can be asked below the node that `path` leads to, from the root on.

@@ -258,22 +258,16 @@ void LookupDrafter::graft(Draft& out) {
     std::iota(order.begin(), order.end(), 1);
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return choices[a - 1].size() < choices[b - 1].size(); });
-    const std::vector<Token> tokens = out.tokens;
-    const std::vector<float> q = out.q;
-    const std::vector<bool> drawn = out.drawn;
-    std::vector<Proposal> proposals(out.proposals.size());
-    if (!proposals.empty()) {
-        proposals.resize(order.size() + 1);
+    const auto reorder = [&](auto& values) {
+        auto sorted = values;
+        for (size_t i = 0; i < order.size(); ++i) sorted[i + 1] = std::move(values[order[i]]);
+        values = std::move(sorted);
+    };
+    reorder(out.tokens), reorder(out.q), reorder(out.drawn);
+    if (!out.proposals.empty()) {
         out.proposals.resize(order.size() + 1);
-        proposals[0] = std::move(out.proposals[0]);
+        reorder(out.proposals);
     }
-    for (size_t i = 0; i < order.size(); ++i) {
-        out.tokens[i + 1] = tokens[order[i]];
-        out.q[i + 1] = q[order[i]];
-        out.drawn[i + 1] = drawn[order[i]];
-        if (!proposals.empty()) proposals[i + 1] = std::move(out.proposals[order[i]]);
-    }
-    out.proposals = std::move(proposals);
     joined_ = Tree(std::move(choices));
     out.tree = &joined_;
 }

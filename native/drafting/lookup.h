@@ -95,6 +95,13 @@ class LookupDrafter final : public Drafter {
     void verified(const Verified& step) override {
         if (inner_) inner_->verified(step);
     }
+    // Its index is made anew at the beginning of an answer.
+    void save(StateWriter& out) override {
+        if (inner_) inner_->save(out);
+    }
+    void restore(StateReader& in) override {
+        if (inner_) inner_->restore(in);
+    }
     void draft(const DraftInput& input, Draft& out) override;
 
   private:

@@ -63,6 +63,34 @@ const RecyclingTable::Entry* RecyclingTable::after(Token before, Token token) co
     return before >= 0 && found.before == before && found.token == token ? &found.entry : nullptr;
 }
 
+void RecyclingTable::save(StateWriter& out) const {
+    std::vector<Pair> known;
+    for (Token token = 0; token < static_cast<Token>(singles_.size()); ++token) {
+        if (after(token)) known.push_back({no_token, token, singles_[token]});
+    }
+    for (const Pair& pair : pairs_) {
+        if (pair.token >= 0) known.push_back(pair);
+    }
+    out.list<Pair>(known);
+}
+
+void RecyclingTable::restore(StateReader& in) {
+    const auto vocab_size = static_cast<Token>(singles_.size());
+    for (const Pair& pair : in.list<Pair>()) {
+        const auto fits = [&](Token token) { return token >= no_token && token < vocab_size; };
+        const auto& tokens = pair.entry.tokens;
+        if (pair.token < 0 || !fits(pair.token) || !fits(pair.before) || pair.entry.lead >= leads ||
+            !std::all_of(tokens.begin(), tokens.end(), fits)) {
+            throw Error("a saved table of likely tokens is of another model");
+        }
+        if (pair.before < 0) {
+            singles_[pair.token] = pair.entry;
+        } else {
+            pairs_[slot(pair.before, pair.token)] = pair;
+        }
+    }
+}
+
 RecyclingWorth::RecyclingWorth() {
     for (int kind = 0; kind < kinds; ++kind) {
         for (int lead = 0; lead < RecyclingTable::leads; ++lead) {

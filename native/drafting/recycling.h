@@ -32,6 +32,9 @@ class RecyclingTable {
     // nullptr: not known.
     const Entry* after(Token token) const;
     const Entry* after(Token before, Token token) const;
+    // The entries that are known.
+    void save(StateWriter& out) const;
+    void restore(StateReader& in);
 
   private:
     static constexpr size_t pairs = size_t{1} << 16;
@@ -80,6 +83,8 @@ class RecyclingLevels final : public LevelSource {
     void begin(const DraftInput& input) override;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
     void verified(const Verified& step) override;
+    void save(StateWriter& out) override { table_.save(out); }
+    void restore(StateReader& in) override { table_.restore(in); }
 
   private:
     void guesses(Token before, Token token);
@@ -111,6 +116,14 @@ class MergedLevels final : public LevelSource {
     void committed(int position, std::span<const float> state) override { heads_->committed(position, state); }
     void rolled_back(int position) override { heads_->rolled_back(position); }
     void verified(const Verified& step) override { recycled_->verified(step); }
+    void save(StateWriter& out) override {
+        heads_->save(out);
+        recycled_->save(out);
+    }
+    void restore(StateReader& in) override {
+        heads_->restore(in);
+        recycled_->restore(in);
+    }
     void begin(const DraftInput& input) override {
         asks_heads_ = true;
         heads_->begin(input);

@@ -48,6 +48,16 @@ void HeadsLevels::rolled_back(int position) {
     if (prefix_) prefix_->roll_back(position);
 }
 
+void HeadsLevels::save(StateWriter& out) {
+    if (!prefix_) return;
+    set_threads(backend_.get(), threads_());
+    prefix_->save(out);
+}
+
+void HeadsLevels::restore(StateReader& in) {
+    if (prefix_) prefix_->restore(in);
+}
+
 std::span<const float> HeadsLevels::state_of(const DraftInput& input) {
     return prefix_ ? prefix_->newest() : input.hidden;
 }

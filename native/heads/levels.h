@@ -26,6 +26,9 @@ class HeadsLevels : public LevelSource {
     int depth() const override { return depth_; }
     void committed(int position, std::span<const float> state) final;
     void rolled_back(int position) final;
+    // The cells of the prefix layer.
+    void save(StateWriter& out) final;
+    void restore(StateReader& in) final;
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
     // Nothing is left to be done of what was committed: a prefix layer's cache is complete.

@@ -152,6 +152,36 @@ void PrefixCache::roll_back(int position) {
     count = std::clamp<int64_t>(position - start, 0, count);
 }
 
+void PrefixCache::save(StateWriter& out) const {
+    const size_t used = static_cast<size_t>(count) * keys_->nb[1];
+    out.number<int32_t>(start);
+    out.number<int64_t>(count);
+    out.number<uint64_t>(keys_->nb[1]);
+    for (ggml_tensor* cells : {keys_, values_}) {
+        const std::span<uint8_t> room = out.room(used);
+        if (!room.empty()) ggml_backend_tensor_get(cells, room.data(), 0, used);
+    }
+}
+
+void PrefixCache::restore(StateReader& in) {
+    constexpr int64_t most = 1 << 24;
+    count = 0;
+    const auto first = in.number<int32_t>();
+    const auto cells = in.number<int64_t>();
+    if (first < 0 || cells < 0 || cells > most || in.number<uint64_t>() != keys_->nb[1]) {
+        throw Error("a saved prefix layer is of other heads");
+    }
+    const size_t used = static_cast<size_t>(cells) * keys_->nb[1];
+    const auto keys = in.bytes(used), values = in.bytes(used);
+    grow(cells);
+    if (used > 0) {
+        ggml_backend_tensor_set(keys_, keys.data(), 0, used);
+        ggml_backend_tensor_set(values_, values.data(), 0, used);
+    }
+    start = first;
+    count = cells;
+}
+
 PrefixLayer::PrefixLayer(std::shared_ptr<const Heads> heads, ggml_backend_t backend, std::shared_ptr<PrefixCache> cache)
     : heads_(std::move(heads)),
       backend_(backend),
@@ -180,6 +210,18 @@ void PrefixLayer::roll_back(int position) {
 
 void PrefixLayer::settle() {
     while (!pending_.empty()) run(rows_of_next_chunk(pending_.size() / static_cast<size_t>(h_)));
+}
+
+void PrefixLayer::save(StateWriter& out) {
+    settle();
+    cache_->save(out);
+}
+
+void PrefixLayer::restore(StateReader& in) {
+    pending_.clear();
+    chunks_.clear();  // they hold the tensors of the cache, which may grow
+    is_computed_ = false;
+    cache_->restore(in);
 }
 
 std::span<const float> PrefixLayer::newest() {

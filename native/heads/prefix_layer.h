@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "decoding/state_bytes.h"
 #include "heads/graph.h"
 
 namespace medusa {
@@ -39,6 +40,9 @@ class PrefixCache {
     void roll_back(int position);
     // Makes room; what is there is kept.
     void grow(int64_t tokens);
+    void save(StateWriter& out) const;
+    // Error where it is the cache of another layer: then it is empty.
+    void restore(StateReader& in);
 
     int64_t capacity() const { return keys_->ne[1]; }
     ggml_tensor* keys() const { return keys_; }      // F16 [head size * key heads, capacity]
@@ -70,6 +74,9 @@ class PrefixLayer {
     void roll_back(int position);
     // Computes the cells of all tokens.
     void settle();
+    // As PrefixCache.
+    void save(StateWriter& out);
+    void restore(StateReader& in);
     // The layer's output at the newest token, [h]; valid until the next call. There must be one.
     std::span<const float> newest();
     // Graphs that are kept for later states.

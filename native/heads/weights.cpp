@@ -6,17 +6,10 @@
 #include "kernels/buffer_type.h"
 
 namespace medusa {
-namespace {
 
-bool is_packed(const ggml_tensor* tensor) {
-    return ggml_backend_buffer_get_type(tensor->buffer) == kernels::buffer_type();
-}
-
-// The data of `parts`, one behind the other. Read in pieces; packed weights are written in one piece, all others as
-// they come, so that a large lm_head is never held twice.
 void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target) {
     constexpr uint64_t piece = 16u << 20;
-    const bool whole = is_packed(target);
+    const bool whole = ggml_backend_buffer_get_type(target->buffer) == kernels::buffer_type();
     std::vector<char> bytes(whole ? ggml_nbytes(target) : 0);
     uint64_t at = 0;
     for (const TensorInfo* part : parts) {
@@ -30,8 +23,6 @@ void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>&
     }
     if (whole) ggml_backend_tensor_set(target, bytes.data(), 0, bytes.size());
 }
-
-}  // namespace
 
 Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     : model_(std::move(model)),

@@ -19,6 +19,10 @@ struct PrefixWeights {
     Linear gate_up, down;             // gates, the rest below: [h, 2 * inner]; [inner, h]
 };
 
+// Writes the data of `parts`, one behind the other. Read in pieces; packed weights are written in one piece, all others
+// as they come, so that a large matrix is never held twice.
+void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target);
+
 // Weights of K heads of L residual blocks each, validated against the base model (h: its hidden size). All are
 // matrices of their own, as the kernels want them; what reads the same input is stacked by rows into one product.
 class Heads {

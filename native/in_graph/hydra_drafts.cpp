@@ -1,6 +1,4 @@
 // Hydra and Hydra++ heads in the model's own graph: the levels of a tree, one after the other.
-#include <algorithm>
-
 #include "heads/graph.h"
 #include "in_graph/drafts.h"
 #include "in_graph/rows.h"
@@ -34,16 +32,9 @@ class DeviceEmbeddings {
 
   private:
     void copy(const Heads& heads, const TensorInfo& info) {
-        constexpr uint64_t piece = 16u << 20;
         matrix_ = ggml_new_tensor_2d(tensors_.context(), info.type, info.ne[0], info.ne[1]);
         tensors_.allocate(heads.device(), "a copy of the token embeddings on the device");
-        std::vector<char> bytes(std::min(piece, info.size));
-        for (uint64_t done = 0; done < info.size;) {
-            const uint64_t n = std::min(piece, info.size - done);
-            heads.model().file().read(info, done, n, bytes.data());
-            ggml_backend_tensor_set(matrix_, bytes.data(), done, n);
-            done += n;
-        }
+        copy_to_backend(heads.model().file(), {&info}, matrix_);
     }
 
     DeviceTensors tensors_{1};

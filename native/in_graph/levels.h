@@ -23,6 +23,8 @@ class InGraphLevels final : public LevelSource {
     int depth() const override { return on_host_->depth(); }
     void committed(int position, std::span<const float> state) override { on_host_->committed(position, state); }
     void rolled_back(int position) override;
+    void save(StateWriter& out) override { on_host_->save(out); }
+    void restore(StateReader& in) override { on_host_->restore(in); }
     void begin(const DraftInput& input) override;
     bool reaches(std::span<const Token> path) const override;
     // In the graph, of fixed trees: in the order of the nodes; probabilities are not known: 1.

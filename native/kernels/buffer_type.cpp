@@ -19,22 +19,17 @@
 #include "kernels/product.h"
 
 namespace medusa::kernels {
-
 namespace {
+
+const Kernels* kernels = nullptr;
+std::atomic<bool> used = true;
 
 std::string requested() {
     const char* isa = std::getenv("MEDUSA_ISA");
     return isa ? isa : "";
 }
 
-}  // namespace
-
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES
-namespace {
-
-const Kernels* kernels = nullptr;
-std::atomic<bool> used = true;
-
 // A stack of experts' matrices is packed as one matrix of all their rows.
 const Format* packed_format(const ggml_tensor* tensor) {
     const Format* format = format_of(tensor->type);
@@ -256,6 +251,8 @@ std::string why_none_is_selected(const std::string& isa) {
 // Puts the type first. false: it comes too late for models, whose loader copied the list when it loaded the first one.
 bool put_first(ggml_backend_buffer_type_t type) {
     auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    // By the engine's module, where this is the tests', whose contexts are to be as the engine's.
+    if (!types.empty() && ggml_backend_buft_name(types.front()) == std::string(buffer_name)) return true;
     types.insert(types.begin(), type);
     const auto loaders_list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
         ggml_backend_reg_get_proc_address(ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts"));
@@ -306,6 +303,18 @@ ggml_backend_buffer_type_t buffer_type() {
     return &type;
 }
 
+#else
+Status choose_and_register() {
+    return {nullptr, requested(), "llama.cpp exports no way in for kernels on this platform"};
+}
+
+}  // namespace
+
+ggml_backend_buffer_type_t buffer_type() {
+    return nullptr;
+}
+#endif
+
 bool serves(ggml_type type, int64_t columns) {
     const Format* format = format_of(type);
     return kernels && format && fits(*format, columns);
@@ -323,48 +332,9 @@ bool kernels_used() {
     return kernels && used;
 }
 
-bool register_buffer_type() {
-    return status().selected;
-}
-
 const Status& status() {
     static const Status done = choose_and_register();
     return done;
 }
-
-#else
-
-bool layout_is_known() {
-    return false;
-}
-
-ggml_backend_buffer_type_t buffer_type() {
-    return nullptr;
-}
-
-bool serves(ggml_type, int64_t) {
-    return false;
-}
-
-bool serves_attention(ggml_type, ggml_type, int64_t, int64_t) {
-    return false;
-}
-
-void use_kernels(bool) {}
-
-bool kernels_used() {
-    return false;
-}
-
-bool register_buffer_type() {
-    return false;
-}
-
-const Status& status() {
-    static const Status none{nullptr, requested(), "llama.cpp exports no way in for kernels on this platform"};
-    return none;
-}
-
-#endif
 
 }  // namespace medusa::kernels

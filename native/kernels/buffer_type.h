@@ -12,17 +12,13 @@ struct Kernels;
 
 inline constexpr const char* buffer_name = "MEDUSA";
 
-// Puts the buffer type first in ggml's list, once per process and before any model is loaded. false: this platform or
-// processor keeps the stock kernels.
-bool register_buffer_type();
-
 struct Status {
     const Kernels* selected = nullptr;
     std::string requested;  // MEDUSA_ISA, as it was when the kernels were chosen
     std::string reason;     // why none is selected
     bool late = false;      // since a model was loaded before: its list of buffer types is the process's
 };
-// What register_buffer_type() came to.
+// The first time, before any model is loaded, it chooses the kernels and puts the buffer type first in ggml's list.
 const Status& status();
 
 // Whether models that are loaded from now on get the kernels, and attention runs on them; true at first. Not while
@@ -30,7 +26,7 @@ const Status& status();
 void use_kernels(bool wanted);
 bool kernels_used();
 
-// Whether the structures of the loaded ggml are laid out as ggml_internals.h says.
+// Whether the structures of the loaded ggml are laid out as ggml_internals.h says, on platforms where it says so.
 bool layout_is_known();
 
 // nullptr when it is not registered.

@@ -33,7 +33,8 @@ void add_bits(Bytes plane, int sub, int to, uint8_t* u) {
 
 // The 32 codes of cell `cell` of a row in ggml's layout.
 void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
-    const Bytes super = row + cell / cells_per_super * static_cast<int64_t>(ggml_type_size(type));
+    const auto size = static_cast<int64_t>(ggml_type_size(type));  // of a block: a cell, or a super-block
+    const Bytes super = row + cell / cells_per_super * size;
     const int sub = static_cast<int>(cell % cells_per_super);
     const auto nibbles = [&](Bytes qs) {
         for (int i = 0; i < 16; ++i) u[i] = qs[i] & 15, u[i + 16] = qs[i] >> 4;
@@ -41,16 +42,16 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
     switch (type) {
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_IQ4_NL:
-            return nibbles(row + cell * 18 + 2);
+            return nibbles(row + cell * size + 2);
         case GGML_TYPE_Q4_1:
-            return nibbles(row + cell * 20 + 4);
+            return nibbles(row + cell * size + 4);
         case GGML_TYPE_MXFP4:
-            return nibbles(row + cell * 17 + 1);
+            return nibbles(row + cell * size + 1);
         case GGML_TYPE_IQ4_XS:
             return nibbles(super + 8 + sub * 16);
         case GGML_TYPE_Q5_0:
         case GGML_TYPE_Q5_1: {
-            const Bytes block = type == GGML_TYPE_Q5_0 ? row + cell * 22 + 2 : row + cell * 24 + 4;
+            const Bytes block = row + cell * size + (type == GGML_TYPE_Q5_0 ? 2 : 4);
             uint32_t high;
             std::memcpy(&high, block, 4);
             nibbles(block + 4);
@@ -58,7 +59,7 @@ void read_codes(ggml_type type, Bytes row, int64_t cell, uint8_t* u) {
             return;
         }
         case GGML_TYPE_Q8_0:
-            for (int i = 0; i < 32; ++i) u[i] = row[cell * 34 + 2 + i] ^ 0x80;
+            for (int i = 0; i < 32; ++i) u[i] = row[cell * size + 2 + i] ^ 0x80;
             return;
         case GGML_TYPE_Q2_K:
             return read_pairs(super + 16, sub, u);
@@ -126,24 +127,21 @@ void copy_half(uint8_t* target, int lane, Bytes source) {
 }
 
 void pack_scales(const Format& format, Bytes row, int64_t cell, int lane, ScaleSlots to) {
-    const Bytes super = row + cell / cells_per_super * static_cast<int64_t>(ggml_type_size(format.type));
+    const auto size = static_cast<int64_t>(ggml_type_size(format.type));
+    const Bytes super = row + cell / cells_per_super * size;
     const int sub = static_cast<int>(cell % cells_per_super);
     switch (format.type) {
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_IQ4_NL:
-            return copy_half(to.at, lane, row + cell * 18);
         case GGML_TYPE_Q5_0:
-            return copy_half(to.at, lane, row + cell * 22);
         case GGML_TYPE_Q8_0:
-            return copy_half(to.at, lane, row + cell * 34);
+            return copy_half(to.at, lane, row + cell * size);
         case GGML_TYPE_Q4_1:
-        case GGML_TYPE_Q5_1: {
-            const Bytes block = row + cell * static_cast<int64_t>(ggml_type_size(format.type));
-            copy_half(to.at, lane, block);
-            return copy_half(to.at + 32, lane, block + 2);
-        }
+        case GGML_TYPE_Q5_1:
+            copy_half(to.at, lane, row + cell * size);
+            return copy_half(to.at + 32, lane, row + cell * size + 2);
         case GGML_TYPE_MXFP4:
-            to.at[lane] = row[cell * 17];
+            to.at[lane] = row[cell * size];
             return;
         case GGML_TYPE_Q2_K:
             to.at[lane] = super[2 * sub];

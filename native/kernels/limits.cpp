@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "kernels/peak.h"
 
@@ -39,37 +40,30 @@ std::pair<size_t, size_t> slice(size_t size, int index, int parts) {
     return {at(index), at(index + 1)};
 }
 
-const Peak* peak_of(const Kernels& one) {
+// Of the kernels called so: of bytes, as matrices take them, and of floats, as attention does beside them.
+struct Peaks {
+    const char* name = "";
+    const Peak *bytes = nullptr, *floats = nullptr;
+};
+
+Peaks peaks_of(const Kernels& one) {
+    static const std::vector<Peaks> all = {
 #if defined(__x86_64__) || defined(_M_X64)
-    const Peak* all[] = {
-        &peak_avx2,
-        &peak_avxvnni,
-        &peak_avx512vnni,
+        {"avx2", &peak_avx2, &peak_floats_avx2},
+        {"avxvnni", &peak_avxvnni, &peak_floats_avx2},
+        {"avx512vnni", &peak_avx512vnni, &peak_floats_avx512},
 #if MEDUSA_HAS_AMX
-        &peak_amx_int8,
+        {"amx-int8", &peak_amx_int8, &peak_floats_avx512},
+#endif
+#elif defined(__aarch64__) || defined(_M_ARM64)
+        {"neon-dotprod", &peak_neon_dotprod, &peak_floats_neon},
+        {"neon-i8mm", &peak_neon_i8mm, &peak_floats_neon},
 #endif
     };
-#elif defined(__aarch64__) || defined(_M_ARM64)
-    const Peak* all[] = {&peak_neon_dotprod, &peak_neon_i8mm};
-#else
-    return nullptr;
-#endif
-    for (const Peak* peak : all) {
-        if (std::strcmp(peak->name, one.name) == 0) return peak;
+    for (const Peaks& peaks : all) {
+        if (std::strcmp(peaks.name, one.name) == 0) return peaks;
     }
-    return nullptr;
-}
-
-const Peak* float_peak_of(const Kernels& one) {
-#if defined(__x86_64__) || defined(_M_X64)
-    if (std::strcmp(one.name, "scalar") == 0) return nullptr;
-    return std::strncmp(one.name, "avx512", 6) == 0 || std::strncmp(one.name, "amx", 3) == 0 ? &peak_floats_avx512
-                                                                                             : &peak_floats_avx2;
-#elif defined(__aarch64__) || defined(_M_ARM64)
-    return std::strcmp(one.name, "scalar") == 0 ? nullptr : &peak_floats_neon;
-#else
-    return nullptr;
-#endif
+    return {};
 }
 
 // 0 without a peak.
@@ -109,11 +103,11 @@ double bandwidth(Team& team, const Memory& memory, int rounds) {
 }
 
 double peak(Team& team, const Kernels& one, int rounds) {
-    return best_of(team, peak_of(one), rounds);
+    return best_of(team, peaks_of(one).bytes, rounds);
 }
 
 double float_peak(Team& team, const Kernels& one, int rounds) {
-    return best_of(team, float_peak_of(one), rounds);
+    return best_of(team, peaks_of(one).floats, rounds);
 }
 
 }  // namespace medusa::lab

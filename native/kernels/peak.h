@@ -7,7 +7,6 @@
 namespace medusa::lab {
 
 struct Peak {
-    const char* name;   // of bytes: as in Kernels
     int64_t per_round;  // multiplications and additions
     void (*run)(int64_t rounds);
 };

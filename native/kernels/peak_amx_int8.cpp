@@ -27,6 +27,6 @@ void run(int64_t rounds) {
 
 }  // namespace
 
-const Peak peak_amx_int8 = {"amx-int8", 4 * 16 * 16 * 64, run};
+const Peak peak_amx_int8 = {4 * 16 * 16 * 64, run};
 
 }  // namespace medusa::lab

@@ -5,7 +5,7 @@ namespace medusa::lab {
 namespace {
 
 constexpr int products = 8;
-struct Isa {
+struct Bytes {
     using Register = __m256i;
     static Register filled(char byte) { return _mm256_set1_epi8(byte); }
     // Eight independent products. Kept weights, as a compiler moves constant products out of the loop.
@@ -20,8 +20,15 @@ struct Isa {
     }
 };
 
+struct Floats {
+    using Register = __m256;
+    static Register filled(char byte) { return _mm256_set1_ps(byte); }
+    static Register dot(Register sum, Register a, Register b) { return _mm256_fmadd_ps(a, b, sum); }
+};
+
 }  // namespace
 
-const Peak peak_avx2 = {"avx2", chains * products * 32, run<Isa>};
+const Peak peak_avx2 = {chains * products * 32, run<Bytes>};
+const Peak peak_floats_avx2 = {chains * 8, run<Floats>};
 
 }  // namespace medusa::lab

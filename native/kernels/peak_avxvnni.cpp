@@ -12,6 +12,6 @@ struct Isa {
 
 }  // namespace
 
-const Peak peak_avxvnni = {"avxvnni", chains * 32, run<Isa>};
+const Peak peak_avxvnni = {chains * 32, run<Isa>};
 
 }  // namespace medusa::lab

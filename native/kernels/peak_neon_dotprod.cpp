@@ -4,7 +4,7 @@
 namespace medusa::lab {
 namespace {
 
-struct Isa {
+struct Bytes {
     using Register = int8x16_t;
     static Register filled(char byte) { return vdupq_n_s8(static_cast<int8_t>(byte)); }
     static Register dot(Register sum, Register a, Register b) {
@@ -12,8 +12,15 @@ struct Isa {
     }
 };
 
+struct Floats {
+    using Register = float32x4_t;
+    static Register filled(char byte) { return vdupq_n_f32(byte); }
+    static Register dot(Register sum, Register a, Register b) { return vfmaq_f32(sum, a, b); }
+};
+
 }  // namespace
 
-const Peak peak_neon_dotprod = {"neon-dotprod", chains * 16, run<Isa>};
+const Peak peak_neon_dotprod = {chains * 16, run<Bytes>};
+const Peak peak_floats_neon = {chains * 4, run<Floats>};
 
 }  // namespace medusa::lab

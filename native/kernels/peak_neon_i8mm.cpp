@@ -14,6 +14,6 @@ struct Isa {
 
 }  // namespace
 
-const Peak peak_neon_i8mm = {"neon-i8mm", chains * 32, run<Isa>};
+const Peak peak_neon_i8mm = {chains * 32, run<Isa>};
 
 }  // namespace medusa::lab

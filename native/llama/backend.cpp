@@ -56,23 +56,16 @@ void on_abort(const char* message) {
     std::_Exit(1);
 }
 
-// ggml's AMX kernels crash when GCC built them: its intrinsic for LDTILECFG declares 8 of the 64 bytes it reads, so the
-// rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels take over.
-void remove_amx_kernels() {
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
-    std::erase_if(ggml_backend_cpu_get_extra_buffer_types(),
-                  [](ggml_backend_buffer_type_t type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
-#endif
-}
-
-// Ours in, ggml's AMX out. A model that was loaded before may lie in the latter, and then all stays as it is.
+// Ours in, ggml's AMX out: those crash when GCC built them, whose intrinsic for LDTILECFG declares 8 of the 64 bytes it
+// reads, so that the rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels take
+// over. A model that was loaded before may lie in AMX's buffers, and then all stays as it is.
 void register_kernels() {
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES
     if (!ggml_backend_cpu_get_extra_buffer_types) return;
-    const auto before = ggml_backend_cpu_get_extra_buffer_types();
-    remove_amx_kernels();
-    kernels::register_buffer_type();
-    if (kernels::status().late) ggml_backend_cpu_get_extra_buffer_types() = before;
+    auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    const auto before = types;
+    std::erase_if(types, [](auto type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
+    if (kernels::status().late) types = before;
 #endif
 }
 
@@ -95,7 +88,7 @@ std::string allocation_reason() {
 }
 
 void backend_is_initialised() {
-    std::call_once(once, [] {});
+    std::call_once(once, [] { kernels::status(); });
 }
 
 void initialise_backend() {

@@ -12,7 +12,7 @@ std::string libllama_version();
 
 // Takes libllama's log over (its errors become parts of our messages) and starts its backends. Cheap to repeat.
 void initialise_backend();
-// By another module of the process, which has the log: here nothing is done any more.
+// By another module of the process, which has the log: here the kernels it has chosen are taken over, no more.
 void backend_is_initialised();
 
 // Whether what libllama says also goes to whoever read its log before us, in the thread that says it.

@@ -306,6 +306,13 @@ void LlamaContext::copy(int source, int target, int from, int to) {
     llama_memory_seq_cp(llama_get_memory(context_), source, target, from, to);
 }
 
+// libllama lets go of the oldest positions first. Of a hybrid memory it tells only where the running state is.
+int LlamaContext::shortest() {
+    const int window = llama_model_n_swa(model_->handle());
+    const int first = llama_memory_seq_pos_min(llama_get_memory(context_), 0);
+    return window == 0 || first <= 0 ? 0 : first + window;
+}
+
 // Attention's cells are left out: they can be cut.
 std::vector<uint8_t> LlamaContext::state() {
     std::vector<uint8_t> out(llama_state_seq_get_size_ext(context_, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY));
@@ -318,6 +325,26 @@ std::vector<uint8_t> LlamaContext::state() {
 bool LlamaContext::set_state(std::span<const uint8_t> state) {
     return llama_state_seq_set_data_ext(context_, state.data(), state.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) ==
            state.size();
+}
+
+// Not by sequence: that would leave out the cells that a sliding window hides from the next token, and without them the
+// cache could not be cut.
+void LlamaContext::save_all(StateWriter& out) {
+    const size_t size = llama_state_get_size(context_);
+    out.number<uint64_t>(size);
+    const std::span<uint8_t> room = out.room(size);
+    if (!room.empty() && llama_state_get_data(context_, room.data(), size) != size) {
+        throw Error("llama.cpp did not save its cache" + log_reason());
+    }
+}
+
+bool LlamaContext::set_all(StateReader& in) {
+    const auto state = in.bytes(in.number<uint64_t>());
+    return llama_state_set_data(context_, state.data(), state.size()) == state.size();
+}
+
+int LlamaContext::end() const {
+    return llama_memory_seq_pos_max(llama_get_memory(context_), 0) + 1;
 }
 
 void LlamaContext::clear() {

@@ -86,8 +86,13 @@ class LlamaContext final : public CacheOps {
 
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
+    int shortest() override;
     std::vector<uint8_t> state() override;
     bool set_state(std::span<const uint8_t> state) override;
+    void save_all(StateWriter& out) override;
+    bool set_all(StateReader& in) override;
+    // Of sequence 0: the position behind its newest token.
+    int end() const;
     void clear();
 
   private:

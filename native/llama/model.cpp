@@ -165,9 +165,6 @@ int LlamaModel::layer_count() const {
 int LlamaModel::train_context() const {
     return llama_model_n_ctx_train(model_);
 }
-uint64_t LlamaModel::parameter_count() const {
-    return llama_model_n_params(model_);
-}
 uint64_t LlamaModel::size_bytes() const {
     return llama_model_size(model_);
 }
@@ -204,9 +201,6 @@ std::string LlamaModel::bos_text() const {
 }
 std::string LlamaModel::eos_text() const {
     return token_text(llama_vocab_eos(vocab_));
-}
-bool LlamaModel::adds_bos() const {
-    return llama_vocab_get_add_bos(vocab_);
 }
 
 std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_special, bool parse_special) const {

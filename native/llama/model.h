@@ -43,7 +43,6 @@ class LlamaModel final : public Vocabulary {
     int embedding_size() const;
     int layer_count() const;
     int train_context() const;
-    uint64_t parameter_count() const;
     uint64_t size_bytes() const;
     // Recurrent or hybrid: the state cannot branch.
     bool is_recurrent() const;
@@ -56,7 +55,6 @@ class LlamaModel final : public Vocabulary {
     const char* token_text(Token token) const;
     std::string bos_text() const;
     std::string eos_text() const;
-    bool adds_bos() const;
 
     std::vector<Token> tokenize(const std::string& text, bool add_special, bool parse_special) const;
     std::string detokenize(const std::vector<Token>& tokens, bool special) const;

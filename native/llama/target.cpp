@@ -111,6 +111,11 @@ void LlamaTarget::discard() {
     if (!memory_->rollback()) forget();
 }
 
+bool LlamaTarget::restore(StateReader& in) {
+    forget();
+    return memory_->restore(in) && context_->end() == position() - static_cast<int>(memory_->pending().size());
+}
+
 void LlamaTarget::forget() {
     context_->clear();
     memory_->forget();

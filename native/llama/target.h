@@ -39,6 +39,8 @@ class LlamaTarget final : public Target, private GraphSteps {
     const AttentionTap* attention() const { return context_->attention(); }
 
     void discard() override;
+    void save(StateWriter& out) override { memory_->save(out); }
+    bool restore(StateReader& in) override;
     void hold_threads() { context_->hold_threads(); }
     ThreadUse thread_use() const override { return context_->thread_use(); }
 

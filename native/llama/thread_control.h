@@ -35,7 +35,6 @@ class ThreadControl {
 
     // Of the next pass.
     int threads() const { return trial_ ? trial_->threads : count_; }
-    int most() const { return most_; }
     // Why there are not more.
     Reason reason() const { return count_ == most_ ? Reason::all : reason_; }
     // After so many milliseconds a pass of several threads, some of which do not run, is not worth waiting for.

@@ -8,12 +8,6 @@
 
 namespace medusa {
 
-struct TimingParams {
-    int position = 64;  // tokens in the cache
-    int repeats = 5;
-    Threads threads;
-};
-
 // Forward passes of several widths behind the same `position` tokens, which are decoded once.
 class VerifyTimer {
   public:
@@ -30,10 +24,5 @@ class VerifyTimer {
     bool tapped_;
     LlamaTarget target_;
 };
-
-// Milliseconds of `repeats` forward passes over `width` tokens behind `position` others: as a tree of one root and
-// width - 1 leaves (at most Tree::max_size), or as a piece of a prompt.
-std::vector<double> time_verify(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params);
-std::vector<double> time_prefill(std::shared_ptr<LlamaModel> model, int width, const TimingParams& params);
 
 }  // namespace medusa

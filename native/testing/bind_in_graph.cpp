@@ -1,4 +1,3 @@
-#include "bindings/ndarray.h"
 #include "bindings/session_binding.h"
 #include "heads/graph.h"
 #include "in_graph/acceptance.h"

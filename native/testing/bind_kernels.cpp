@@ -2,11 +2,11 @@
 
 #include "base/common.h"
 #include "base/quantize.h"
-#include "bindings/ndarray.h"
 #include "kernels/attention.h"
 #include "kernels/buffer_type.h"
 #include "kernels/format.h"
 #include "kernels/product.h"
+#include "llama/backend.h"
 #include "testing/module.h"
 
 namespace medusa::testing {
@@ -24,6 +24,19 @@ const Kernels& kernels_named(const std::string& name) {
         if (name == one->name) return *one;
     }
     throw Error("no kernels '" + name + "' on this processor");
+}
+
+// ggml spells its names "q4_0", but "q4_K".
+ggml_type type_named(std::string name) {
+    if (name.ends_with("_k")) name.back() = 'K';
+    return type_by_name(name);
+}
+
+NewMatrix<float> dequantize_rows(const std::string& type_name, const nb::bytes& data, int64_t columns) {
+    const ggml_type type = type_named(type_name);
+    std::vector<float> out(data.size() / ggml_row_size(type, columns) * static_cast<size_t>(columns));
+    if (!out.empty()) to_floats(type, data.data(), out);
+    return new_matrix<float>(out.data(), out.size() / static_cast<size_t>(columns), static_cast<size_t>(columns));
 }
 
 // Memory between guard bytes, which nobody may touch.
@@ -48,11 +61,7 @@ class Guarded {
 NewMatrix<float> kernel_product(const std::string& isa, const std::string& type_name, const nb::bytes& weights,
                                 int64_t columns, const Matrix& x) {
     const Kernels& chosen = kernels_named(isa);
-    const kernels::Format* format = nullptr;
-    for (int i = 0; i < GGML_TYPE_COUNT && !format; ++i) {
-        const auto type = static_cast<ggml_type>(i);
-        if (ggml_type_name(type) && type_name == ggml_type_name(type)) format = kernels::format_of(type);
-    }
+    const kernels::Format* format = kernels::format_of(type_named(type_name));
     if (!format) throw Error("no kernel for type '" + type_name + "'");
     if (columns != static_cast<int64_t>(x.shape(1))) throw Error("weights and x differ in columns");
     const size_t row_bytes = ggml_row_size(format->type, columns);
@@ -152,6 +161,8 @@ void bind_kernels(nb::module_& m) {
         },
         "Instruction sets of this processor that have kernels, \"scalar\" (the reference) first, the best last.");
     m.def("kernel_types", &kernels::type_names);
+    m.def("dequantize_rows", &dequantize_rows, "type"_a, "data"_a, "columns"_a,
+          "Inverse of medusa_cli.native.quantize_rows: [rows, columns].");
     m.def("kernel_product", &kernel_product, "isa"_a, "type"_a, "weights"_a, "columns"_a, "x"_a,
           "weights: [rows, columns] as the bytes of a ggml type; x [n, columns] -> [n, rows], between guard bytes.");
     m.def(

@@ -1,5 +1,4 @@
 #include "base/platform.h"
-#include "bindings/ndarray.h"
 #include "heads/prefix_layer.h"
 #include "testing/module.h"
 

@@ -183,6 +183,14 @@ void bind_session(nb::module_& m) {
     m.def("uniform", &uniform, "seed"_a, "index"_a);
     m.def("loop_end", &loop_end, "text"_a,
           "Of the shortest beginning that ends in a loop: its length, and the tokens of a round.");
+    m.def(
+        "tree_sequences",
+        [](const Tree& tree) {
+            std::vector<std::vector<int>> out;
+            for (int node = 0; node < tree.size(); ++node) out.push_back(tree.sequences(node));
+            return out;
+        },
+        "tree"_a, "Leaf indices below each node: the sequence ids the node is decoded with.");
     m.def("argmax", [](const std::vector<float>& logits) { return argmax(logits); }, "logits"_a);
 }
 

@@ -1,4 +1,3 @@
-#include "bindings/ndarray.h"
 #include "heads/levels.h"
 #include "llama/target.h"
 #include "testing/module.h"

@@ -31,6 +31,20 @@ void FakeCells::copy(int source, int target, int from, int to) {
     }
 }
 
+void FakeCells::save_all(StateWriter& out) {
+    for (const Cell& cell : cells_) {
+        if (cell.sequences != std::set<int>{0}) throw std::logic_error("another sequence is saved");
+    }
+    out.list<Token>(sequence(0));
+}
+
+bool FakeCells::set_all(StateReader& in) {
+    cells_.clear();
+    const std::vector<Token> tokens = in.list<Token>();
+    for (size_t i = tokens.size(); i > 0; --i) add(static_cast<int>(i) - 1, tokens[i - 1], {0});
+    return true;
+}
+
 std::vector<Token> FakeCells::sequence(int id) const {
     std::map<int, Token> by_position;
     for (const Cell& cell : cells_) {

@@ -14,6 +14,9 @@ class FakeCells final : public CacheOps {
     void add(int position, Token token, std::set<int> sequences);
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
+    // Of one sequence, 0. Cells come back in another order.
+    void save_all(StateWriter& out) override;
+    bool set_all(StateReader& in) override;
     // Tokens of one sequence; throws std::logic_error when its positions are not 0, 1, 2, ...
     std::vector<Token> sequence(int id) const;
     size_t size() const { return cells_.size(); }

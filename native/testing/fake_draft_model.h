@@ -19,6 +19,8 @@ class FakeDraftModel final : public BranchingModel {
     void append(std::span<const Token> tokens) override;
     void branch(std::span<const int> parents, std::span<const Token> tokens) override;
     void keep(std::span<const int> rows) override { cache_.keep(rows); }
+    void save(StateWriter& out) override { cache_.save(out); }
+    bool restore(StateReader& in) override { return cache_.restore(in); }
     std::span<const float> logits(int row) override { return rows_.at(row); }
 
   private:

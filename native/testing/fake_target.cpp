@@ -70,12 +70,17 @@ bool FakeTarget::set_state(std::span<const uint8_t> state) {
 }
 
 int FakeTarget::truncate(int count) {
-    if (!sequences_->truncate(count)) forget();
+    if (count == 0 || !sequences_->truncate(count)) forget();
     return sequences_->position();
 }
 
 void FakeTarget::discard() {
     if (!sequences_->rollback()) forget();
+}
+
+bool FakeTarget::set_all(StateReader& in) {
+    newest_ = 0;
+    return cells_.set_all(in);
 }
 
 void FakeTarget::forget() {

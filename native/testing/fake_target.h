@@ -30,6 +30,8 @@ class FakeTarget final : public Target, private CacheOps {
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override { sequences_->commit(tree, path); }
     void discard() override;
+    void save(StateWriter& out) override { sequences_->save(out); }
+    bool restore(StateReader& in) override { return sequences_->restore(in); }
     std::span<const float> logits(int row) override { return rows_.at(row); }
     std::span<const float> hidden(int row) override { return {}; }
 
@@ -42,6 +44,8 @@ class FakeTarget final : public Target, private CacheOps {
     void copy(int source, int target, int from, int to) override;
     std::vector<uint8_t> state() override;
     bool set_state(std::span<const uint8_t> state) override;
+    void save_all(StateWriter& out) override { cells_.save_all(out); }
+    bool set_all(StateReader& in) override;
     bool can_remove(int sequence, int from) const;
     void forget();
     void add_pending();

@@ -13,7 +13,9 @@ NB_MODULE(_native_testing, m) {
     medusa::testing::bind_device(m);
     medusa::testing::bind_threads(m);
     medusa::testing::bind_in_graph(m);
+    medusa::testing::bind_heads(m);
     medusa::testing::bind_streams(m);
     medusa::testing::bind_kernels(m);
     medusa::testing::bind_prefix_layer(m);
+    medusa::testing::bind_texts(m);
 }

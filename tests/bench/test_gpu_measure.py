@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import gpu_measure
 import gpu_steps
 import made_up_model
@@ -116,7 +117,7 @@ def test_the_made_up_model_has_the_recipe_s_types_and_finite_logits(made: Path, 
     assert {types["output.weight"], types["blk.1.ffn_down.weight"], types["blk.1.attn_v.weight"]} == {"q6_K"}
     assert {types["token_embd.weight"], types["blk.1.attn_q.weight"], types["blk.1.ffn_up.weight"]} == {"q4_K"}
     model = native.Model(str(base), n_gpu_layers=0)
-    logits = native.teacher_forced(model, [1, 300, 301], prompt_length=3)[1]
+    logits = testing.teacher_forced(model, [1, 300, 301], prompt_length=3)[1]
     assert all(map(math.isfinite, logits))
     assert max(logits) > min(logits) + 0.1
     made_up_model.write_base(tmp_path / "same.gguf", TINY)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import gguf
 import make_hf_fixtures as fixtures
 import numpy as np
@@ -263,7 +264,7 @@ def test_logits_agree_with_transformers(name: str, tmp_path: Path) -> None:
             tokens = np.random.default_rng(count).integers(3, 300, count).tolist()
             with torch.no_grad():
                 expected = reference(torch.tensor([tokens])).logits[0, -1].numpy()
-            found = np.array(native.teacher_forced(model, tokens, prompt_length=count, n_threads=1)[1])
+            found = np.array(testing.teacher_forced(model, tokens, prompt_length=count, n_threads=1)[1])
             assert np.abs(found - expected).max() < bound * expected.std(), (file_type, count)
 
 
@@ -288,7 +289,7 @@ def test_rope_scalings_agree_with_transformers(name: str, scaling: Any, copy: An
     tokens = np.random.default_rng(1).integers(3, 300, 200).tolist()
     with torch.no_grad():
         expected = reference(torch.tensor([tokens])).logits[0, -1].numpy()
-    found = np.array(native.teacher_forced(model, tokens, prompt_length=len(tokens), n_threads=1)[1])
+    found = np.array(testing.teacher_forced(model, tokens, prompt_length=len(tokens), n_threads=1)[1])
     assert np.abs(found - expected).max() < 0.01 * expected.std()
 
 

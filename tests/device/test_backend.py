@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
+import lossless
 import pytest
 import random_heads
 from fixtures import BASE_LAYERS, tiny_base
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 
@@ -55,7 +56,7 @@ def test_layers_and_output_matrix_lie_on_the_device(base: str) -> None:
 
 
 def test_the_logits_are_those_of_the_cpu(base: str) -> None:
-    device, cpu = (native.teacher_forced(native.Model(base, n_gpu_layers=layers), PROMPT, prompt_length=4)[1]
+    device, cpu = (testing.teacher_forced(native.Model(base, n_gpu_layers=layers), PROMPT, prompt_length=4)[1]
                    for layers in (-1, 0))  # fmt: skip
     assert max(abs(a - b) for a, b in zip(device, cpu, strict=True)) < 0.02 * (max(cpu) - min(cpu))
 

@@ -77,7 +77,7 @@ def test_plain_decoding_sends_one_row_of_logits_or_a_token(tmp_path: Path) -> No
 )
 def test_what_a_tree_sends(kind: str, prefix: bool, heads: int) -> None:
     """One column of each of Medusa's heads; of Hydra's one below each parent: the root, and three nodes."""
-    tree = native.Tree.from_parents([-1, 0, 0, 0, 1, 2, 3])
+    tree = native.Tree([[0], [1], [2], [0, 0], [1, 0], [2, 0]])
     told = native.step_transfers(tree, 50, 8, kind=kind, output_rows=100, has_prefix=prefix)
     assert (told["logits"], told["states"], told["heads"]) == (4 * 7 * 50, 4 * 7 * 8, heads)
 

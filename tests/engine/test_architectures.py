@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _native_testing as testing
+import lossless
 import numpy as np
 import pytest
 from architectures import ARCHITECTURES, TOKENS
@@ -19,7 +21,6 @@ from random_heads import random_heads, write
 from random_models import write_random_model
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 
 Q4_K_M = 15
 ROOT = Path(__file__).parents[2]
@@ -34,12 +35,13 @@ DRAFTS = {"cells": "trees", "snapshots": "chains, steps back", "copies": "chains
 KERNELS = native.kernel_info()["selected"] is not None
 LOGITS = """
 import json, sys
+import _native_testing as testing
 import numpy as np
 from medusa_cli import native
 texts, paths = json.loads(sys.argv[1])
 found = []
 for model in map(native.Model, paths):
-    found.append([native.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in texts])
+    found.append([testing.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in texts])
 np.save(sys.argv[2], found)
 """
 
@@ -76,7 +78,7 @@ def stock(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_logits_are_those_of_llama_cpp(name: str, files: dict[str, Path], stock: dict[str, np.ndarray]) -> None:
     model = native.Model(str(files[name]))
-    ours = np.array([native.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in TEXTS])
+    ours = np.array([testing.teacher_forced(model, text, prompt_length=len(text) - 1)[1] for text in TEXTS])
     differences = np.sqrt(np.mean((ours - stock[name]) ** 2, axis=1)) / stock[name].std(axis=1)
     assert np.median(differences) < BOUND
 

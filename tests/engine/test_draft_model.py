@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import _native_testing as testing
+import lossless
 import pytest
 from fixtures import tiny_base, tiny_recurrent
 from hypothesis import given, settings
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from test_engine_fake import PROMPT, tree_choices
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import gguf
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_trees_of_any_shape_hold_the_heads_candidates(
     tree = data.draw(trees(4, 12))
     root = data.draw(st.integers(0, BASE_VOCAB - 1))
     hidden = states(1, data.draw(st.integers(0, 1000)))[0]
-    tokens, q = heads.draft(hidden, root, tree)
+    tokens, q = testing.draft(heads, hidden, root, tree)
     assert (len(tokens), tokens[0], q[0]) == (tree.size, root, 1.0)
     paths = {0: [root]}
     for node in range(1, tree.size):
@@ -169,7 +170,7 @@ def test_drafts_do_not_change_the_text(base: native.Model, tmp_path: Path, lm_he
 
 def test_drafts_are_the_same_every_time(hydra: tuple[native.Heads, Reference]) -> None:
     tree = native.Tree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
-    drafts = [hydra[0].draft(states(1)[0], 3, tree) for _ in range(3)]
+    drafts = [testing.draft(hydra[0], states(1)[0], 3, tree) for _ in range(3)]
     assert drafts[0] == drafts[1] == drafts[2]
 
 
@@ -196,7 +197,7 @@ def test_a_path_is_asked_for_and_checked(hydra: tuple[native.Heads, Reference]) 
     with pytest.raises(native.NativeError, match="64"):
         heads.probabilities(hidden[1:], [1])
     with pytest.raises(native.NativeError, match="deeper or wider"):
-        heads.draft(hidden, 1, native.Tree([[0], [0, 0], [0] * 3, [0] * 4, [0] * 5]))
+        testing.draft(heads, hidden, 1, native.Tree([[0], [0, 0], [0] * 3, [0] * 4, [0] * 5]))
     assert heads.probabilities(hidden, [1, 2]).shape[0] == 2
     assert heads.probabilities(hidden, [1] * 9).shape[0] == heads.head_count
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import _native_testing as testing
+import lossless
 import pytest
 from fixtures import tiny_base
 from hypothesis import given, settings
@@ -14,7 +16,6 @@ from hypothesis import strategies as st
 from test_engine_fake import tree_choices
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 from medusa_cli.prompts.bench_set import built_in
@@ -43,7 +44,7 @@ PROMPT = [5, 9, 17, 200]
 
 def test_teacher_forcing_without_a_tree_is_plain_decoding(tiny: native.Model) -> None:
     plain = native.Session(tiny).generate(PROMPT, max_tokens=24, ignore_eos=True)
-    forced, logits = native.teacher_forced(tiny, [*PROMPT, *plain.tokens[:-1]], prompt_length=len(PROMPT))
+    forced, logits = testing.teacher_forced(tiny, [*PROMPT, *plain.tokens[:-1]], prompt_length=len(PROMPT))
     assert forced == plain.tokens
     assert len(logits) == tiny.n_vocab
     assert max(range(tiny.n_vocab), key=logits.__getitem__) == plain.tokens[-1]
@@ -67,7 +68,7 @@ def test_whatever_is_drafted_beside_the_path_changes_nothing(
         paths.append(path)
     plain = native.Session(tiny).generate(PROMPT, max_tokens=16, ignore_eos=True)
     text = [*PROMPT, *plain.tokens[:-1]]
-    forced, _ = native.teacher_forced(
+    forced, _ = testing.teacher_forced(
         tiny, text, prompt_length=len(PROMPT), parents=[tree.parents] * len(paths), paths=paths
     )
     assert forced == plain.tokens
@@ -90,7 +91,7 @@ def test_a_wrong_token_is_never_explained(tiny: native.Model) -> None:
 )
 def test_teacher_forcing_refuses_nonsense(tiny: native.Model, prompt_length: int, paths: list[list[int]]) -> None:
     with pytest.raises(native.NativeError, match="teacher_forced"):
-        native.teacher_forced(
+        testing.teacher_forced(
             tiny, [1, 2, 3], prompt_length=prompt_length, parents=[[-1, 0, 1]] * len(paths), paths=paths
         )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import _native_testing as testing
+import lossless
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_fake import PROMPT
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 from medusa_cli.decoding.prompts import chat_tokens
 from medusa_cli.models import demo
 

@@ -1,4 +1,4 @@
-"""native.score, and with it whole models on our kernels against the stock ones."""
+"""testing.score, and with it whole models on our kernels against the stock ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _native_testing as testing
 import numpy as np
 import pytest
 from fixtures import tiny_base
@@ -27,12 +28,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> native.Model:
 
 @pytest.mark.parametrize("width", [1, 3, 64, 500])
 def test_costs_and_best_tokens_are_those_of_the_logits(tiny: native.Model, width: int) -> None:
-    best, costs = native.score(tiny, TEXT, width=width)
+    best, costs = testing.score(tiny, TEXT, width=width)
     # A real GPU rounds otherwise in passes of another width.
     tolerance = 1e-4 if tiny.backend in ("CPU", "PRETENDED") else 5e-3
     assert (len(best), len(costs)) == (len(TEXT), len(TEXT) - 1)
     for i in range(len(TEXT)):
-        [wanted], logits = native.teacher_forced(tiny, TEXT[: i + 1], prompt_length=i + 1)
+        [wanted], logits = testing.teacher_forced(tiny, TEXT[: i + 1], prompt_length=i + 1)
         assert best[i] == wanted
         if i < len(costs):
             values = np.asarray(logits, np.float64)
@@ -51,14 +52,14 @@ def test_costs_and_best_tokens_are_those_of_the_logits(tiny: native.Model, width
 )
 def test_nonsense_is_refused(tiny: native.Model, tokens: list[int], width: int, message: str) -> None:
     with pytest.raises(native.NativeError, match=message):
-        native.score(tiny, tokens, width=width)
+        testing.score(tiny, tokens, width=width)
 
 
 SCORE = (
-    "import json, sys; from medusa_cli import native\n"
+    "import json, sys; import _native_testing as testing; from medusa_cli import native\n"
     "model = native.Model(sys.argv[1], n_gpu_layers=0)\n"
     "text = model.tokenize(sys.stdin.read())\n"
-    "runs = [native.score(model, text[:count], width=width)[1] for count, width in ((512, 64), (64, 1))]\n"
+    "runs = [testing.score(model, text[:count], width=width)[1] for count, width in ((512, 64), (64, 1))]\n"
     "print(json.dumps([native.kernel_info()['selected'], runs]))"
 )
 

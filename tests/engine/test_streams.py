@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import _native_testing as testing
+import lossless
 import numpy as np
 import pytest
 from fixtures import BASE_VOCAB, tiny_base
@@ -21,7 +22,6 @@ from random_heads import random_heads, random_streams, write
 from stream_numpy import Base, NumpyStreams
 
 from medusa_cli import native
-from medusa_cli.decoding import lossless
 
 OURS = native.kernel_info()["selected"] is not None
 EXACT, LONG, PACKED = (2e-3, 2e-3, 2.5e-2) if OURS else (1.5e-2, 0.1, 2.5e-2)
@@ -69,7 +69,7 @@ def test_probabilities_equal_numpy(tmp_path: Path, architecture: str, layers: in
     assert (case.heads.kind, case.heads.head_count, case.heads.output_rows) == ("streams", 5, 48)
     reader = native.StreamReader(case.model, case.heads, 300, n_threads=1)
     for length in (2, 40, 300):
-        actual = reader.probabilities(TEXT[:length])
+        actual = testing.stream_probabilities(reader, TEXT[:length])
         np.testing.assert_allclose(actual.sum(1), 1, rtol=1e-4)
         assert deviation(actual, case.logits(TEXT[:length])) < EXACT
 
@@ -88,7 +88,7 @@ def test_quantized_layers(tmp_path: Path, repack: bool) -> None:
     for rank in (5, 32):
         case = Case(tmp_path / "base.gguf", random_streams(base, layers=3, rank=rank), repack=repack)
         reader = native.StreamReader(case.model, case.heads, 60)
-        assert deviation(reader.probabilities(TEXT[:60]), case.logits(TEXT[:60])) < PACKED
+        assert deviation(testing.stream_probabilities(reader, TEXT[:60]), case.logits(TEXT[:60])) < PACKED
 
 
 def test_a_long_context(case: Case) -> None:
@@ -96,7 +96,7 @@ def test_a_long_context(case: Case) -> None:
     short = replace(case.streams, first_layer=LAYERS - 1, layers=1, adapters=case.streams.adapters[:1])
     one = Case(case.path, short, repack=False)
     reader = native.StreamReader(one.model, one.heads, len(text))
-    assert deviation(reader.probabilities(text), one.logits(text)) < LONG
+    assert deviation(testing.stream_probabilities(reader, text), one.logits(text)) < LONG
 
 
 @st.composite
@@ -227,7 +227,7 @@ def test_the_reader_drafts_what_a_session_would(case: Case) -> None:
     drafts = reader.draft_tokens(TEXT[:100], 5, first=37)
     assert len(drafts) == 100 - 1 - 37
     for position in (37, 60, 98):
-        p = reader.probabilities(TEXT[: position + 2])
+        p = testing.stream_probabilities(reader, TEXT[: position + 2])
         order = np.argsort(-p, axis=1, kind="stable")[:, :5]
         assert drafts[position - 37] == [case.streams.d2t[row].tolist() for row in order]
 

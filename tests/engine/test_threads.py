@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import _native_testing as testing
 import pytest
 from fixtures import tiny_base
 
@@ -37,7 +38,7 @@ def busy_programs(count: int) -> Iterator[None]:
 
 def costs(model: native.Model, tokens: Sequence[int], width: int, threads: int) -> list[float]:
     """-ln p of the tokens, of which no bit is rounded away."""
-    return native.score(model, tokens, width=width, n_threads=threads)[1]
+    return testing.score(model, tokens, width=width, n_threads=threads)[1]
 
 
 @pytest.fixture(scope="module")

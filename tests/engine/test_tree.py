@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _native_testing as testing
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,19 +30,19 @@ def test_parents_come_first_whatever_the_order_of_the_choices(choices: list[list
 def test_the_mask_is_the_ancestor_closure(choices: list[list[int]]) -> None:
     # A cell is visible to a row when they share a sequence and the cell's position is not after the row's.
     tree = native.Tree(choices)
-    every = paths(tree)
+    every, sequences = paths(tree), testing.tree_sequences(tree)
     for row, path in enumerate(every):
         seen = {
             every[cell]
             for cell in range(tree.size)
-            if set(tree.sequences[cell]) & set(tree.sequences[row]) and len(every[cell]) <= len(path)
+            if set(sequences[cell]) & set(sequences[row]) and len(every[cell]) <= len(path)
         }
         # libllama attends to a cell that has the row's first sequence; every sequence of a row gives the same set.
-        for sequence in tree.sequences[row]:
+        for sequence in sequences[row]:
             of_one = {
                 every[cell]
                 for cell in range(tree.size)
-                if sequence in tree.sequences[cell] and len(every[cell]) <= len(path)
+                if sequence in sequences[cell] and len(every[cell]) <= len(path)
             }
             assert of_one == seen
         assert seen == {path[:length] for length in range(len(path) + 1)}
@@ -50,9 +51,9 @@ def test_the_mask_is_the_ancestor_closure(choices: list[list[int]]) -> None:
 @given(choices=tree_choices())
 def test_leaves_count_the_sequences(choices: list[list[int]]) -> None:
     tree = native.Tree(choices)
-    leaves = tree.size - len(set(tree.parents[1:]))
-    assert tree.leaf_count == leaves == len({sequence for node in tree.sequences for sequence in node})
-    assert tree.sequences[0] == list(range(tree.leaf_count))
+    leaves, sequences = tree.size - len(set(tree.parents[1:])), testing.tree_sequences(tree)
+    assert tree.leaf_count == leaves == len({sequence for node in sequences for sequence in node})
+    assert sequences[0] == list(range(tree.leaf_count))
 
 
 @given(choices=tree_choices(), heads=st.integers(0, 5), ranks=st.integers(1, 5), nodes=st.integers(1, 30))

@@ -77,11 +77,11 @@ def test_the_width_of_a_pass_changes_no_bit(
         pytest.skip("this processor runs the stock kernels")
     model = native.Model(str(write_model(tmp_path / "model.gguf", type_, monkeypatch, experts)), n_gpu_layers=0)
     text = np.random.default_rng(1).integers(1, fixtures.BASE_VOCAB, 66).tolist()
-    _, expected = native.score(model, text, width=1)
+    _, expected = testing.score(model, text, width=1)
     assert np.isfinite(expected).all()
     assert np.std(expected) > 0.01
     for width in WIDTHS:
-        assert native.score(model, text, width=width)[1] == expected, width
+        assert testing.score(model, text, width=width)[1] == expected, width
 
 
 @pytest.mark.parametrize("type_", ["IQ2_XXS", "Q2_K"])

@@ -27,7 +27,7 @@ def quantized(type_: str, rows: int, columns: int, seed: int, scale: float = 1.0
     """A random matrix of the type: its bytes and its values."""
     values = (np.random.default_rng(seed).standard_normal((rows, columns)) * scale).astype(np.float32)
     data = native.quantize_rows(type_, values)
-    return data, native.dequantize_rows(type_, data, columns)
+    return data, testing.dequantize_rows(type_, data, columns)
 
 
 @pytest.mark.parametrize("type_", TYPES)

@@ -102,6 +102,7 @@ class FakeSession:
     stop_reason: ClassVar[str] = "eos"
     calls: ClassVar[list[SimpleNamespace]] = []
     created: ClassVar[list[SimpleNamespace]] = []
+    cached_tokens: ClassVar[list[int]] = []
 
     def __init__(self, model: FakeModel, heads: FakeHeads | None = None, **options: Any) -> None:
         from medusa_cli import native

@@ -124,8 +124,10 @@ def drafter(order: dict[str, Any], model: native.Model) -> dict[str, Any]:
 
 def explained(model: native.Model, drafted: native.Generation, order: dict[str, Any]) -> bool:
     """Whether the drafted text is that of plain decoding, or differs first by numerics alone."""
+    sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+    import lossless
+
     from medusa_cli import native
-    from medusa_cli.decoding import lossless
 
     prompt = model.tokenize(order.get("prompt", PROMPT), add_special=False, parse_special=True)
     session = native.Session(model, None, n_ctx=order.get("n_ctx", 512), n_threads=1)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import _native_testing as testing
 import numpy as np
 from fixtures import BASE_HIDDEN, BASE_VOCAB
 from medusa_cli.converters.gguf.fingerprint import fingerprint
@@ -45,7 +46,7 @@ def random_heads(
     def add(name: str, values: np.ndarray, role: Any) -> None:
         if values.ndim == 2:
             packed = native.quantize_rows(type_, values.astype(np.float32))
-            values = native.dequantize_rows(type_, packed, values.shape[1])
+            values = testing.dequantize_rows(type_, packed, values.shape[1])
         tensors.append(HeadTensor(name, values.shape, role, lambda: values))
 
     def linear(

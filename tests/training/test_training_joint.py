@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import killed_training
 import numpy as np
 import pytest
@@ -374,7 +375,7 @@ def test_exported_as_the_authors_publish_it_and_back(tmp_path: Path, small_batch
         np.testing.assert_allclose(new.load(name), old.load(name), rtol=1e-3, atol=1e-6)
     before, after = (native.Model(str(tmp_path / f"{name}.gguf"), n_gpu_layers=0) for name in ("out", "again"))
     assert after.tokenize("a text, naïve") == before.tokenize("a text, naïve")
-    ends = [native.teacher_forced(model, [5, 9, 30, 7], prompt_length=3)[1] for model in (before, after)]
+    ends = [testing.teacher_forced(model, [5, 9, 30, 7], prompt_length=3)[1] for model in (before, after)]
     np.testing.assert_allclose(ends[1], ends[0], atol=0.05)
     drafts = []
     for model, name in ((before, "out"), (after, "again")):

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import killed_training
+import lossless
 import numpy as np
 import pytest
 import torch
@@ -25,7 +27,6 @@ from stream_reading import read_stream_heads
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
-from medusa_cli.decoding import lossless
 from medusa_cli.models.base_file import output_rows, read_base
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import recipes, train
@@ -157,7 +158,7 @@ def test_the_file_drafts_for_the_new_model_and_changes_nothing_of_it(whole: Path
     plain = native.Session(plain_model, n_threads=1).generate([5, 6, 7], max_tokens=80, ignore_eos=True)
     assert lossless.compare(plain_model, [5, 6, 7], plain, drafted).explained
     text = np.random.default_rng(1).integers(3, 200, 30).tolist()
-    ours = native.StreamReader(model, heads, 30, n_threads=1).probabilities(text)
+    ours = testing.stream_probabilities(native.StreamReader(model, heads, 30, n_threads=1), text)
     made = read_stream_heads(whole / "heads.gguf")
     states = native.StatesReader(model, 30, tap_layer=made.first_layer - 1, n_threads=1).read(text[:-1]).after_layer
     assert states is not None

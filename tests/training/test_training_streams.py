@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import _native_testing as testing
 import killed_training
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_the_engine_drafts_with_the_file(whole: Path) -> None:
     heads = native.Heads(model, str(whole / "out.gguf"))
     made = read_stream_heads(whole / "out.gguf")
     text = np.random.default_rng(1).integers(3, 200, 30).tolist()
-    ours = native.StreamReader(model, heads, 30, n_threads=1).probabilities(text)
+    ours = testing.stream_probabilities(native.StreamReader(model, heads, 30, n_threads=1), text)
     states = native.StatesReader(model, 30, tap_layer=made.first_layer - 1, n_threads=1).read(text[:-1]).after_layer
     assert states is not None
     top = layers_of(whole / "base.gguf", made.layers)

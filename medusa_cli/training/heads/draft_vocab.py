@@ -130,7 +130,8 @@ def choose(
     if len(sizes) == 1:
         return VocabularyChoice(sizes[0], None, [])
     model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
-    verify_ms = min(native.time_verify(model, NODES, repeats=REPEATS, n_threads=threads))
+    timer = native.VerifyTimer(model, NODES, hidden=False, n_threads=threads)
+    verify_ms = min(timer.time(NODES, passes=REPEATS))
     # All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
     # read them once for each depth, which one head is timed for.
     at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)

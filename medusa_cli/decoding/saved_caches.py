@@ -1,0 +1,307 @@
+"""Prompt caches in files: what a session has read need not be read again after a restart.
+
+A file: MAGIC, a SHA-256 over all that follows it, the length of the header (8 bytes, little-endian), the header (JSON),
+the cached tokens (int32), and the bytes of native.Session.save_state().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from medusa_cli.models.quantizations import parts_of
+from medusa_cli.support.atomic import CHUNK, atomic_path, explain_os_error, opened
+from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import content_hash
+from medusa_cli.support.paths import cache_dir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from medusa_cli.decoding.runtime import Engine
+
+MAGIC = b"medusa cache 1\n\0"
+"""The number changes with what native.Session.save_state() writes."""
+SUM_BYTES, LENGTH_BYTES, TOKEN_BYTES = 32, 8, 4
+MOST_HEADER_BYTES = 1 << 16
+SUFFIX = ".cache"
+LEAST = 64
+"""Fewer tokens are read again sooner than their cache is looked for."""
+BUDGET = 4 << 30
+"""Bytes of all files of a person's chats."""
+
+
+def default_folder() -> Path:
+    """Where the caches of chats lie."""
+    return cache_dir() / "prompts"
+
+
+# --- whose cache it is -----------------------------------------------------------------------------
+
+
+def _identity(path: str | Path) -> list[Any]:
+    """Of a model or heads, in all parts of its file."""
+    parts = [Path(part) for part in parts_of(str(path))]
+    return [[content_hash(part), part.stat().st_mtime_ns] for part in parts]
+
+
+def key(engine: Engine) -> dict[str, Any]:
+    """What has to be the same for a cache to fit: model, types of the cache, and who computed it.
+
+    All instruction sets of our kernels give the same bits.
+    """
+    from medusa_cli import native
+
+    model, options = engine.model, engine.options
+    ours = native.kernel_info()["selected"] is not None and not model.gpu
+    return {
+        "model": _identity(model.path),
+        "types": [options.cache_type_k.value, options.cache_type_v.value],
+        "computed_by": "medusa" if ours else f"llama.cpp, {model.backend}",
+    }
+
+
+def _drafts_key(engine: Engine) -> list[Any]:
+    """What has to be the same for what drafts know to fit, too."""
+    heads = _identity(engine.heads_file) if engine.heads_file is not None and engine.plan.tree is not None else None
+    small = _identity(engine.small.path) if engine.small is not None else None
+    return [heads, small, engine.plan.recycling]
+
+
+# --- one file --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The beginning of a file, whose sum was not looked at yet. start: of the state, in bytes."""
+
+    path: Path
+    key: dict[str, Any]
+    drafts: list[Any]
+    owner: str
+    tokens: np.ndarray[Any, np.dtype[np.int32]]
+    start: int
+    size: int
+
+
+def write(engine: Engine, path: Path, owner: str = "") -> None:
+    """Saves what the engine's session has cached, whole or not at all, for this person alone.
+
+    MedusaError on failure.
+    """
+    import numpy as np
+
+    tokens = np.array(engine.session.cached_tokens, "<i4")
+    state_size = engine.session.state_size
+    described = {
+        "key": key(engine), "drafts": _drafts_key(engine), "owner": owner, "tokens": len(tokens), "state": state_size,
+    }  # fmt: skip
+    header = json.dumps(described).encode()
+    summed = len(MAGIC) + SUM_BYTES
+    head = MAGIC + bytes(SUM_BYTES) + len(header).to_bytes(LENGTH_BYTES, "little") + header + tokens.tobytes()
+    with atomic_path(path, 0o600) as temporary, temporary.open("r+b") as file:
+        file.write(head)
+        _reserve(file, len(head), state_size)
+        with _mapped(file, mmap.ACCESS_WRITE) as mapped:
+            engine.session.save_state(np.frombuffer(mapped, np.uint8, offset=len(head)))
+            mapped[len(MAGIC) : summed] = hashlib.sha256(memoryview(mapped)[summed:]).digest()
+            mapped.flush()
+
+
+def _reserve(file: BinaryIO, start: int, size: int) -> None:
+    """Makes a file longer by bytes that the disk has room for: writing to a mapped hole ends the process otherwise."""
+    file.flush()
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file.fileno(), start, max(size, 1))
+            file.truncate(start + size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+    file.seek(start)
+    for at in range(0, size, CHUNK):
+        file.write(bytes(min(CHUNK, size - at)))
+    file.flush()
+
+
+@contextlib.contextmanager
+def _mapped(file: BinaryIO, access: int) -> Iterator[mmap.mmap]:
+    mapped = mmap.mmap(file.fileno(), 0, access=access)
+    try:
+        yield mapped
+    finally:
+        # An error's traceback may still hold a view: then the mapping goes with it.
+        with contextlib.suppress(BufferError):
+            mapped.close()
+
+
+def read(path: Path) -> Saved:
+    """The beginning of a file. MedusaError where it is none of ours, or cut short."""
+    import numpy as np
+
+    damaged = MedusaError(f"{path}: not a saved prompt cache of this version, or damaged")
+    with opened(path) as file:
+        stat = os.fstat(file.fileno())
+        if hasattr(os, "geteuid") and stat.st_uid != os.geteuid():
+            raise MedusaError(f"{path}: a saved prompt cache that belongs to another user")
+        size = stat.st_size
+        fixed = len(MAGIC) + SUM_BYTES + LENGTH_BYTES
+        head = file.read(fixed)
+        length = int.from_bytes(head[-LENGTH_BYTES:], "little")
+        if not head.startswith(MAGIC) or len(head) < fixed or length > MOST_HEADER_BYTES:
+            raise damaged
+        try:
+            found = json.loads(file.read(length))
+            count, state = int(found["tokens"]), int(found["state"])
+            start = len(head) + length + count * TOKEN_BYTES
+            if count < 0 or state < 0 or start + state != size:
+                raise damaged
+            tokens = np.frombuffer(file.read(count * TOKEN_BYTES), "<i4")
+            return Saved(path, found["key"], found["drafts"], str(found["owner"]), tokens, start, size)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged from error
+
+
+def restore(engine: Engine, saved: Saved) -> None:
+    """Puts it in place of what the engine's session has cached.
+
+    MedusaError where the file is damaged, or of another model, other cache types or kernels: nothing changes then, or
+    nothing is cached.
+    """
+    import numpy as np
+
+    if saved.key != key(engine):
+        raise MedusaError(f"{saved.path}: saved with another model, other cache types or other kernels")
+    summed = len(MAGIC) + SUM_BYTES
+    try:
+        with opened(saved.path) as file, _mapped(file, mmap.ACCESS_READ) as mapped:
+            digest = hashlib.sha256(memoryview(mapped)[summed:]).digest()
+            if len(mapped) != saved.size or mapped[len(MAGIC) : summed] != digest:
+                raise MedusaError(f"{saved.path}: damaged, its check sum is wrong")
+            state = np.frombuffer(mapped, np.uint8, offset=saved.start)
+            drafts = saved.drafts == _drafts_key(engine)
+            engine.session.restore_state(saved.tokens.tolist(), state, drafts=drafts)
+    except (OSError, ValueError) as error:  # ValueError: of an empty file
+        raise MedusaError(f"{saved.path}: {error}") from error
+
+
+# --- a folder of them ------------------------------------------------------------------------------
+
+
+class CacheStore:
+    """A folder of saved caches within a budget of bytes, the least recently used out first.
+
+    Several processes may use it at once. Who owns a cache is asked with it: nobody gets another one's.
+    """
+
+    def __init__(self, folder: Path, budget: int = BUDGET) -> None:
+        self.folder = folder
+        self.budget = budget
+
+    def keep(self, engine: Engine, owner: str = "") -> bool:
+        """Saves what the engine has cached. False: that is little, known already, or more than the budget.
+
+        What was saved of its beginning goes. MedusaError where it cannot be written.
+        """
+        tokens = engine.session.cached_tokens
+        if len(tokens) < LEAST:
+            return False
+        mine, same = key(engine), []
+        for saved in self._all():
+            if saved.key != mine or saved.owner != owner:
+                continue
+            common = _common(saved.tokens, tokens)
+            if common == len(tokens):
+                _touch(saved.path)
+                return False
+            if common > len(saved.tokens) - LEAST:
+                same.append(saved)
+        if engine.session.state_size > self.budget:
+            return False
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
+        name = hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32]
+        write(engine, self.folder / (name + SUFFIX), owner)
+        for saved in same:
+            _remove(saved.path)
+        self._shrink()
+        return True
+
+    def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "") -> tuple[int, str]:
+        """Restores the cache that has most of the prompt, where that is more than the engine has.
+
+        Returns how many of the prompt's tokens are cached then, and one line about a file that was damaged, or "". Such
+        a file goes.
+        """
+        best, most = None, _common(engine.session.cached_tokens, prompt)
+        found = list(self._all())
+        mine = key(engine) if found else {}
+        for saved in found:
+            if saved.key != mine or saved.owner != owner or len(saved.tokens) >= engine.n_ctx:
+                continue
+            if (common := _common(saved.tokens, prompt)) >= most + LEAST:
+                best, most = saved, common
+        if best is None:
+            return most, ""
+        try:
+            restore(engine, best)
+        except MedusaError as error:
+            _remove(best.path)
+            return _common(engine.session.cached_tokens, prompt), f"{error}; it was removed"
+        _touch(best.path)
+        return most, ""
+
+    def files(self) -> list[Path]:
+        """All of them, the least recently used first."""
+        found = []
+        with contextlib.suppress(OSError):
+            for path in self.folder.glob(f"*{SUFFIX}"):
+                with contextlib.suppress(OSError):
+                    found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
+    def _all(self) -> Iterator[Saved]:
+        for path in self.files():
+            try:
+                yield read(path)
+            except MedusaError:
+                continue
+
+    def _shrink(self) -> None:
+        sizes = {path: path.stat().st_size for path in self.files() if path.exists()}
+        total = sum(sizes.values())
+        for path, size in list(sizes.items())[:-1]:
+            if total <= self.budget:
+                return
+            _remove(path)
+            total -= size
+
+
+def _common(one: Any, other: Any) -> int:
+    """Tokens with which both begin."""
+    import numpy as np
+
+    most = min(len(one), len(other))
+    differ = np.nonzero(np.asarray(one[:most], np.int64) != np.asarray(other[:most], np.int64))[0]
+    return int(differ[0]) if len(differ) else most
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
