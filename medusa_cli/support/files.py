@@ -1,13 +1,15 @@
-"""What people point at: prompt files, standard input, files to write."""
+"""What people point at: prompt files, standard input, files to write. And what is remembered in small JSON files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from medusa_cli.support import units
-from medusa_cli.support.atomic import atomic_path
+from medusa_cli.support.atomic import atomic_file, atomic_path
 from medusa_cli.support.atomic import check_regular as check_regular
 from medusa_cli.support.errors import MedusaError
 
@@ -90,6 +92,22 @@ def content_hash(path: Path) -> str:
             file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()[:16]
+
+
+def recall(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; empty when there is none that can be read."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def remember(path: Path, content: dict[str, Any]) -> None:
+    """Writes what recall() reads, whole or not at all; its folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def check_writable(path: Path) -> None:
