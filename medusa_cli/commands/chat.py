@@ -39,7 +39,9 @@ def chat(
             autocompletion=complete_session,
         ),
     ] = None,
-    color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
+    color_drafts: Annotated[
+        bool, typer.Option("--color-drafts", hidden=True, help="Colour the tokens that were drafted.")
+    ] = False,
 ) -> None:
     """Chat with a model. Piped input: one message per line; only the answers go to stdout."""
     from medusa_cli.chat import sessions
