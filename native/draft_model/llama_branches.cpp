@@ -36,7 +36,7 @@ void LlamaBranches::decode() {
 
 void LlamaBranches::append(std::span<const Token> tokens) {
     while (!tokens.empty()) {
-        const auto chunk = tokens.first(std::min<size_t>(tokens.size(), context_.batch_size()));
+        const auto chunk = tokens.first(std::min<size_t>(tokens.size(), context_.piece_size()));
         tokens = tokens.subspan(chunk.size());
         rows_.clear();
         for (const Token token : chunk) {

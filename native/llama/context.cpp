@@ -203,6 +203,13 @@ int LlamaContext::snapshots() const {
 int LlamaContext::batch_size() const {
     return static_cast<int>(llama_n_batch(context_));
 }
+// Our kernels are faster over fewer tokens than libllama's 512: what a layer hands to the next stays in the second
+// cache. Experts get few tokens of each piece as it is, and their weights are read for every one.
+int LlamaContext::piece_size() const {
+    const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool dense = !model_->has_experts() && !model_->is_recurrent();
+    return on_cpu && dense && kernels::kernels_used() ? 128 : batch_size();
+}
 void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);
 }

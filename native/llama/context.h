@@ -53,6 +53,8 @@ class LlamaContext final : public CacheOps {
     int snapshots() const;
     // Most rows one decode() takes.
     int batch_size() const;
+    // Tokens of a prompt that are best decoded at a time, at most batch_size().
+    int piece_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
     // Where bits depend on the number of threads, that is chosen here alone.

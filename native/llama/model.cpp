@@ -172,6 +172,10 @@ bool LlamaModel::is_recurrent() const {
     return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
 }
 
+bool LlamaModel::has_experts() const {
+    return file_.get_u32((architecture() + ".expert_count").c_str()).value_or(0) > 0;
+}
+
 bool LlamaModel::can_draft() const {
     return architecture() != "deepseek4";
 }

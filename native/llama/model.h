@@ -46,6 +46,7 @@ class LlamaModel final : public Vocabulary {
     uint64_t size_bytes() const;
     // Recurrent or hybrid: the state cannot branch.
     bool is_recurrent() const;
+    bool has_experts() const;
     // False: libllama ends the process on some of the batches that drafts make.
     bool can_draft() const;
     // Throws Error where a decode gives no hidden states beside its logits: nothing can be drafted from them.

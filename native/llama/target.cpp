@@ -144,7 +144,7 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
 
 // States after the final norm make each token an output, for which the context must have room.
 size_t LlamaTarget::states_at_once() const {
-    return static_cast<size_t>(tapped_ ? context_->batch_size() : most_outputs_);
+    return static_cast<size_t>(tapped_ ? context_->piece_size() : most_outputs_);
 }
 
 DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, const StopPoll& stop,
@@ -199,7 +199,7 @@ DecodeStatus LlamaTarget::append_part(std::span<const Token> rest, const StopPol
     if (way_ != StepWay::host && tail_->reads_prompt()) return append_for_tail(rest, stop);
     while (!rest.empty()) {
         if (stop && stop()) return DecodeStatus::cancelled;
-        const auto chunk = rest.first(std::min<size_t>(rest.size(), context_->batch_size()));
+        const auto chunk = rest.first(std::min<size_t>(rest.size(), context_->piece_size()));
         if (const DecodeStatus status = append(chunk, false, stop); status != DecodeStatus::ok) return status;
         rest = rest.subspan(chunk.size());
     }
