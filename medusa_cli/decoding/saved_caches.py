@@ -12,6 +12,8 @@ import hashlib
 import json
 import mmap
 import os
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from medusa_cli.support.paths import cache_dir
 if TYPE_CHECKING:
     import numpy as np
 
+    from medusa_cli import native
     from medusa_cli.decoding.runtime import Engine
 
 MAGIC = b"medusa cache 1\n\0"
@@ -37,6 +40,8 @@ LEAST = 64
 """Fewer tokens are read again sooner than their cache is looked for."""
 BUDGET = 4 << 30
 """Bytes of all files of a person's chats."""
+STALE_SECONDS = 3600
+"""Nobody writes one cache for so long."""
 
 
 def default_folder() -> Path:
@@ -92,17 +97,18 @@ class Saved:
     size: int
 
 
-def write(engine: Engine, path: Path, owner: str = "") -> None:
+def write(engine: Engine, path: Path, owner: str = "", made_by: dict[str, Any] | None = None) -> None:
     """Saves what the engine's session has cached, whole or not at all, for this person alone.
 
-    MedusaError on failure.
+    made_by: key() of the engine, where it is known. MedusaError on failure.
     """
     import numpy as np
 
     tokens = np.array(engine.session.cached_tokens, "<i4")
     state_size = engine.session.state_size
     described = {
-        "key": key(engine), "drafts": _drafts_key(engine), "owner": owner, "tokens": len(tokens), "state": state_size,
+        "key": made_by or key(engine), "drafts": _drafts_key(engine), "owner": owner, "tokens": len(tokens),
+        "state": state_size,
     }  # fmt: skip
     header = json.dumps(described).encode()
     summed = len(MAGIC) + SUM_BYTES
@@ -171,15 +177,17 @@ def read(path: Path) -> Saved:
             raise damaged from error
 
 
-def restore(engine: Engine, saved: Saved) -> None:
+def restore(engine: Engine, saved: Saved, made_by: dict[str, Any] | None = None) -> None:
     """Puts it in place of what the engine's session has cached.
 
-    MedusaError where the file is damaged, or of another model, other cache types or kernels: nothing changes then, or
-    nothing is cached.
+    made_by: key() of the engine, where it is known. MedusaError where the file is damaged, or of another model, other
+    cache types or kernels: nothing changes then, or nothing is cached.
     """
     import numpy as np
 
-    if saved.key != key(engine):
+    from medusa_cli import native
+
+    if saved.key != (made_by or key(engine)):
         raise MedusaError(f"{saved.path}: saved with another model, other cache types or other kernels")
     summed = len(MAGIC) + SUM_BYTES
     try:
@@ -190,7 +198,7 @@ def restore(engine: Engine, saved: Saved) -> None:
             state = np.frombuffer(mapped, np.uint8, offset=saved.start)
             drafts = saved.drafts == _drafts_key(engine)
             engine.session.restore_state(saved.tokens.tolist(), state, drafts=drafts)
-    except (OSError, ValueError) as error:  # ValueError: of an empty file
+    except (OSError, ValueError, native.NativeError) as error:  # ValueError: of an empty file
         raise MedusaError(f"{saved.path}: {error}") from error
 
 
@@ -206,6 +214,23 @@ class CacheStore:
     def __init__(self, folder: Path, budget: int = BUDGET) -> None:
         self.folder = folder
         self.budget = budget
+        self._read: dict[Path, tuple[tuple[int, int], Saved | None]] = {}
+        """Beginnings of files, by the file's number and size. None: it has none."""
+        self._made_by: tuple[native.Model, dict[str, Any]] | None = None
+
+    def prepare(self) -> str:
+        """Makes the folder, and what lies in it fit the budget; one line about files that are none of ours, or "".
+
+        MedusaError where it cannot be written.
+        """
+        self._make_folder()
+        try:
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
+        self._shrink()
+        wrong = len(self.files()) - len(list(self._all()))
+        return f"{self.folder}: {wrong} damaged or older caches, or another user's, are left out" if wrong else ""
 
     def keep(self, engine: Engine, owner: str = "") -> bool:
         """Saves what the engine has cached. False: that is little, known already, or more than the budget.
@@ -215,7 +240,7 @@ class CacheStore:
         tokens = engine.session.cached_tokens
         if len(tokens) < LEAST:
             return False
-        mine, same = key(engine), []
+        mine, same = self.key_of(engine), []
         for saved in self._all():
             if saved.key != mine or saved.owner != owner:
                 continue
@@ -227,35 +252,33 @@ class CacheStore:
                 same.append(saved)
         if engine.session.state_size > self.budget:
             return False
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain_os_error(error, self.folder) from error
+        self._make_folder()
         name = hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32]
-        write(engine, self.folder / (name + SUFFIX), owner)
+        write(engine, self.folder / (name + SUFFIX), owner, mine)
         for saved in same:
             _remove(saved.path)
         self._shrink()
         return True
 
-    def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "") -> tuple[int, str]:
-        """Restores the cache that has most of the prompt, where that is more than the engine has.
+    def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "", beyond: int = 0) -> tuple[int, str]:
+        """Restores the cache that has most of the prompt, where that is more than the engine has, and than `beyond`.
 
         Returns how many of the prompt's tokens are cached then, and one line about a file that was damaged, or "". Such
         a file goes.
         """
-        best, most = None, _common(engine.session.cached_tokens, prompt)
-        found = list(self._all())
-        mine = key(engine) if found else {}
+        known = _common(engine.session.cached_tokens, prompt)
+        best, most = None, max(known, beyond)
+        found = [saved for saved in self._all() if saved.owner == owner]
+        mine = self.key_of(engine) if found else {}
         for saved in found:
-            if saved.key != mine or saved.owner != owner or len(saved.tokens) >= engine.n_ctx:
+            if saved.key != mine or len(saved.tokens) >= engine.n_ctx:
                 continue
             if (common := _common(saved.tokens, prompt)) >= most + LEAST:
                 best, most = saved, common
         if best is None:
-            return most, ""
+            return known, ""
         try:
-            restore(engine, best)
+            restore(engine, best, mine)
         except MedusaError as error:
             _remove(best.path)
             return _common(engine.session.cached_tokens, prompt), f"{error}; it was removed"
@@ -271,14 +294,37 @@ class CacheStore:
                     found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
+    def key_of(self, engine: Engine) -> dict[str, Any]:
+        """key() as it was when it was first asked for: the model's file may have become another one since."""
+        if self._made_by is None or self._made_by[0] is not engine.model:
+            self._made_by = engine.model, key(engine)
+        return self._made_by[1]
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
+
     def _all(self) -> Iterator[Saved]:
+        before, self._read = self._read, {}
         for path in self.files():
-            try:
-                yield read(path)
-            except MedusaError:
-                continue
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                which, saved = (stat.st_ino, stat.st_size), None
+                if path in before and before[path][0] == which:
+                    saved = before[path][1]
+                else:
+                    with contextlib.suppress(MedusaError):
+                        saved = read(path)
+                self._read[path] = which, saved
+        return iter([saved for _, saved in self._read.values() if saved is not None])
 
     def _shrink(self) -> None:
+        with contextlib.suppress(OSError):  # of processes that were killed while they wrote
+            for part in self.folder.glob(f".*{SUFFIX}.*.part"):
+                if time.time() - part.stat().st_mtime > STALE_SECONDS:
+                    _remove(part)
         sizes = {path: path.stat().st_size for path in self.files() if path.exists()}
         total = sum(sizes.values())
         for path, size in list(sizes.items())[:-1]:

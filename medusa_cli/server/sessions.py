@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medusa_cli.api.model import Model
 from medusa_cli.api.session import Session
+from medusa_cli.decoding.saved_caches import LEAST, CacheStore
+from medusa_cli.server.errors import log
+from medusa_cli.support.errors import MedusaError
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
+COPIED_SHARE = 8
+"""A prefix that is a smaller part of another conversation is read again sooner than that one's cache is copied."""
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
@@ -37,13 +43,24 @@ class SessionPool:
     """Sessions of one engine, as many as the budget holds, at least one. Used on the engine's thread alone.
 
     How much of a prompt was cached tells what was asked before, so that nobody gets another client's cache. shared: all
-    clients are one.
+    clients are one. store: takes the caches of sessions that are let go, and has those of earlier servers; who has the
+    same name and the same `secret` as there is the same client.
     """
 
-    def __init__(self, engine: Model, budget: int = DEFAULT_BUDGET, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Model,
+        budget: int = DEFAULT_BUDGET,
+        *,
+        shared: bool = False,
+        store: CacheStore | None = None,
+        secret: str = "",
+    ) -> None:
         self._engine = engine
         self._budget = budget
         self._shared = shared
+        self._store = store
+        self._secret = secret
         self._kept = [_Kept(engine, None)]  # the most recently used last
 
     def __len__(self) -> int:
@@ -54,16 +71,68 @@ class SessionPool:
 
         The longest common prefix wins, unless more of that cache would be thrown away than used and the prompt is not
         simply asked again: then another conversation owns it, and a session of its own is opened while the budget
-        allows. Of equal ones, the least recently used goes.
+        allows, with a copy of what both share. Of equal ones, the least recently used goes.
         """
-        client = "" if self._shared else client
-        chosen = self._chosen(list(prompt), client)
+        asked, client = list(prompt), "" if self._shared else client
+        best, used, lost = self._best(asked, client)
+        chosen = best
+        if best is None or (lost > used and used < len(asked) - 1):
+            chosen = _Kept(self._engine.session(), None) if not self._is_full() else best or self._emptied()
+            if chosen is best:
+                self._save(best)
+        assert chosen is not None
         chosen.client = client
         if chosen in self._kept:
             self._kept.remove(chosen)
         self._kept.append(chosen)
+        self._fill(chosen, asked, best, used)
         self._shrink()
         return chosen.session
+
+    def keep(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Saves what all sessions have cached: of the most recently used one, and of others while `goes_on`."""
+        for kept in reversed(self._kept):
+            self._save(kept)
+            if not goes_on():
+                return
+
+    def _best(self, prompt: list[int], client: str) -> tuple[_Kept | None, int, int]:
+        """Of those of this client, the one that has the most of the prompt: how much, and what it has beyond that."""
+        best, used, lost = None, -1, 0
+        for kept in self._kept:
+            if kept.client not in (client, None):
+                continue
+            cached = kept.session.cached_tokens
+            common = common_prefix(cached, prompt)
+            if common > used:
+                best, used, lost = kept, common, len(cached) - common
+        return best, used, lost
+
+    def _fill(self, chosen: _Kept, prompt: list[int], best: _Kept | None, used: int) -> None:
+        """Gives it what is known of the prompt elsewhere: in a file, or in the session `best`, which has that much."""
+        try:
+            if self._store is not None:
+                line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
+                if line:
+                    log(MedusaError(line))
+            if best is None or best is chosen or used < max(LEAST, len(best.session.cached_tokens) // COPIED_SHARE):
+                return
+            if common_prefix(chosen.session.cached_tokens, prompt) < used and self._has_room(best.session.nbytes):
+                chosen.session.copy_from(best.session)
+        except (MedusaError, OSError, MemoryError) as error:
+            log(error)
+
+    def _owner(self, kept: _Kept) -> str:
+        """What files name its client: nobody reads a name or a key from them."""
+        return hashlib.sha256(f"{self._secret}\n{kept.client}".encode()).hexdigest()
+
+    def _save(self, kept: _Kept) -> None:
+        if self._store is None or kept.client is None:
+            return
+        try:
+            kept.session.keep_in(self._store, self._owner(kept))
+        except (MedusaError, OSError, MemoryError) as error:
+            log(error)
 
     def _shrink(self) -> None:
         """Caches grow with their conversations: the least recently used go until the others fit."""
@@ -73,6 +142,7 @@ class SessionPool:
             self._let_go(kept)
 
     def _let_go(self, kept: _Kept) -> None:
+        self._save(kept)
         if kept.session is self._engine:  # it cannot be closed
             kept.session.forget()
             kept.client = None
@@ -80,27 +150,15 @@ class SessionPool:
             self._kept.remove(kept)
             kept.session.close()
 
-    def _chosen(self, prompt: list[int], client: str) -> _Kept:
-        best, used, lost = None, -1, 0
-        for kept in self._kept:
-            if kept.client not in (client, None):
-                continue
-            cached = kept.session.cached_tokens
-            common = common_prefix(cached, prompt)
-            if common > used:
-                best, used, lost = kept, common, len(cached) - common
-        is_asked_again = used >= len(prompt) - 1
-        if best is not None and (lost <= used or is_asked_again):
-            return best
-        if not self._is_full():
-            return _Kept(self._engine.session(), None)
-        return best or self._emptied()
-
     def _emptied(self) -> _Kept:
         """The least recently used of another client, without what that one left in it."""
         oldest = self._kept[0]
         self._let_go(oldest)
         return oldest if oldest in self._kept else _Kept(self._engine.session(), None)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether the budget holds a session of that size in place of the newest one."""
+        return sum(kept.session.nbytes for kept in self._kept[:-1]) + size <= self._budget
 
     def _is_full(self) -> bool:
         """Whether one more session is beyond the budget."""
