@@ -208,11 +208,11 @@ class Session:
                 raise MedusaError(f"{path} was not restored: the session was cancelled")
             saved_caches.restore(engine, saved_caches.read(Path(path)))
 
-    def keep_in(self, store: CacheStore, owner: str) -> None:
-        """Saves what it has decoded among the caches of `owner`. MedusaError where that fails."""
+    def keep_in(self, store: CacheStore, owner: str, used: float) -> None:
+        """Saves what it has decoded among the caches of `owner`, as last used then. MedusaError where that fails."""
         with self._while_idle() as engine:
             if engine is not None:
-                store.keep(engine, owner)
+                store.keep(engine, owner, used)
 
     def bring_from(self, store: CacheStore, prompt: Sequence[int], owner: str, beyond: int) -> str:
         """Takes a cache of `owner` that has more of the prompt than this session, and more than `beyond` tokens of it.

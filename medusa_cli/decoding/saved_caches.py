@@ -38,6 +38,8 @@ MOST_HEADER_BYTES = 1 << 16
 SUFFIX = ".cache"
 LEAST = 64
 """Fewer tokens are read again sooner than their cache is looked for."""
+TAKEN_SHARE = 8
+"""To take a whole cache costs what it costs to read one part in so many of it: measured with the demo."""
 BUDGET = 4 << 30
 """Bytes of all files of a person's chats."""
 STALE_SECONDS = 3600
@@ -232,12 +234,12 @@ class CacheStore:
         wrong = len(self.files()) - len(list(self._all()))
         return f"{self.folder}: {wrong} damaged or older caches, or another user's, are left out" if wrong else ""
 
-    def keep(self, engine: Engine, owner: str = "") -> bool:
-        """Saves what the engine has cached. False: that is little, known already, or more than the budget.
+    def keep(self, engine: Engine, owner: str = "", used: float | None = None) -> bool:
+        """Saves what the engine has cached. False: that is little, known already, or has no room beside newer ones.
 
-        What was saved of its beginning goes. MedusaError where it cannot be written.
+        used: when it was last (None: now). What was saved of its beginning goes. MedusaError where that fails.
         """
-        tokens = engine.session.cached_tokens
+        tokens, used = engine.session.cached_tokens, time.time() if used is None else used
         if len(tokens) < LEAST:
             return False
         mine, same = self.key_of(engine), []
@@ -246,15 +248,17 @@ class CacheStore:
                 continue
             common = _common(saved.tokens, tokens)
             if common == len(tokens):
-                _touch(saved.path)
+                _touch(saved.path, used)
                 return False
             if common > len(saved.tokens) - LEAST:
                 same.append(saved)
-        if engine.session.state_size > self.budget:
+        newer = sum(size for _, size, when in self._files() if when > used)
+        if newer + engine.session.state_size > self.budget:
             return False
         self._make_folder()
-        name = hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32]
-        write(engine, self.folder / (name + SUFFIX), owner, mine)
+        path = self.folder / (hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32] + SUFFIX)
+        write(engine, path, owner, mine)
+        _touch(path, used)
         for saved in same:
             _remove(saved.path)
         self._shrink()
@@ -273,7 +277,8 @@ class CacheStore:
         for saved in found:
             if saved.key != mine or len(saved.tokens) >= engine.n_ctx:
                 continue
-            if (common := _common(saved.tokens, prompt)) >= most + LEAST:
+            common = _common(saved.tokens, prompt)
+            if common >= most + LEAST and is_worth_it(common, len(saved.tokens)):
                 best, most = saved, common
         if best is None:
             return known, ""
@@ -282,17 +287,22 @@ class CacheStore:
         except MedusaError as error:
             _remove(best.path)
             return _common(engine.session.cached_tokens, prompt), f"{error}; it was removed"
-        _touch(best.path)
+        _touch(best.path, time.time())
         return most, ""
 
     def files(self) -> list[Path]:
         """All of them, the least recently used first."""
+        return [path for path, _, _ in self._files()]
+
+    def _files(self) -> list[tuple[Path, int, float]]:
+        """With their sizes, and when they were used."""
         found = []
         with contextlib.suppress(OSError):
             for path in self.folder.glob(f"*{SUFFIX}"):
                 with contextlib.suppress(OSError):
-                    found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
+                    stat = path.stat()
+                    found.append((path, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda one: (one[2], one[0]))
 
     def key_of(self, engine: Engine) -> dict[str, Any]:
         """key() as it was when it was first asked for: the model's file may have become another one since."""
@@ -325,9 +335,9 @@ class CacheStore:
             for part in self.folder.glob(f".*{SUFFIX}.*.part"):
                 if time.time() - part.stat().st_mtime > STALE_SECONDS:
                     _remove(part)
-        sizes = {path: path.stat().st_size for path in self.files() if path.exists()}
-        total = sum(sizes.values())
-        for path, size in list(sizes.items())[:-1]:
+        files = self._files()
+        total = sum(size for _, size, _ in files)
+        for path, size, _ in files[:-1]:
             if total <= self.budget:
                 return
             _remove(path)
@@ -343,9 +353,14 @@ def _common(one: Any, other: Any) -> int:
     return int(differ[0]) if len(differ) else most
 
 
-def _touch(path: Path) -> None:
+def is_worth_it(common: int, whole: int) -> bool:
+    """Whether to take a cache of `whole` tokens for the `common` first ones, rather than to read these."""
+    return common >= max(LEAST, whole // TAKEN_SHARE)
+
+
+def _touch(path: Path, used: float) -> None:
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path, (used, used))
 
 
 def _remove(path: Path) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medusa_cli.api.model import Model
 from medusa_cli.api.session import Session
-from medusa_cli.decoding.saved_caches import LEAST, CacheStore
+from medusa_cli.decoding.saved_caches import CacheStore, is_worth_it
 from medusa_cli.server.errors import log
 from medusa_cli.support.errors import MedusaError
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
-COPIED_SHARE = 8
-"""A prefix that is a smaller part of another conversation is read again sooner than that one's cache is copied."""
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
@@ -37,6 +36,8 @@ class _Kept:
     session: Session
     client: str | None
     """Who alone may know what its cache holds; None: it holds nothing."""
+    used: float = 0.0
+    """When it was taken last."""
 
 
 class SessionPool:
@@ -81,7 +82,7 @@ class SessionPool:
             if chosen is best:
                 self._save(best)
         assert chosen is not None
-        chosen.client = client
+        chosen.client, chosen.used = client, time.time()
         if chosen in self._kept:
             self._kept.remove(chosen)
         self._kept.append(chosen)
@@ -115,7 +116,7 @@ class SessionPool:
                 line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
                 if line:
                     log(MedusaError(line))
-            if best is None or best is chosen or used < max(LEAST, len(best.session.cached_tokens) // COPIED_SHARE):
+            if best is None or best is chosen or not is_worth_it(used, len(best.session.cached_tokens)):
                 return
             if common_prefix(chosen.session.cached_tokens, prompt) < used and self._has_room(best.session.nbytes):
                 chosen.session.copy_from(best.session)
@@ -130,7 +131,7 @@ class SessionPool:
         if self._store is None or kept.client is None:
             return
         try:
-            kept.session.keep_in(self._store, self._owner(kept))
+            kept.session.keep_in(self._store, self._owner(kept), kept.used)
         except (MedusaError, OSError, MemoryError) as error:
             log(error)
 

@@ -195,16 +195,22 @@ def test_a_store(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Owners, a budget, the least recently used out first, and files that are none."""
     store = CacheStore(tmp_path / "a" / "b", 40 << 20)
     assert store.prepare() == ""
-    prompts = [model.tokens(letter * 900) for letter in "abcde"]
+    prompts = [list(range(start, start + 500)) for start in range(1000, 7000, 1000)]
     with model.session() as session:
-        for prompt in prompts:
+        for prompt in prompts[:5]:
             session.generate(prompt, max_tokens=2)
-            session.keep_in(store, "me")
+            session.keep_in(store, "me", time.time())
         size = max(path.stat().st_size for path in store.files())
         assert sum(path.stat().st_size for path in store.files()) <= store.budget
         newest = store.files()[-1]
-        session.keep_in(store, "me")
+        session.keep_in(store, "me", time.time())
         assert store.files()[-1] == newest, "it is known already"
+        with model.session() as other:
+            other.generate(prompts[5], max_tokens=2)
+            before = store.files()
+            other.keep_in(store, "me", 1.0)
+            assert len(before) == 3
+            assert store.files() == before, "it was used before the others, which fill the budget"
 
         def known(prompt: list[int], owner: str, beyond: int = 0) -> int:
             with model.session() as other:

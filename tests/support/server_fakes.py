@@ -43,7 +43,7 @@ class FakeSession:
     def forget(self) -> None:
         self.cached_tokens, self.grown = [], 0
 
-    def keep_in(self, store: Any, owner: str) -> None:
+    def keep_in(self, store: Any, owner: str, used: float) -> None:
         store.append((owner, list(self.cached_tokens)))
 
     def bring_from(self, store: Any, prompt: Any, owner: str, beyond: int) -> str:
