@@ -16,6 +16,9 @@ from medusa_cli.support.errors import MedusaError
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
 
+OWN = 256
+"""Tokens that are worth a session beside the one with which they share the others."""
+
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Tokens with which both begin."""
@@ -70,23 +73,29 @@ class SessionPool:
     def take(self, prompt: Sequence[int], client: str = "") -> Session:
         """The session to answer `prompt` of `client` in.
 
-        The longest common prefix wins, unless more of that cache would be thrown away than used and the prompt is not
-        simply asked again: then another conversation owns it, and a session of its own is opened while the budget
+        The longest common prefix wins, and goes on in its session, where little else would be thrown away or the prompt
+        is simply asked again. Otherwise another conversation owns that one: a new one is opened while the budget
         allows, with a copy of what both share. Of equal ones, the least recently used goes.
         """
         asked, client = list(prompt), "" if self._shared else client
         best, used, lost = self._best(asked, client)
-        chosen = best
-        if best is None or (lost > used and used < len(asked) - 1):
-            chosen = _Kept(self._engine.session(), None) if not self._is_full() else best or self._emptied()
-            if chosen is best:
+        is_owned, copies = lost > used, False
+        if best is not None and (used >= len(asked) - 1 or not (is_owned or lost > OWN)):
+            chosen = best
+        else:
+            copies = best is not None and is_worth_it(used, used + lost) and self._has_room(best.session.nbytes)
+            if copies or ((best is None or is_owned) and not self._is_full()):
+                chosen = _Kept(self._engine.session(), None)
+            elif best is None:
+                chosen = self._emptied()
+            else:
+                chosen = best
                 self._save(best)
-        assert chosen is not None
         chosen.client, chosen.used = client, time.time()
         if chosen in self._kept:
             self._kept.remove(chosen)
         self._kept.append(chosen)
-        self._fill(chosen, asked, best, used)
+        self._fill(chosen, asked, best if copies else None, used)
         self._shrink()
         return chosen.session
 
@@ -109,17 +118,15 @@ class SessionPool:
                 best, used, lost = kept, common, len(cached) - common
         return best, used, lost
 
-    def _fill(self, chosen: _Kept, prompt: list[int], best: _Kept | None, used: int) -> None:
-        """Gives it what is known of the prompt elsewhere: in a file, or in the session `best`, which has that much."""
+    def _fill(self, chosen: _Kept, prompt: list[int], source: _Kept | None, used: int) -> None:
+        """Gives it what is known of the prompt elsewhere: in a file, or in the session of `source`, `used` tokens."""
         try:
             if self._store is not None:
                 line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
                 if line:
                     log(MedusaError(line))
-            if best is None or best is chosen or not is_worth_it(used, len(best.session.cached_tokens)):
-                return
-            if common_prefix(chosen.session.cached_tokens, prompt) < used and self._has_room(best.session.nbytes):
-                chosen.session.copy_from(best.session)
+            if source is not None and common_prefix(chosen.session.cached_tokens, prompt) < used:
+                chosen.session.copy_from(source.session)
         except (MedusaError, OSError, MemoryError) as error:
             log(error)
 
@@ -158,10 +165,9 @@ class SessionPool:
         return oldest if oldest in self._kept else _Kept(self._engine.session(), None)
 
     def _has_room(self, size: int) -> bool:
-        """Whether the budget holds a session of that size in place of the newest one."""
-        return sum(kept.session.nbytes for kept in self._kept[:-1]) + size <= self._budget
+        """Whether the budget holds one more session of that size."""
+        return sum(kept.session.nbytes for kept in self._kept) + size <= self._budget
 
     def _is_full(self) -> bool:
         """Whether one more session is beyond the budget."""
-        sizes = [kept.session.nbytes for kept in self._kept]
-        return sum(sizes) + min(sizes) > self._budget
+        return not self._has_room(min(kept.session.nbytes for kept in self._kept))

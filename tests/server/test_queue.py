@@ -319,6 +319,22 @@ def test_a_new_session_begins_with_what_it_shares() -> None:
     assert many.take([*[9] * 70, 8, 8], "x").cached_tokens == [], "so are these from so large a cache"
 
 
+def test_conversations_with_a_long_prefix_in_common_do_not_take_turns_in_one_session() -> None:
+    model: Any = FakeModel(session_bytes=10)
+    pool, shared = SessionPool(model, budget=25), [1] * 2000  # two sessions
+    first = filled(pool.take([*shared, *[2] * 99], "one"), *shared, *[2] * 300)
+    second = pool.take([*shared, *[3] * 99], "one")
+    assert second is not first
+    assert second.cached_tokens == first.cached_tokens
+    filled(second, *shared, *[3] * 300)
+    assert pool.take([*shared, *[2] * 300, 4, 4], "one") is first
+    assert pool.take([*shared, *[3] * 300, 4, 4], "one") is second
+    assert pool.take([*shared, *[3] * 99, 4, 4], "one") is second, "the end of it was changed"
+    assert pool.take([*shared, *[3] * 9], "one") is second, "it was asked again, or a part of it"
+    assert pool.take([*shared, *[5] * 99], "one") in (first, second), "there is no room for a third"
+    assert len(pool) == 2
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_cached_tokens_tell_nothing_of_other_clients(model: FakeModel, shared: bool) -> None:
     limits = Limits(shared_caches=shared)

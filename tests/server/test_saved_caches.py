@@ -22,7 +22,8 @@ SHARED = 100
 def ask(server: Served, *messages: str, client: str = "192.0.2.1", key: str = "k", **more: Any) -> dict[str, Any]:
     """messages: of the user and the assistant in turn."""
     turns = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(messages)]
-    body = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "temperature": 0, "max_tokens": 16, **more}
+    system = more.pop("system", {"role": "system", "content": SYSTEM})
+    body = {"messages": [system, *turns], "temperature": 0, "max_tokens": 16, **more}
     headers = {"x-forwarded-for": client, "authorization": f"Bearer {key}"}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
     assert response.status_code == 200, response.text
@@ -130,6 +131,18 @@ def test_a_prefix_that_conversations_share_is_read_once() -> None:
         assert cached(again) >= first["usage"]["prompt_tokens"] - 1, "the first conversation kept its cache"
         alone = ask(server, long, text(first), "Go on.", client="192.0.2.3")
         assert (text(alone), cached(alone)) == (text(again), 0)
+
+
+def test_many_conversations_with_one_system_prompt(tmp_path: Path) -> None:
+    """Each keeps its own end, though that is shorter than what all share."""
+    system = {"role": "system", "content": SYSTEM * 4}
+    with served("demo", *CONTEXT) as server:
+        questions = [f"What do you know about the number {number}? " * 25 for number in range(100, 104)]
+        answers = [ask(server, question, system=system) for question in questions]
+        assert min(map(cached, answers[1:])) > 4 * SHARED
+        for question, first in zip(questions, answers, strict=True):
+            second = ask(server, question, text(first), "Go on.", system=system)
+            assert cached(second) >= first["usage"]["prompt_tokens"] - 1
 
 
 def test_a_running_answer_ends_before_its_cache_is_saved(tmp_path: Path) -> None:
