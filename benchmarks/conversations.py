@@ -2,23 +2,30 @@
 
     python benchmarks/conversations.py memory MODEL --ctx 32768
     python benchmarks/conversations.py turns MODEL --tokens 8000
+    python benchmarks/conversations.py restart MODEL --tokens 16000
 
 `COMMAND --help` says what each of them measures.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from argparse import ArgumentParser
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import common
+from rich.console import Console
 from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.decoding import context_size
-from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.decoding.runtime import open_engine
+from medusa_cli.decoding.saved_caches import CacheStore
+from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import MedusaError
 
 
@@ -92,8 +99,52 @@ class Turns:
         )
 
 
+@dataclass
+class Restart:
+    """Time to the first token of a next turn after a restart, from a saved cache and beside reading everything.
+
+    A text of --tokens is answered, and what the model has read is saved. A new session brings it back, and reads --new
+    more. Then a session that knows nothing reads all of it.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    tokens: int = 16000
+    new: int = 50
+
+    def run(self) -> None:
+        options = EngineOptions(ctx_size=self.tokens + self.new + 128)
+        engine = open_engine(self.model, options, DraftOptions(no_heads=True), Console(stderr=True))
+        text = common.fixed_text(engine.model, self.tokens + self.new, common.DOCS)
+        settings = Settings(max_tokens=16, ignore_eos=True)
+        first = engine.generate(text[: self.tokens], settings, 1, None)
+        turn = [*text[: self.tokens], *first.tokens, *text[self.tokens :]]
+        with tempfile.TemporaryDirectory() as folder:
+            store, again = CacheStore(Path(folder)), engine.another()
+            saving = _seconds(lambda: store.keep(engine))
+            bytes_ = store.files()[0].stat().st_size
+            bringing = _seconds(lambda: store.bring(again, turn))
+            then = again.generate(turn, settings, 1, None)
+        whole = engine.another().generate(turn, settings, 1, None)
+        brought, read = bringing + then.stats["ttft_ms"] / 1e3, whole.stats["ttft_ms"] / 1e3
+        table = Table("", "tokens read", "seconds to the first token")
+        table.add_row("from the saved cache", str(then.prompt_tokens - then.reused_tokens), f"{brought:.2f}")
+        table.add_row("everything", str(whole.prompt_tokens), f"{read:.2f}")
+        common.show(
+            table,
+            f"saved in {saving:.2f} s, {bytes_ / 2**20:.0f} MiB; brought back in {bringing:.2f} s; "
+            f"ratio {brought / read:.4f}; the same text: {then.tokens == whole.tokens}",
+        )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.monotonic()
+    call()
+    return time.monotonic() - start
+
+
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Memory, Turns)
+    return common.parser(__doc__, Memory, Turns, Restart)
 
 
 if __name__ == "__main__":

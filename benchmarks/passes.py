@@ -360,7 +360,7 @@ class Experts:
     def run(self) -> None:
         import made_up_model
 
-        runs: dict[str, list[dict[str, float]]] = {OURS: [], STOCK: [], "half": []}
+        runs: dict[str, list[dict[int, float]]] = {OURS: [], STOCK: [], "half": []}
         with tempfile.TemporaryDirectory() as folder:
             whole, half = Path(folder) / "model.gguf", Path(folder) / "half.gguf"
             for path, used in ((whole, self.used), (half, self.used // 2)):
@@ -371,12 +371,12 @@ class Experts:
                         runs[name].append(worker.call("decode_ms", self.widths))
         table = Table("tokens", "ours ms", "stock ms", "ours / stock step", "stock / stock step", "speedup", "experts")
         ms = {name: {w: statistics.median(run[w] for run in found) for w in found[0]} for name, found in runs.items()}
-        step = ms[STOCK][str(min(self.widths))]
-        for width in map(str, sorted(self.widths)):
+        step = ms[STOCK][min(self.widths)]
+        for width in sorted(self.widths):
             ours, stock_ms, fewer = (ms[name][width] for name in (OURS, STOCK, "half"))
             ratios = (ours / step, stock_ms / step, stock_ms / ours)
             figures = (f"{figure:.2f}" for figure in (ours, stock_ms, *ratios))
-            table.add_row(width, *figures, f"{2 * (ours - fewer) / ours:.0%}")
+            table.add_row(str(width), *figures, f"{2 * (ours - fewer) / ours:.0%}")
         common.show(table)
 
 

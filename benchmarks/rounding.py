@@ -205,12 +205,12 @@ class Flips:
         runs = {side: scored(path, stock, "flips", self.widths, self.tokens) for side, stock in SIDES.items()}
         columns = (f"{side}: {what}" for side in runs for what in ("flips", "share", "largest change of -ln p"))
         table = Table("width", *columns)
-        for width in map(str, self.widths):
+        for width in self.widths:
             cells = []
             for run in runs.values():
                 flips, change = run[width]
                 cells += [str(flips), f"{100 * flips / self.tokens:.2f}%", f"{change:.4f}"]
-            table.add_row(width, *cells)
+            table.add_row(str(width), *cells)
         common.show(table)
 
 

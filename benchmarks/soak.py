@@ -1,6 +1,7 @@
 """Long runs: whether memory grows, and whether many clients get what plain decoding says.
 
     python benchmarks/soak.py session [--tokens 5000]
+    python benchmarks/soak.py chat [MODEL] --minutes 60
     python benchmarks/soak.py server [MODEL] --minutes 10 --clients 8
 
 `COMMAND --help` says what each of them measures.
@@ -8,15 +9,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from argparse import ArgumentParser
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +28,18 @@ from typing import Any
 import common
 import httpx
 import psutil
+from rich.console import Console
 
 from medusa_cli import native
 from medusa_cli.api.model import Model
+from medusa_cli.chat.repl import Repl
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
+from medusa_cli.decoding.runtime import open_engine
+from medusa_cli.decoding.saved_caches import CacheStore
+from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.reading import ReadingLine
 
 ANSWER = 500
 """Tokens of one of the session's answers, at most."""
@@ -249,8 +260,62 @@ class Server:
             raise MedusaError("the server did not stand it")
 
 
+class Nobody:
+    """A screen that shows nothing, and a reader of nothing."""
+
+    interactive = True
+    reading = ReadingLine(wanted=False)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+@dataclass
+class Chat:
+    """Memory over a long chat in a small context: the oldest messages leave it again and again, and every 20 messages
+    the conversation is saved, and goes on in a new session.
+
+    Exits with 1 when the process grew by more than 5% from the first quarter of the time to the last one. Linux alone.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    minutes: float = 60
+    ctx: int = 1024
+
+    def run(self) -> None:
+        engine = open_engine(self.model, EngineOptions(ctx_size=self.ctx), DraftOptions(), Console(stderr=True))
+        settings, source = Settings(temperature=0.7, max_tokens=200, stop_loops=True), random.Random(1)
+        chat = Repl(engine, Nobody(), Nobody(), settings, "Answer briefly.")  # type: ignore[arg-type]
+        start, seen, cuts = time.monotonic(), [], 0
+        with tempfile.TemporaryDirectory() as folder:
+            store = CacheStore(Path(folder))
+            for number in itertools.count(1):
+                left_out = chat.conversation.left_out
+                chat.submit(source.choice(SAID) + " " * source.randrange(3))
+                cuts += chat.conversation.left_out > left_out
+                if number % 20 == 0:
+                    store.keep(chat.engine)
+                    chat.engine = engine.another()
+                    store.bring(chat.engine, chat.engine.chat_tokens(chat.conversation.prompt()))
+                    del chat.conversation.turns[: chat.conversation.left_out]  # as a file would grow without end
+                    chat.conversation.left_out = 0
+                passed = time.monotonic() - start
+                seen.append((passed, resident_mib()))
+                print(f"\r{number} messages, {cuts} cuts, {seen[-1][1]:.1f} MiB", end="", file=sys.stderr, flush=True)
+                if passed > 60 * self.minutes:
+                    break
+        print(file=sys.stderr)
+        quarters = [[mib for at, mib in seen if quarter <= 4 * at / seen[-1][0] <= quarter + 1] for quarter in range(4)]
+        means = [sum(found) / len(found) for found in quarters]
+        print(f"{len(seen)} messages, {cuts} cuts, {len(seen) // 20} restarts in {self.minutes:g} minutes")
+        print("MiB by quarters of the time: " + ", ".join(f"{mean:.1f}" for mean in means))
+        if means[-1] > MOST_GROWTH * means[0]:
+            raise MedusaError(f"grew by more than {MOST_GROWTH - 1:.0%}")
+
+
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Session, Server)
+    return common.parser(__doc__, Session, Chat, Server)
 
 
 if __name__ == "__main__":

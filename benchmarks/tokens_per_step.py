@@ -30,11 +30,11 @@ from medusa_cli.decoding import tree_search
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.tree_search import greedy_tree
+from medusa_cli.decoding.trees import TreeMethod
 from medusa_cli.prompts import bench_set
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, texts
 from medusa_cli.tuning import run as tuning
-from medusa_cli.tuning.methods import TreeMethod
 
 RULES = ("greedy", "exact", "rejection", "typical", "nucleus")
 SEEDS_APART = 1000

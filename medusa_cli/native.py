@@ -7,22 +7,13 @@ environment names, so that whoever imports this module sees its devices.
 """
 
 import os
-from importlib import metadata
 from pathlib import Path
 
 from medusa_cli.support.errors import MedusaError, worded
+from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN, installed_llama_cpp_python
 
-LLAMA_CPP_PYTHON_PIN = "0.3.36"
 BACKEND_VARIABLE = "GGML_BACKEND_PATH"
 """ggml's own name for a backend module; ggml itself reads it only where no backend is built in."""
-
-
-def installed_llama_cpp_python() -> str | None:
-    """Version of the installed llama-cpp-python distribution, None when there is none."""
-    try:
-        return metadata.version("llama-cpp-python")
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _check_versions() -> None:

@@ -36,7 +36,7 @@ from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings, 
 from medusa_cli.training.heads.torch_setup import matmul_dtype
 from medusa_cli.training.loop import BatchOrder
 from medusa_cli.training.recipes import StreamsRecipe
-from medusa_cli.training.streams.fit import MakeStreams, StreamsFit, StreamsPlan, rank_streams
+from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, rank_streams
 from medusa_cli.training.streams.layers import Streams
 from medusa_cli.training.text import dataset
 from medusa_cli.training.text.corpus import Corpus
@@ -208,7 +208,7 @@ def read_batches(data: TextData, plan: StreamsPlan, steps: int) -> None:
 
 
 def train_streams(
-    material: Material, arguments: argparse.Namespace, recipe: StreamsRecipe, make: MakeStreams = Streams
+    material: Material, arguments: argparse.Namespace, recipe: StreamsRecipe, make: type[Streams] = Streams
 ) -> Trained:
     """arguments: work, layers, heads and seconds are read. make: the streams that are trained."""
     tensors = BaseTensors(material.base.path)

@@ -37,9 +37,8 @@ from medusa_cli.training.heads.fit import Fit, FitPlan
 from medusa_cli.training.heads.layers import Heads, HeadShape
 from medusa_cli.training.heads.rows import DraftRows, FileRows, TextRows, TokenEmbeddings
 from medusa_cli.training.heads.torch_setup import matmul_dtype, pick_device
-from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.options import RecipeFile, TrainOptions, read_recipe
 from medusa_cli.training.phases import fitting
-from medusa_cli.training.recipe_file import RecipeFile, read_recipe
 from medusa_cli.training.recipes import JOINT_RECIPES, RECIPES, STREAMS_LAYERS, STREAMS_RECIPE
 from medusa_cli.training.streams import fit as streams_fit
 from medusa_cli.training.streams.fit import StreamsPlan

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from gguf import TokenType
 
 from ..errors import MedusaError
-from .byte_level import read_entries
 from .tokenizer_files import PADDING_SCORE, TOKENIZER, TokenizerFiles, Tokens
 
 MODEL_FILE = "tokenizer.model"
@@ -70,7 +69,7 @@ def read_byte_fallback(files: TokenizerFiles, size: int) -> Tokens:
     prefix = _space_prefix(files.tokenizer or {}, where)
     tokens = Tokens("llama", "default", size, scores=[PADDING_SCORE] * size, add_space_prefix=prefix)
     ranks = _merge_ranks(model, where)
-    for text, id in read_entries(files, size).items():
+    for text, id in files.entries(size).items():
         kind = TokenType.BYTE if BYTE.fullmatch(text) else TokenType.NORMAL
         kind = TokenType.UNKNOWN if text == model.get("unk_token") else kind
         tokens.put(id, text, kind, -float(ranks.get(text, 0)))

@@ -50,6 +50,21 @@ class TokenizerFiles:
             raise MedusaError(f"{self.where(TOKENIZER)}: has no model object, download it again")
         return model
 
+    def entries(self, size: int) -> dict[str, int]:
+        """The vocabulary of tokenizer.json's model, checked: text -> id below `size`, no id twice."""
+        where, entries = self.where(TOKENIZER), self.model.get("vocab")
+        if not isinstance(entries, dict):
+            raise MedusaError(f"{where}: its vocab is not an object of texts and ids, download it again")
+        ids = entries.values()
+        if not all(type(id) is int and id >= 0 for id in ids) or len(set(ids)) != len(entries):
+            raise MedusaError(f"{where}: its vocab holds an id twice or something that is not an id, download it again")
+        if entries and max(ids) >= size:
+            raise MedusaError(
+                f"{where}: its vocab goes up to id {max(ids)}, but the model has {size} tokens: they do not belong "
+                "together"
+            )
+        return entries
+
     def space_prefix(self) -> bool | None:
         """add_prefix_space of tokenizer_config.json: whether a blank goes before the text; None when it is silent."""
         value = self.config.get("add_prefix_space")
@@ -131,10 +146,6 @@ class Tokens:
                 self.put(token.id, token.text, TokenType.CONTROL, ADDED_SCORE)
             else:
                 self.put(token.id, token.text.replace(space, " "), TokenType.USER_DEFINED, ADDED_SCORE)
-
-    def has(self, *texts: str) -> bool:
-        """Whether all these texts are tokens."""
-        return set(texts).issubset(self.texts)
 
     def repeated(self) -> str | None:
         """A text that two tokens have, None when all differ."""

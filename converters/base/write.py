@@ -166,7 +166,7 @@ class _Base:
         if not isinstance(self.architecture, Phi3):
             return name
         vocabulary = self.vocabulary
-        strips = vocabulary.strips_right and vocabulary.tokens.has("<unk>", "<s>", "</s>", "<|endoftext|>")
+        strips = vocabulary.strips_right and {"<unk>", "<s>", "</s>", "<|endoftext|>"}.issubset(vocabulary.tokens.texts)
         says_so = any(mark in name.lower() for mark in ("phi-3", "phi3"))
         if says_so == strips:
             return name

@@ -2,6 +2,7 @@
 
 Tensors are read one at a time into fresh memory. Nothing stays mapped, so the resident size never follows the file's.
 Not the safetensors library: without torch it reads no BF16 and F8, and its mapping ends the process when a file is cut.
+Nor does it write one tensor at a time, as is done here: it wants all of them at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MedusaError
-from ..files import opened
+from ..files import atomic_file, opened
 from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20
+ALIGNMENT = 8
+"""Of the header that is written."""
 MAX_DIMS = 8
 MAX_VALUES = 1 << 56
 """Of a tensor's dimensions that are not 0: NumPy refuses shapes beyond, also where another dimension is 0."""
@@ -159,3 +162,40 @@ def check_shape(label: str, shape: Sequence[int]) -> None:
 def _sizes(values: Any) -> bool:
     """Whether it is a list of whole numbers from 0 to 2^63 - 1 (a bool is no number here)."""
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TensorToWrite(StoredTensor):
+    """dtype: F16, F32 or an integer one; load: the values."""
+
+    load: Callable[[], NDArray[Any]]
+
+
+def write_safetensors(path: Path, tensors: Sequence[TensorToWrite]) -> None:
+    """Writes `path`, whole or not at all. MedusaError for values of another shape or beyond the dtype's range."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + tensor.nbytes
+        header[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    with atomic_file(path) as file:
+        file.write(struct.pack("<Q", len(text)))
+        file.write(text)
+        for tensor in tensors:
+            file.write(_stored(tensor).tobytes())
+
+
+def _stored(tensor: TensorToWrite) -> NDArray[Any]:
+    values = tensor.load()
+    if values.shape != tensor.shape:
+        raise MedusaError(f"{tensor.name}: has shape {list(values.shape)}, {list(tensor.shape)} was announced")
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(values, STORED[tensor.dtype])
+    if stored.dtype.kind == "f" and not np.isfinite(stored).all():
+        raise MedusaError(f"{tensor.name}: holds values that {tensor.dtype} cannot represent")
+    return stored

@@ -14,11 +14,18 @@ def parse_json(text: bytes | str, label: str) -> dict[str, Any]:
     MedusaError, starting with `label`, for anything else: broken or too deep JSON, absurdly long numbers, a key that
     appears twice in one object, strings that are no Unicode text.
     """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise MedusaError(f"{label}: key {key!r} appears twice, the file is damaged")
+            found[key] = value
+        return found
+
     try:
-        value = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=_unique)
+        value = json.loads(text.decode() if isinstance(text, bytes) else text, object_pairs_hook=unique)
         json.dumps(value, ensure_ascii=False).encode()
-    except _DuplicateKey as error:
-        raise MedusaError(f"{label}: key {error.args[0]!r} appears twice, the file is damaged") from None
     except RecursionError:
         raise MedusaError(f"{label}: nested too deeply, the file is damaged or hostile") from None
     except ValueError as error:
@@ -26,16 +33,3 @@ def parse_json(text: bytes | str, label: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MedusaError(f"{label}: not a JSON object, the file is damaged")
     return value
-
-
-class _DuplicateKey(Exception):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _DuplicateKey(key)
-        found[key] = value
-    return found

@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes written, bytes in all)."""
 
 
-def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progress | None = None) -> None:
+def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progress = lambda done, total: None) -> None:
     """Writes base + heads to `out_path` in the single-file layout, whole or not at all.
 
     MedusaError when one of the inputs is no such file, the heads belong to another base (fingerprint), or the base
@@ -65,7 +65,7 @@ def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progr
         _write(out, ([header], whole_base, pieces), on_progress, total)
 
 
-def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress | None = None) -> None:
+def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress = lambda done, total: None) -> None:
     """Takes a single file apart: `base_out` equals the original base byte for byte, `sidecar_out` holds the heads.
 
     MedusaError for any file that is not in the single-file layout; then nothing is written.
@@ -152,15 +152,12 @@ def _embedded_size(outer: Header, base: Header) -> int:
     return size
 
 
-def _write(
-    out: BinaryIO, parts: Iterable[Iterable[bytes]], on_progress: Progress | None, total: int, done: int = 0
-) -> None:
+def _write(out: BinaryIO, parts: Iterable[Iterable[bytes]], on_progress: Progress, total: int, done: int = 0) -> None:
     """Writes the pieces of all parts. done: bytes that count as written before."""
     for data in itertools.chain.from_iterable(parts):
         out.write(data)
         done += len(data)
-        if on_progress is not None:
-            on_progress(done, total)
+        on_progress(done, total)
 
 
 def _tensors(source: BinaryIO, offset: int, tensors: Sequence[TensorInfo], alignment: int) -> Iterator[bytes]:

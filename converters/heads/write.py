@@ -1,4 +1,4 @@
-"""Writes draft heads as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
+"""Draft heads, fitted to their base, as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -66,7 +67,7 @@ class HeadsPlan:
 
 
 def write_heads_file(
-    path: Path, source: SourceHeads, plan: HeadsPlan, on_bytes: Callable[[int, int], None] | None = None
+    path: Path, source: SourceHeads, plan: HeadsPlan, on_bytes: Callable[[int, int], None] = lambda done, total: None
 ) -> None:
     """Writes `source` to `path` (a temporary file of the caller's). Holds one tensor in memory at a time.
 
@@ -85,8 +86,7 @@ def write_heads_file(
             file.write(data.data)
             file.write(bytes(padded(info.nbytes, DEFAULT_ALIGNMENT) - info.nbytes))
             done += info.nbytes
-            if on_bytes is not None:
-                on_bytes(done, total)
+            on_bytes(done, total)
 
 
 def planned_bytes(source: SourceHeads, plan: HeadsPlan) -> int:
@@ -151,31 +151,6 @@ def _entry(key: str, value: int | float | str) -> KeyValue:
     return encode_kv(key, UINT32 if isinstance(value, int) else FLOAT32, value)
 
 
-def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> SourceHeads:
-    """The same heads over the base tokens `tokens` alone: rows of every lm_head selected, medusa.d2t added (FR-Spec).
-
-    Heads on the base's lm_head take its rows when they are loaded. MedusaError when none of the tokens has a row.
-    """
-    stored = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), None)
-    rows, kept = np.asarray(tokens), np.asarray(tokens, dtype=np.int32)
-    if stored is not None:
-        row_of = {int(token): row for row, token in enumerate(stored)}
-        kept = np.array([token for token in tokens if int(token) in row_of], dtype=np.int32)
-        rows = np.array([row_of[int(token)] for token in kept])
-    if len(rows) == 0:
-        raise MedusaError("none of the frequent tokens are in the heads' own draft vocabulary")
-
-    def selected(tensor: HeadTensor) -> HeadTensor:
-        if tensor.role not in ("output", "output_bias"):
-            return tensor
-        shape = (len(rows), *tensor.shape[1:])
-        return HeadTensor(tensor.name, shape, tensor.role, lambda: np.ascontiguousarray(tensor.load()[rows]))
-
-    tensors = [selected(tensor) for tensor in source.tensors if tensor.role != "map"]
-    tensors.append(HeadTensor(schema.D2T, (len(kept),), "map", lambda: kept))
-    return replace(source, tensors=tensors, rows=len(kept), lm_head="draft_vocab")
-
-
 def _encoded(tensor: HeadTensor, type_: str, encode: Encoder) -> NDArray[np.generic]:
     values = tensor.load()
     if type_ == "i32":
@@ -232,3 +207,88 @@ def tuned_entries(accuracy: Sequence[Sequence[float]], tree: Sequence[Sequence[i
     if tree:
         entries.append(encode_array(schema.TREE_KEY, INT32, [int(value) for value in schema.flatten_tree(tree)]))
     return entries
+
+
+# --- heads for one base ----------------------------------------------------------------------------
+
+
+def fitted(source: SourceHeads, heads_name: str, base: Mapping[str, Any], base_name: str) -> SourceHeads:
+    """`source` for the base of this GGUF metadata, with the keys of a prefix layer where it has one.
+
+    MedusaError, which calls them by their names, for a base of another hidden size or vocabulary.
+    """
+    architecture = base.get("general.architecture")
+    hidden = base.get(f"{architecture}.embedding_length")
+    vocabulary = len(base.get("tokenizer.ggml.tokens") or [])
+    found = wanted = None
+    if source.hidden != hidden:
+        found, wanted = f"of hidden size {source.hidden}", hidden
+    elif source.lm_head == "own" and source.rows != vocabulary:
+        found, wanted = f"over {source.rows} tokens", vocabulary
+    if found is not None:
+        raise MedusaError(f"{heads_name}: heads {found}, the base {base_name} has {wanted}: give their own base")
+    return _with_prefix_keys(source, base, str(architecture)) if source.has_prefix else source
+
+
+def _with_prefix_keys(source: SourceHeads, base: Mapping[str, Any], architecture: str) -> SourceHeads:
+    """What the checkpoint does not say of its attention layer, which then has the shape of the base's."""
+
+    def value(key: str, base_key: str, default: float) -> Any:
+        return source.metadata.get(key, base.get(f"{architecture}.{base_key}", default))
+
+    count = int(value(schema.PREFIX_HEAD_COUNT_KEY, "attention.head_count", 0))
+    keys = prefix_keys(
+        source,
+        head_count=count,
+        head_count_kv=int(value(schema.PREFIX_HEAD_COUNT_KV_KEY, "attention.head_count_kv", count)),
+        rope_freq_base=float(value(schema.PREFIX_ROPE_FREQ_BASE_KEY, "rope.freq_base", 10000.0)),
+        norm_eps=float(value(schema.PREFIX_NORM_EPS_KEY, "attention.layer_norm_rms_epsilon", 1e-5)),
+    )
+    return replace(source, metadata={**source.metadata, **keys})
+
+
+def prefix_keys(
+    heads: SourceHeads, *, head_count: int, head_count_kv: int, rope_freq_base: float, norm_eps: float
+) -> dict[str, int | float | str]:
+    """The medusa.prefix.* keys of Hydra++ heads from their base, whose attention the prefix layer copies.
+
+    The checkpoint itself does not say them. MedusaError when they do not fit the prefix layer's shapes.
+    """
+    shapes = {item.name: item.shape for item in heads.tensors}
+    query, key = shapes[schema.prefix("attn_q")][0], shapes[schema.prefix("attn_k")][0]
+    if head_count < 1 or head_count_kv < 1 or query % head_count or key * head_count != query * head_count_kv:
+        raise MedusaError(
+            f"the heads' prefix layer has {query} x {key} query and key rows, which do not fit a base of {head_count} "
+            f"attention heads ({head_count_kv} for keys): choose the base they were trained for"
+        )
+    return {
+        schema.PREFIX_HEAD_COUNT_KEY: head_count,
+        schema.PREFIX_HEAD_COUNT_KV_KEY: head_count_kv,
+        schema.PREFIX_ROPE_FREQ_BASE_KEY: float(rope_freq_base),
+        schema.PREFIX_NORM_EPS_KEY: float(norm_eps),
+    }
+
+
+def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> SourceHeads:
+    """The same heads over the base tokens `tokens` alone: rows of every lm_head selected, medusa.d2t added (FR-Spec).
+
+    Heads on the base's lm_head take its rows when they are loaded. MedusaError when none of the tokens has a row.
+    """
+    stored = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), None)
+    rows, kept = np.asarray(tokens), np.asarray(tokens, dtype=np.int32)
+    if stored is not None:
+        row_of = {int(token): row for row, token in enumerate(stored)}
+        kept = np.array([token for token in tokens if int(token) in row_of], dtype=np.int32)
+        rows = np.array([row_of[int(token)] for token in kept])
+    if len(rows) == 0:
+        raise MedusaError("none of the frequent tokens are in the heads' own draft vocabulary")
+
+    def selected(tensor: HeadTensor) -> HeadTensor:
+        if tensor.role not in ("output", "output_bias"):
+            return tensor
+        shape = (len(rows), *tensor.shape[1:])
+        return HeadTensor(tensor.name, shape, tensor.role, lambda: np.ascontiguousarray(tensor.load()[rows]))
+
+    tensors = [selected(tensor) for tensor in source.tensors if tensor.role != "map"]
+    tensors.append(HeadTensor(schema.D2T, (len(kept),), "map", lambda: kept))
+    return replace(source, tensors=tensors, rows=len(kept), lm_head="draft_vocab")

@@ -14,7 +14,7 @@ from medusa_cli.api.arguments import in_python_names
 
 if TYPE_CHECKING:
     from medusa_cli import native
-    from medusa_cli.decoding.runtime import Engine
+    from medusa_cli.decoding.runtime import Engine, OnPrompt
     from medusa_cli.decoding.settings import Settings
 
 OnPieces = Callable[[list[Piece]], None]
@@ -120,14 +120,14 @@ class Job:
         self._left_out = left_out
         turns.join(self._turn)
 
-    def run(self, on_pieces: OnPieces | None = None) -> Answer:
+    def run(self, on_pieces: OnPieces | None = None, on_prompt: OnPrompt | None = None) -> Answer:
         """Waits for its turn and answers. MedusaError when the engine fails; what was cancelled returns as it is."""
         with self._turns.taken(self._turn) as mine:
             if not mine:
                 return Answer("", [], "cancelled", self.seed, len(self._tokens), 0, {}, [], self._left_out)
-            return self._answer(on_pieces)
+            return self._answer(on_pieces, on_prompt)
 
-    def _answer(self, on_pieces: OnPieces | None) -> Answer:
+    def _answer(self, on_pieces: OnPieces | None, on_prompt: OnPrompt | None) -> Answer:
         answered: list[Piece] = []
 
         def on_step(found: list[native.Piece]) -> None:
@@ -141,7 +141,9 @@ class Job:
 
         try:
             with in_python_names():
-                generation = self._engine.generate(self._tokens, self._settings, self.seed, on_step, self._cancellation)
+                generation = self._engine.generate(
+                    self._tokens, self._settings, self.seed, on_step, self._cancellation, on_prompt
+                )
         finally:
             self._on_end(self._engine.session.cached_tokens)
         return Answer.of(generation, self.seed, answered, self._left_out)

@@ -134,29 +134,6 @@ def as_json(rows: Sequence[Row]) -> str:
     return json.dumps([asdict(row) | {name: getattr(row, name) for name in names} for row in rows], indent=1)
 
 
-class Attention:
-    """Attention over CELLS tokens, by what passes behind so many more take longer. All layers have to be alike."""
-
-    def __init__(self, model: native.Model, path: str, widest: int, threads: int) -> None:
-        from medusa_cli import native
-        from medusa_cli.decoding import offload
-
-        file = native.read_gguf(path)
-        shape, heads = offload.shape_of(file), file.metadata[f"{model.architecture}.attention.head_count"]
-        cached = file.metadata.get(f"{model.architecture}.attention.head_count_kv", heads)
-        per_cell = sum(shape.keys) + sum(shape.values)
-        self.nbytes, self.products = 2 * CELLS * per_cell, CELLS * per_cell * heads // cached
-        self._timers = [
-            native.VerifyTimer(model, widest, position=cells, n_ctx=room_for(widest), n_threads=threads)
-            for cells in (FEW_CELLS, FEW_CELLS + CELLS)
-        ]
-
-    def ms(self, width: int) -> float:
-        """Milliseconds of all layers; noise can make it negative."""
-        few, many = (timer.time(width, passes=REPEATS + 1)[1:] for timer in self._timers)
-        return statistics.median(many) - statistics.median(few)
-
-
 def room_for(widest: int) -> int:
     """Context of both timers: its size alone changes what a pass costs."""
     return FEW_CELLS + CELLS + widest
@@ -171,7 +148,8 @@ class Products:
         trial.run(Path(path))
         self._path, self._threads = path, threads
         self._model = native.Model(path, n_gpu_layers=0)
-        self._attention: Attention | None = None
+        self._attention = {"nbytes": 0, "products": 0}
+        self._timers: list[native.VerifyTimer] = []
 
     def types(self) -> list[str]:
         """Of the matrices that run on our kernels."""
@@ -184,24 +162,36 @@ class Products:
         return native.machine_limits(n_threads=self._threads)
 
     def attend(self, widest: int) -> bool:
-        """Prepares for attention of up to so many tokens; whether it is of one kind."""
+        """Prepares for attention of up to so many tokens over CELLS; whether it is of one kind, alike in all layers."""
         from medusa_cli import native
+        from medusa_cli.decoding import offload
 
-        metadata, name = native.read_gguf(self._path).metadata, f"{self._model.architecture}.attention"
-        plain = all(isinstance(metadata.get(f"{name}.{key}", 1), int) for key in ("head_count", "head_count_kv"))
-        windowed = f"{name}.sliding_window" in metadata
-        fits = self._model.n_ctx_train >= room_for(widest)
-        if plain and f"{name}.head_count" in metadata and fits and not windowed and not self._model.is_recurrent:
-            self._attention = Attention(self._model, self._path, widest, self._threads)
-        return self._attention is not None
+        file, name, room = native.read_gguf(self._path), f"{self._model.architecture}.attention", room_for(widest)
+        heads = file.metadata.get(f"{name}.head_count")
+        cached = file.metadata.get(f"{name}.head_count_kv", heads)
+        windowed = f"{name}.sliding_window" in file.metadata
+        if not isinstance(heads, int) or not isinstance(cached, int) or windowed:
+            return False
+        if self._model.n_ctx_train < room or self._model.is_recurrent:
+            return False
+        shape = offload.shape_of(file)
+        per_cell = sum(shape.keys) + sum(shape.values)
+        self._attention = {"nbytes": 2 * CELLS * per_cell, "products": CELLS * per_cell * heads // cached}
+        self._timers = [
+            native.VerifyTimer(self._model, widest, position=cells, n_ctx=room, n_threads=self._threads)
+            for cells in (FEW_CELLS, FEW_CELLS + CELLS)
+        ]
+        return True
 
     def time(self, type_: str, columns: int) -> dict[str, Any]:
-        """Bytes and multiply-adds of all products of the type, and milliseconds of a few passes."""
+        """Bytes and multiply-adds of all products of the type, and milliseconds of a few passes.
+
+        Attention is what passes behind so many more tokens take longer: noise can make it negative.
+        """
         from medusa_cli import native
 
         if type_ == ATTENTION:
-            of = self._attention
-            assert of is not None
-            return {"nbytes": of.nbytes, "products": of.products, "ms": [of.ms(columns)]}
+            few, many = (timer.time(columns, passes=REPEATS + 1)[1:] for timer in self._timers)
+            return {**self._attention, "ms": [statistics.median(many) - statistics.median(few)]}
         found = native.time_products(self._model, type_, columns, repeats=REPEATS, n_threads=self._threads)
         return {"nbytes": found.nbytes, "products": found.products, "ms": found.ms}

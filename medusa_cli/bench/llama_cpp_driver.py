@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from llama_cpp.llama_speculative import LlamaDraftModel, LlamaPromptLookupDecodi
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.bench.protocol import Order, Spec
+from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.converters.heads.schema import KIND_KEY
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens
@@ -45,16 +46,11 @@ class TimedDrafter(LlamaDraftModel):
         return drafted
 
 
-class ModelDrafter:
+def continued(llama: Any, most: int, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
     """Drafts the greedy continuation of a second, smaller model."""
-
-    def __init__(self, llama: Any, count: int) -> None:
-        self._llama, self._count = llama, count
-
-    def __call__(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
-        count = min(self._count, self._llama.n_ctx() - len(input_ids) - 1)
-        drafted = itertools.islice(self._llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
-        return np.array(list(drafted), dtype=np.intc)
+    count = min(most, llama.n_ctx() - len(input_ids) - 1)
+    drafted = itertools.islice(llama.generate(input_ids.tolist(), temp=0.0), max(0, count))
+    return np.array(list(drafted), dtype=np.intc)
 
 
 def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None) -> Any:
@@ -102,8 +98,7 @@ class LlamaTokenizer:
         self.bos_text, self.eos_text = special("bos"), special("eos")
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special)
-        return tokens
+        return self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special)
 
 
 class LlamaCppDriver:
@@ -117,7 +112,7 @@ class LlamaCppDriver:
         self._small = None
         if spec.draft.draft_model is not None:
             self._small = load(str(spec.draft.draft_model), spec.engine)
-            drafter = ModelDrafter(self._small, count)
+            drafter = partial(continued, self._small, count)
         self._drafter = TimedDrafter(drafter)
         path = str(references.resolve(spec.model, messages()).path)
         self._llama = load(path, spec.engine, self._drafter)
@@ -130,15 +125,14 @@ class LlamaCppDriver:
         self._tokenizer = LlamaTokenizer(self._llama, self._vocabulary)
         self._n_draft = count
 
-    def loaded(self) -> dict[str, Any]:
-        """The fields of a Ready."""
-        return {"description": self._llama.metadata.get("general.name", ""), "n_ctx": self._llama.n_ctx()}
+    def loaded(self) -> Ready:
+        """What is there to decode with."""
+        return Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
-    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """asked: the fields of an Order. An incomplete last step counts for neither steps nor acceptance."""
+    def generate(self, order: Order) -> dict[str, Any]:
+        """An incomplete last step counts for neither steps nor acceptance."""
         import llama_cpp
 
-        order = Order(**asked)
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
         room = self._llama.n_ctx() - len(prompt)
         if room <= 0:
@@ -174,7 +168,6 @@ class LlamaCppDriver:
 
     def predict(self, position: int) -> None:
         """Nothing is known of these drafts beforehand."""
-        return None
 
 
 class StepClock:

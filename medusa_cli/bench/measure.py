@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,16 +94,11 @@ def measure(plan: Plan, found: Measurements, console: Console) -> None:
         with progress.phase(console, "Measuring", "answers") as bar:
             bar.update(0, plan.generations)
             _run(plan, workers, found, bar)
-        if plan.synth_accept is None:
-            _predict(workers, found)
+        positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
+        for worker in workers if plan.synth_accept is None else ():
+            if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
+                found.predicted[worker.method.name] = promise
     found.complete = True
-
-
-def _predict(workers: Sequence[Worker], found: Measurements) -> None:
-    positions = [outcome.prompt_tokens + len(outcome.tokens) // 2 for outcome in found.outcomes]
-    for worker in workers:
-        if worker.ready.tree_nodes > 1 and (promise := worker.predict(sum(positions) // len(positions))):
-            found.predicted[worker.method.name] = promise
 
 
 def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.ExitStack) -> list[Worker]:
@@ -122,36 +117,35 @@ def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.
     return workers
 
 
-class Scout:
-    """Writes each answer once, untimed, to see where it falls into a loop: from there on drafts are right for free."""
+def _without_loops(workers: Sequence[Worker], found: Measurements) -> Callable[[Prompt, Order], Order]:
+    """Gives an order with fewer tokens where its answer begins to loop: from there on drafts are right for free.
 
-    def __init__(self, workers: Sequence[Worker], found: Measurements) -> None:
-        """The text is plain decoding's, where that is among the methods."""
-        by_name = {worker.method.name: worker for worker in workers}
-        self._worker = by_name.get(PLAIN) or by_name.get(STOCK) or workers[0]
-        self._loops = found.loops
-        self._known: dict[tuple[str, float, int], int] = {}
+    Each answer is written once, untimed, to see that. The text is plain decoding's, where that is among the methods.
+    """
+    by_name = {worker.method.name: worker for worker in workers}
+    scout = by_name.get(PLAIN) or by_name.get(STOCK) or workers[0]
+    known: dict[tuple[str, float, int], int] = {}
 
-    def shortened(self, prompt: Prompt, order: Order) -> Order:
-        """The order, with fewer tokens where its answer begins to loop."""
+    def shortened(prompt: Prompt, order: Order) -> Order:
         if order.synth_accept is not None:
             return order
-        seed = order.seed if order.temperature > 0 else 0
-        key = prompt.id, order.temperature, seed
-        if key not in self._known:
-            tokens = self._worker.untimed(order)
+        key = prompt.id, order.temperature, order.seed if order.temperature > 0 else 0
+        if key not in known:
+            tokens = scout.untimed(order)
             start = loop_start(tokens)
-            self._known[key] = order.max_tokens if start == len(tokens) else max(start, FEWEST_TOKENS)
+            known[key] = order.max_tokens if start == len(tokens) else max(start, FEWEST_TOKENS)
             if start < len(tokens):
                 names = ("prompt_id", "temperature", "seed", "tokens")
-                self._loops.append(dict(zip(names, (*key, self._known[key]), strict=True)))
-        return dataclasses.replace(order, max_tokens=self._known[key])
+                found.loops.append(dict(zip(names, (*key, known[key]), strict=True)))
+        return dataclasses.replace(order, max_tokens=known[key])
+
+    return shortened
 
 
 def _run(plan: Plan, workers: Sequence[Worker], found: Measurements, bar: progress.Bar) -> None:
-    scout = Scout(workers, found)
+    shortened = _without_loops(workers, found)
     for number, (repeat, prompt, whole) in enumerate(plan.orders()):
-        order = scout.shortened(prompt, whole)
+        order = shortened(prompt, whole)
         # Who goes first changes from prompt to prompt.
         first = number % len(workers)
         for worker in (*workers[first:], *workers[:first]):

@@ -39,10 +39,16 @@ class Method:
     summary: str
     changes: Mapping[str, Any]
     driver: str = ENGINE
-    stock_kernels: bool = False
     needs_heads: bool = False
     needs_draft_model: bool = False
-    same_sampler: bool = True
+
+    @property
+    def stock_kernels(self) -> bool:
+        return self.name == STOCK or self.driver == LLAMA_CPP
+
+    @property
+    def same_sampler(self) -> bool:
+        return self.driver == ENGINE
 
     def draft(self, options: DraftOptions) -> DraftOptions:
         """What it makes of the draft options of the command line."""
@@ -55,7 +61,7 @@ class Method:
 
 
 _ALL = (
-    Method(STOCK, "plain decoding with llama.cpp's own kernels", NO_DRAFTS, stock_kernels=True),
+    Method(STOCK, "plain decoding with llama.cpp's own kernels", NO_DRAFTS),
     Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", NO_DRAFTS),
     Method(MEDUSA, "drafts from the model's heads", {"lookup": False, "recycling": False}, needs_heads=True),
     Method(LOOKUP, "drafts from prompt lookup, without heads", {**NO_HEADS, "lookup": True, "recycling": False}),
@@ -84,22 +90,13 @@ _ALL = (
         needs_draft_model=True,
     ),
     Method(LOOKAHEAD, "lookahead decoding, without heads", NO_DRAFTS),
-    Method(
-        "llama-lookup",
-        "llama-cpp-python's prompt lookup (its loop is Python)",
-        NO_DRAFTS,
-        driver=LLAMA_CPP,
-        stock_kernels=True,
-        same_sampler=False,
-    ),
+    Method("llama-lookup", "llama-cpp-python's prompt lookup (its loop is Python)", NO_DRAFTS, driver=LLAMA_CPP),
     Method(
         f"llama-{DRAFT_MODEL}",
         "drafts from a smaller model, in llama-cpp-python (its loop is Python)",
         NO_DRAFTS,
         driver=LLAMA_CPP,
-        stock_kernels=True,
         needs_draft_model=True,
-        same_sampler=False,
     ),
 )
 METHODS = {method.name: method for method in _ALL}

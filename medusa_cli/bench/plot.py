@@ -12,16 +12,11 @@ from medusa_cli.support import plots
 
 def write(document: dict[str, Any], path: Path) -> None:
     """Draws the totals over all temperatures."""
-    # A figure of its own, not pyplot: no window system, no state beside it.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
-    _speedups(document["methods"], left)
-    _depths(document["methods"], right)
     made_up = report.synthetic(document)
-    figure.suptitle(f"medusa bench: {document['model']['name']}" + (f"\n{made_up}" if made_up else ""))
-    plots.save(figure, path)
+    title = f"medusa bench: {document['model']['name']}" + (f"\n{made_up}" if made_up else "")
+    with plots.panels(path, title, ratios=(2, 1)) as (left, right):
+        _speedups(document["methods"], left)
+        _depths(document["methods"], right)
 
 
 def _speedups(methods: dict[str, Any], axes: Any) -> None:

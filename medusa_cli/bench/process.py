@@ -1,7 +1,7 @@
-"""An object in a process of its own for each side of a measurement: JSON lines in and out.
+"""An object in a process of its own for each side of a measurement: pickled calls in, pickled answers out.
 
-A call is one line, its answer the next; {"error": line} can answer any of them. Only one process is asked at a time, so
-that they do not share the cores. Each keeps its kernels and its memory to itself, and ends with its input.
+A MedusaError can answer any call. Only one process is asked at a time, so that they do not share the cores. Each keeps
+its kernels and its memory to itself, and ends with its input.
 """
 
 from __future__ import annotations
@@ -10,30 +10,26 @@ import contextlib
 import functools
 import importlib
 import inspect
-import io
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, BinaryIO
 
 from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError, describe
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ISA_VARIABLE = "MEDUSA_ISA"
 PATIENCE_SECONDS = 5.0
 PACKAGE = __name__.partition(".")[0]
 
 
-class Remote:
-    """The parent's side. Arguments and results are JSON types."""
+class Remote(contextlib.AbstractContextManager["Remote"]):
+    """The parent's side. Arguments and results are pickled."""
 
     def __init__(
         self, make: Callable[..., Any], *arguments: Any, name: str | None = None, stock_kernels: bool = False
@@ -46,36 +42,38 @@ class Remote:
         if module.partition(".")[0] != PACKAGE:
             file = Path(inspect.getfile(make)).resolve()
             folder, module = str(file.parent), file.stem
-        made = json.dumps([folder, module, make.__name__, *arguments])
         self._name = name or ("llama.cpp's kernels" if stock_kernels else "our kernels")
         environment = {**os.environ, ISA_VARIABLE: "off"} if stock_kernels else None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         self._process = subprocess.Popen(
-            child(__name__, made), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment
+            child(__name__, folder, module, make.__name__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
         )
-
-    def __enter__(self) -> Self:
-        return self
+        self._send(arguments)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def call(self, method: str, *arguments: Any) -> Any:
         """What the object's method returns. MedusaError when it fails, or the process has ended."""
-        assert self._process.stdin is not None
+        self._send((method, arguments))
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps([method, *arguments]).encode() + b"\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if not line:
-            raise MedusaError(f"{self._name}: {self._last_words()}")
-        answer = json.loads(line)
-        if isinstance(answer, dict) and "error" in answer:
-            raise MedusaError(f"{self._name}: {answer['error']}")
+            answer = pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            raise MedusaError(f"{self._name}: {self._last_words()}") from None
+        if isinstance(answer, MedusaError):
+            raise MedusaError(f"{self._name}: {answer}")
         return answer
+
+    def _send(self, content: Any) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # no answer will come, which says why
+            pickle.dump(content, self._process.stdin)
+            self._process.stdin.flush()
 
     def _last_words(self) -> str:
         code = self._process.wait()
@@ -97,19 +95,22 @@ class Remote:
         self._log.close()
 
 
-def answer(source: TextIO, sink: TextIO, make: Callable[[], Any]) -> None:
-    """Answers lines of `source` on `sink` until the end of `source`. An error answers in place of a result.
+def answer(source: BinaryIO, sink: BinaryIO, make: Callable[[], Any]) -> None:
+    """Answers calls from `source` on `sink` until the end of `source`. An error answers in place of a result.
 
-    make: called with the first line, which an error can answer, for the object whose methods are called.
+    make: called with the first call, which an error can answer, for the object whose methods are called.
     """
     made = functools.cache(make)
-    for line in source:
+    while True:
         try:
-            method, *arguments = json.loads(line)
+            method, arguments = pickle.load(source)
+        except EOFError:
+            return
+        try:
             content = getattr(made(), method)(*arguments)
         except Exception as error:  # the process goes on: whoever asked decides what becomes of it
-            content = {"error": describe(error)}
-        sink.write(json.dumps(content) + "\n")
+            content = MedusaError(describe(error))
+        pickle.dump(content, sink)
         sink.flush()
 
 
@@ -117,16 +118,14 @@ def main() -> None:
     """The child process. Ctrl-C reaches the whole group: only the parent acts on it, by closing our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
-    sink = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def make() -> Any:
-        folder, module, name, *arguments = json.loads(sys.argv[1])
-        if folder:
-            sys.path.insert(0, folder)
-        return getattr(importlib.import_module(module), name)(*arguments)
-
+    folder, module, name = sys.argv[1:]
+    if folder:
+        sys.path.insert(0, folder)
+    arguments = pickle.load(sys.stdin.buffer)
     try:
-        answer(io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8"), sink, make)
+        answer(sys.stdin.buffer, sink, lambda: getattr(importlib.import_module(module), name)(*arguments))
     except BrokenPipeError:
         os._exit(1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.decoding.options import AcceptKind, CacheType, DraftOptions, EngineOptions
+from medusa_cli.decoding.options import DraftOptions, EngineOptions
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -26,20 +25,6 @@ class Spec:
     engine: EngineOptions
     draft: DraftOptions
     lookahead: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON types: enums by value, paths as text."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
-        return plain
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Spec:
-        """The inverse of to_json."""
-        engine, draft = dict(found["engine"]), dict(found["draft"])
-        for key in ("cache_type_k", "cache_type_v"):
-            engine[key] = CacheType(engine[key])
-        draft["accept"] = AcceptKind(draft["accept"]) if draft["accept"] else None
-        return cls(**{**found, "engine": EngineOptions(**engine), "draft": DraftOptions(**draft)})
 
 
 @dataclass(frozen=True)

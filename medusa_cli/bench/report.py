@@ -139,9 +139,8 @@ def category_table(methods: dict[str, Figures]) -> Table | None:
             texts.append(number(value, 2 if base else 1))
         return texts
 
-    rows = []
-    for category in categories:
-        rows.append(line(category, {name: method["categories"].get(category) for name, method in methods.items()}))
+    by_name = methods.items()
+    rows = [line(one, {name: method["categories"].get(one) for name, method in by_name}) for one in categories]
     rows.append(line("all", {name: method["total"] for name, method in methods.items()}))
     relative = f" (times {base})" if base and others else ""
     headers = ("category", "prompts", f"{first} t/s", *(name if base else f"{name} t/s" for name in others))
@@ -182,24 +181,18 @@ def step_lines(name: str, figures: Figures) -> list[str]:
     return lines
 
 
-def prediction_line(name: str, predicted: dict[str, float], measured: Figures) -> str:
-    """The speedup over plain that accuracies and costs promise, and the measured one; flagged when far apart."""
-    line = (
-        f"{name}: predicted {predicted['speedup_vs_plain']:.2f} times plain ({predicted['tokens_per_step']:.2f} tokens "
-        f"per step, a step takes {predicted['overhead']:.2f}), measured {measured['speedup_vs_plain']:.2f}"
-    )
-    if abs(predicted["error"]) > NOTABLE_ERROR:
-        line += f": the prediction is off by {predicted['error']:+.0%}"
-    return line
-
-
 def prediction_lines(document: dict[str, Any]) -> list[str]:
-    """One line for each method that promises something."""
-    return [
-        prediction_line(name, method["predicted"], method["total"])
-        for name, method in document["methods"].items()
-        if method["predicted"] is not None
-    ]
+    """The speedup over plain that accuracies and costs promise, and the measured one; flagged when far apart."""
+    lines = []
+    for name, method in document["methods"].items():
+        if (predicted := method["predicted"]) is not None:
+            off = f": the prediction is off by {predicted['error']:+.0%}"
+            lines.append(
+                f"{name}: predicted {predicted['speedup_vs_plain']:.2f} times plain ({predicted['tokens_per_step']:.2f}"
+                f" tokens per step, a step takes {predicted['overhead']:.2f}), measured "
+                f"{method['total']['speedup_vs_plain']:.2f}{off if abs(predicted['error']) > NOTABLE_ERROR else ''}"
+            )
+    return lines
 
 
 def busy_line(document: dict[str, Any]) -> str | None:

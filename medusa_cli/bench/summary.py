@@ -171,8 +171,7 @@ def prediction(promise: dict[str, float], total: dict[str, Any], plain: dict[str
         return None
 
     def outside(figures: dict[str, Any]) -> float:
-        spent: float = sum(figures["timings_ms"].values()) - figures["timings_ms"]["verify"]
-        return spent
+        return sum(figures["timings_ms"].values()) - figures["timings_ms"]["verify"]
 
     plain_outside = outside(plain) / plain["steps"]
     plain_ms = promise["plain_ms"] + plain_outside

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import statistics
 from typing import TYPE_CHECKING, Any
@@ -29,28 +28,25 @@ class Worker(Remote):
 
     def __init__(self, method: Method, spec: Spec) -> None:
         """Starts the process and waits until the model is loaded. MedusaError when that fails."""
-        super().__init__(open_driver, spec.to_json(), name=method.name, stock_kernels=method.stock_kernels)
+        super().__init__(open_driver, spec, name=method.name, stock_kernels=method.stock_kernels)
         self.method = method
         try:
-            self.ready = Ready(**self.call("loaded"))
+            self.ready: Ready = self.call("loaded")
         except BaseException:
             self.close()
             raise
 
     def generate(self, order: Order) -> dict[str, Any]:
         """The fields of one prompt's Outcome but its first five."""
-        found: dict[str, Any] = self.call("generate", dataclasses.asdict(order))
-        return found
+        return self.call("generate", order)
 
     def untimed(self, order: Order) -> list[int]:
         """The tokens of an answer that does not count."""
-        tokens: list[int] = self.generate(order)["tokens"]
-        return tokens
+        return self.generate(order)["tokens"]
 
     def predict(self, position: int) -> dict[str, float] | None:
         """What the cost of a step at `position` and the heads' accuracies promise."""
-        found: dict[str, float] | None = self.call("predict", position)
-        return found
+        return self.call("predict", position)
 
 
 class EngineDriver:
@@ -67,21 +63,16 @@ class EngineDriver:
         self._draft, self._threads = spec.draft, spec.engine.threads
         self._notes = [line.strip() for line in remarks.getvalue().splitlines() if line.strip()]
 
-    def loaded(self) -> dict[str, Any]:
-        """The fields of a Ready."""
-        return {
-            "description": self._engine.model.description,
-            "n_ctx": self._engine.n_ctx,
-            "tree": self._engine.plan.tree_name,
-            "tree_nodes": self._engine.tree_nodes,
-            "notes": self._notes,
-        }
+    def loaded(self) -> Ready:
+        """What is there to decode with."""
+        engine = self._engine
+        return Ready(engine.model.description, engine.n_ctx, engine.plan.tree_name, engine.tree_nodes, self._notes)
 
-    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """asked: the fields of an Order. See Worker.generate()."""
+    def generate(self, order: Order) -> dict[str, Any]:
+        """See Worker.generate()."""
         from medusa_cli.decoding.settings import Settings, given
 
-        order, draft = Order(**asked), self._draft
+        draft = self._draft
         settings = Settings(
             temperature=order.temperature,
             max_tokens=order.max_tokens,
@@ -124,9 +115,8 @@ def lookahead_session(model: native.Model, numbers: str, options: EngineOptions)
     return runtime.open_session(model, None, None, options, lookahead=native.Lookahead(*parse_lookahead(numbers)))
 
 
-def open_driver(asked: dict[str, Any]) -> EngineDriver | LlamaCppDriver:
-    """In the worker's process: loads what a Spec, as JSON, names."""
-    spec = Spec.from_json(asked)
+def open_driver(spec: Spec) -> EngineDriver | LlamaCppDriver:
+    """In the worker's process: loads what is asked for."""
     if spec.driver == LLAMA_CPP:
         from medusa_cli.bench.llama_cpp_driver import LlamaCppDriver
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +125,21 @@ def _is_transcript(path: Path) -> bool:
 # --- the newest turns, where the context is full ---------------------------------------------------
 
 
-def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1) -> list[int]:
+MESSAGE = "the message"
+
+
+def check_message(engine: Engine, conversation: Conversation, text: str, most: int, name: str) -> None:
+    """MedusaError where fitted() would refuse a next message of that text. name: what is in it."""
+    turns = [*conversation.turns, {"role": "user", "content": text}]
+    fitted(engine, replace(conversation, turns=turns), most=most, what=f"{MESSAGE} with {name}")
+
+
+def fitted(
+    engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1, what: str = MESSAGE
+) -> list[int]:
     """Token ids of the conversation's prompt, which leaves room for an answer of which `begun` tokens are there.
 
-    most: tokens that the answer may get; -1: any number.
+    most: tokens that the answer may get; -1: any number. what: the newest message is called in errors.
 
     Where that takes it, the oldest turns leave the prompt (conversation.left_out counts them): always whole ones, a
     message with all up to the next. MedusaError, and nothing changes, where the newest alone is too long.
@@ -140,18 +151,18 @@ def fitted(engine: Engine, conversation: Conversation, begun: int = 0, most: int
     starts = [at for at in conversation.starts() if at > conversation.left_out]
     at = room.first_kept(starts, lambda start: len(engine.chat_tokens(conversation.prompt(start))))
     if at == len(starts):
-        _check_newest(engine, conversation, tokens, room)
+        _check_newest(engine, conversation, tokens, room, what)
         at = len(starts) - 1
     conversation.left_out = starts[at] if starts else conversation.left_out
     return engine.chat_tokens(conversation.prompt())
 
 
-def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room) -> None:
+def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room, what: str) -> None:
     """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
     size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
-    what = "the message and the system prompt have" if conversation.system else "the message has"
+    what += " and the system prompt have" if conversation.system else " has"
     if room.begun and not room.fits(size):
         raise MedusaError(
             f"the message and its answer have {size + room.begun} tokens and leave no room in a context of "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.chat import text_files
 from medusa_cli.chat.conversation import Conversation, fitted
 from medusa_cli.decoding import figures, settings
 from medusa_cli.decoding.options import MAX_SEED
@@ -17,7 +18,7 @@ from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
     from medusa_cli import native
-    from medusa_cli.chat.sessions import PromptCaches
+    from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.terminal import Reader, TerminalScreen
     from medusa_cli.decoding.runtime import Engine
 
@@ -46,7 +47,10 @@ def find_command(entry: str) -> tuple[str, str] | None:
 
 
 class Repl:
-    """One chat. `run` is the whole loop, `submit` handles one entry. generation: of the newest answer, with `seed`."""
+    """One chat. `run` is the whole loop, `submit` handles one entry. generation: of the newest answer, with `seed`.
+
+    files: those that go with the next message.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Repl:
         self.screen = screen
         self.settings = settings
         self.conversation = Conversation(system)
+        self.files: list[text_files.TextFile] = []
         self.seed = 0
         self.generation: native.Generation | None = None
         self.caches = caches
@@ -123,7 +128,7 @@ class Repl:
                 self.screen.error(f"no command {name}: /help lists them")
                 return False
             return bool(COMMANDS[name].run(self, argument))
-        self.conversation.add_user(entry)
+        self.conversation.add_user(text_files.message(self.files, entry))
         return self.answer()
 
     def regenerate(self) -> bool:
@@ -142,13 +147,16 @@ class Repl:
         """Answers the conversation's last user turn. True when Ctrl-C cut it short; what came stays in it.
 
         An error, such as that of a lost device, leaves what came, too. A user turn without a character of an answer is
-        taken back.
+        taken back, and its files wait for the next one.
         """
         self._regenerated = 0
         try:
             return self._generate_answer()
         finally:
-            self.conversation.drop_last("user")
+            if self.conversation.drop_last("user") is None:
+                self.files.clear()
+            elif self.files:
+                self.screen.note("What was read with /read stays for your next message; /clear forgets it.")
 
     def resume(self) -> bool:
         """Goes on with an answer that was cut short, from its tokens. True when Ctrl-C cut it short again."""
@@ -196,18 +204,23 @@ class Repl:
         answered: list[Any] = []
 
         def on_step(pieces: list[Any]) -> None:
+            self.screen.reading.end()
             answered.extend(pieces)
             for piece in pieces:
                 self.screen.piece(piece.text, piece.drafted)
 
         cut: BaseException | None = None
         try:
-            self.generation = self.engine.generate(tokens, self.settings, self.seed, on_step)
+            self.generation = self.engine.generate(
+                tokens, self.settings, self.seed, on_step, on_prompt=self.screen.reading
+            )
         except BaseException as error:
             if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
                 raise
             # Without a piece the engine may not have begun: its last generation could be the one before.
             cut, self.generation = error, self.engine.last if answered else None
+        finally:
+            self.screen.reading.end()
         failed = cut is not None and not isinstance(cut, KeyboardInterrupt)
         parts = [piece.text for piece in answered]
         if cut is None and self.generation is not None and self.generation.loop_tokens:
@@ -271,6 +284,7 @@ def _exit(chat: Repl, _: str) -> None:
 
 def _clear(chat: Repl, _: str) -> None:
     chat.conversation.clear()
+    chat.files.clear()
     chat.screen.note("Started a new conversation.")
 
 
@@ -336,6 +350,17 @@ def _load(chat: Repl, argument: str) -> None:
         chat.screen.note(f"{last['role']}: {last['content']}")
 
 
+def _read(chat: Repl, argument: str) -> None:
+    if argument:
+        most = chat.settings.max_tokens
+        chat.files.append(text_files.read(chat.engine, chat.conversation, chat.files, argument, most))
+        chat.screen.note(f"Read {chat.files[-1]}: it goes with your next message.")
+    elif chat.files:
+        chat.screen.show("\n".join(["with your next message (/clear forgets them):", *map(str, chat.files)]))
+    else:
+        chat.screen.show("no file goes with your next message: /read FILE adds one")
+
+
 def _path(argument: str, command: str) -> Path:
     if not argument:
         raise MedusaError(f"{command} needs a file name, as in {command} chat.json")
@@ -351,6 +376,7 @@ COMMANDS = {
     "/system": Command("/system [TEXT]", 'show or set the system prompt ("" removes it)', _system),
     "/set": Command("/set [NAME VALUE]", "show or set sampling, as in /set temp 0.2", _set),
     "/stats": Command("/stats", "figures for the last answer", _stats),
+    "/read": Command("/read FILE", "put a text file into the next message; alone: which ones it has", _read),
     "/save": Command("/save FILE", "write the conversation to a file", _save),
     "/load": Command("/load FILE", "read a conversation from a file", _load),
     "/exit": Command("/exit", "leave", _exit),

@@ -1,4 +1,4 @@
-"""What stays of a chat between runs: its transcript, by a name, and what the model has read, in the cache folder."""
+"""Conversations that have a name, and stay between runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from medusa_cli.chat.conversation import Conversation
 from medusa_cli.support import paths
 from medusa_cli.support.atomic import explain_os_error
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
     from medusa_cli.chat.repl import Repl
-    from medusa_cli.decoding.runtime import Engine
 
 SUFFIX = ".json"
 NAME = re.compile(r"\w[\w .-]{0,99}")
@@ -37,31 +35,6 @@ def path_of(name: str) -> Path:
 def names() -> list[str]:
     """Of all that there are."""
     return sorted(path.stem for path in folder().glob(f"*{SUFFIX}"))
-
-
-class PromptCaches:
-    """What the model has read, in the cache folder. Both ways end with a remark, or ""."""
-
-    def __init__(self, engine: Engine) -> None:
-        from medusa_cli.decoding.saved_caches import CacheStore, default_folder
-
-        self._engine = engine
-        self._store = CacheStore(default_folder())
-
-    def brought_back(self, conversation: Conversation) -> str:
-        """Takes out what the model has read of the conversation."""
-        tokens = self._engine.chat_tokens(conversation.prompt())
-        cached, damaged = self._store.bring(self._engine, tokens)
-        found = f"{cached:,} of {len(tokens):,} tokens need not be read again"
-        return "; ".join(filter(None, [found if cached else "", damaged]))
-
-    def kept(self) -> str:
-        """Saves what the model has read; a failure is no more than a remark."""
-        try:
-            saved = self._store.keep(self._engine)
-        except MedusaError as error:
-            return f"what the model has read was not saved: {error}"
-        return f"what the model has read ({size(self._engine.session.state_size)}) is in the cache" if saved else ""
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from medusa_cli.support import console, paths, wrapping
 from medusa_cli.support.errors import print_error, visible
+from medusa_cli.support.reading import ReadingLine
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -116,11 +117,15 @@ def open_reader(commands: Sequence[str]) -> Reader:
 
 
 class TerminalScreen:
-    """Answers on stdout; notes and statistics on stderr, and those only for a person at a terminal."""
+    """Answers on stdout; notes and statistics on stderr, and those only for a person at a terminal.
+
+    reading: how far a prompt is read, for that person; ended before anything else is shown.
+    """
 
     def __init__(self, interactive: bool, color_drafts: bool) -> None:
         self._tty = sys.stdout.isatty()
         self._person = interactive and sys.stderr.isatty()
+        self.reading = ReadingLine(self._person)
         self._color = color_drafts and console.styled(sys.stdout)
         self._messages = console.messages()
         self._last = ""

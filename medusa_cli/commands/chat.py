@@ -39,7 +39,9 @@ def chat(
             autocompletion=complete_session,
         ),
     ] = None,
-    color_drafts: Annotated[bool, typer.Option("--color-drafts", help="Colour the tokens that were drafted.")] = False,
+    color_drafts: Annotated[
+        bool, typer.Option("--color-drafts", hidden=True, help="Colour the tokens that were drafted.")
+    ] = False,
 ) -> None:
     """Chat with a model. Piped input: one message per line; only the answers go to stdout."""
     from medusa_cli.chat import sessions
@@ -49,6 +51,7 @@ def chat(
     if session is not None:
         sessions.path_of(session)
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
+    from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
     from medusa_cli.decoding.runtime import open_engine
@@ -63,7 +66,7 @@ def chat(
     for line in first_screen(opened, chosen):
         screen.note(line)
     asked = valid_text(system) if system else None
-    repl = Repl(opened, reader, screen, chosen, asked, sessions.PromptCaches(opened))
+    repl = Repl(opened, reader, screen, chosen, asked, PromptCaches(opened))
     with nullcontext() if session is None else sessions.resumed(repl, session):
         code = repl.run()
     if code:

@@ -96,7 +96,6 @@ def convert(
 
 
 def _print(found: dict[str, Any], out: Console) -> None:
-
     heads, base, check = found["heads"], found["base"], found.get("check")
     lm_head = {"own": "own lm_heads", "base": "the base's lm_head", "draft_vocab": "a draft vocabulary"}[
         heads["lm_head"]

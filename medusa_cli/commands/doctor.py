@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medusa_cli.models.completion import complete_models
-from medusa_cli.support.tables import print_rows
+from medusa_cli.support.tables import known, print_rows
 from medusa_cli.support.units import size
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
         ("libllama", found["libllama"] or "not loaded"),
         (
             "CPU",
-            f"{found['cpu'] or 'unknown'}, {_known(found['cores_physical'])} cores, {found['cores_logical']} threads",
+            f"{found['cpu'] or 'unknown'}, {known(found['cores_physical'])} cores, {found['cores_logical']} threads",
         ),
         ("threads", _threads(found["threads"], found["cores_physical"])),
         ("CPU features", " ".join(found["cpu_features"]) or "unknown"),
@@ -84,7 +84,7 @@ def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
         return "unknown"
     others = threads["cores_of_others"]
     why = "load from other programs is unknown here" if others is None else f"other programs use {others:.1f} cores"
-    return f"{threads['now']} of {_known(cores)} without -t: {why}"
+    return f"{threads['now']} of {known(cores)} without -t: {why}"
 
 
 def _print_model(model: dict[str, Any], out: Console) -> None:
@@ -141,10 +141,6 @@ def _print_devices(model: dict[str, Any], out: Console) -> None:
         if sent["host_reason"]:
             where = f"on the host: {sent['host_reason']}"
         say(f"Steps are accepted and drafted {where}")
-
-
-def _known(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
 
 
 def _gib(value: int | None) -> str:

@@ -23,20 +23,23 @@ def generate(
     engine: EngineOptions,
     draft: DraftOptions,
     sampling: SamplingOptions,
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The prompt; it follows the files.")
+    ] = None,
     file: Annotated[
-        Path | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE (-: standard input).")
+        list[Path] | None,
+        typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from FILE (-: standard input); repeatable."),
     ] = None,
     system: SystemOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Use the prompt as it is, without the chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of streaming.")] = False,
 ) -> None:
-    """Generate text after one prompt: -p TEXT, -f FILE, or standard input."""
+    """Generate text after one prompt: -p TEXT, -f FILE, both, or standard input."""
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
     from medusa_cli.support.files import valid_text
 
-    text = _read_prompt(prompt, file)
+    text = _read_prompt(prompt, file or [])
     if raw and system is not None:
         raise typer.BadParameter("--raw cannot be combined with a system prompt", param_hint="-sys")
     settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # contradictions are told before a model is loaded
@@ -54,18 +57,24 @@ def generate(
     _run(opened, tokens, chosen, as_json)
 
 
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    from medusa_cli.support.errors import MedusaError
-    from medusa_cli.support.files import read_text, valid_text
+STDIN = Path("-")
 
-    if prompt is not None and file is not None:
-        raise typer.BadParameter("give either -p or -f, not both", param_hint="--prompt")
-    if prompt is not None:
-        text = valid_text(prompt)
-    elif file is None and sys.stdin.isatty():
+
+def _read_prompt(prompt: str | None, files: list[Path]) -> str:
+    """The text of one file as it is; several, or those that a text follows, each under its name."""
+    from medusa_cli.prompts.framing import with_files
+    from medusa_cli.support.errors import MedusaError
+    from medusa_cli.support.files import STANDARD_INPUT, read_text, valid_text
+
+    if files.count(STDIN) > 1:
+        raise typer.BadParameter("standard input (-) can be read once", param_hint="--file")
+    if prompt is None and not files and sys.stdin.isatty():
         raise typer.BadParameter("there is no prompt: give -p TEXT, -f FILE, or pipe one in", param_hint="--prompt")
+    if prompt is None and len(files) < 2:
+        text = read_text(files[0] if files else STDIN)
     else:
-        text = read_text(file or Path("-"))
+        named = [(STANDARD_INPUT if file == STDIN else str(file), read_text(file)) for file in files]
+        text = with_files(named, valid_text(prompt or ""))
     if not text:
         raise MedusaError("the prompt is empty: give -p TEXT, -f FILE, or pipe one in")
     return text
@@ -76,15 +85,18 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
     from medusa_cli.decoding import figures
     from medusa_cli.support import console, wrapping
     from medusa_cli.support.errors import is_reportable
+    from medusa_cli.support.reading import ReadingLine
 
     seed = settings.pick_seed()
     ended_line = True
     begun = False
     clean = console.printable if sys.stdout.isatty() else str
     wrap = wrapping.on_terminal(sys.stdout)
+    reading = ReadingLine(wanted=not as_json or sys.stdout.isatty())
 
     def on_step(pieces: list[native.Piece]) -> None:
         nonlocal begun, ended_line
+        reading.end()
         begun = True
         text = clean("".join(piece.text for piece in pieces))
         if text and not as_json:
@@ -95,11 +107,13 @@ def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -
     cut: BaseException | None = None
     generation: native.Generation | None
     try:
-        generation = engine.generate(tokens, settings, seed, on_step)
+        generation = engine.generate(tokens, settings, seed, on_step, on_prompt=reading)
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
             raise
         cut, generation = error, engine.last if begun else None
+    finally:
+        reading.end()
     if generation is not None and as_json:
         console.print_json(figures.as_json(generation, seed))
     elif not as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from medusa_cli.models.completion import complete_models
-from medusa_cli.support.tables import print_rows
+from medusa_cli.support.tables import known, print_rows
 from medusa_cli.support.units import count, size
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("architecture", str(found["architecture"])),
         ("quantization", f"{name} ({parts} tensors)"),
         ("parameters", count(found["parameters"])),
-        ("layers", f"{_known(found['layers'])} of width {_known(found['embedding_length'])}"),
-        ("vocabulary", f"{_known(found['vocabulary'])} tokens"),
-        ("context", f"{_known(found['context_length'])} tokens"),
+        ("layers", f"{known(found['layers'])} of width {known(found['embedding_length'])}"),
+        ("vocabulary", f"{known(found['vocabulary'])} tokens"),
+        ("context", f"{known(found['context_length'])} tokens"),
         ("chat template", "yes" if found["chat_template"] else "no (use `medusa generate --raw`)"),
     ]
     if found["heads"] is None:
@@ -99,18 +99,18 @@ def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [("heads", f"{_known(heads['head_count'])} of kind {_known(heads['kind'])}")]
+    rows = [("heads", f"{known(heads['head_count'])} of kind {known(heads['kind'])}")]
     if heads["path"] != found["path"]:
         rows.append(("heads file", heads["path"]))
     if heads["streams"]:
         rows.append(("streams", _streams(heads["streams"])))
     else:
-        rows.append(("blocks per head", _known(heads["block_count"])))
+        rows.append(("blocks per head", known(heads["block_count"])))
     draft = f", {heads['draft_vocab_size']} tokens" if heads["draft_vocab_size"] else ""
-    rows.append(("lm_head", f"{_known(heads['lm_head'])}{draft}"))
+    rows.append(("lm_head", f"{known(heads['lm_head'])}{draft}"))
     types = ", ".join(heads["types"])
     rows.append(("heads' size", f"{size(heads['bytes'])} ({count(heads['parameters'])} parameters, {types})"))
-    rows.append(("made for", f"{_known(heads['base_name'])} ({_known(heads['base_fingerprint'])})"))
+    rows.append(("made for", f"{known(heads['base_name'])} ({known(heads['base_fingerprint'])})"))
     for label, source in (("converted from", heads["source"]), ("base from", heads["base_source"])):
         if source:
             rows.append((label, ", ".join(f"{key} {value}" for key, value in source.items())))
@@ -123,8 +123,8 @@ def _head_rows(heads: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, 
 def _streams(found: dict[str, Any]) -> str:
     adapters = f"adapters of rank {found['rank']}" if found["rank"] else "no adapters"
     root = "the root is read" if found["root"] else "the root is not read"
-    layers = f"the top {_known(found['layers'])} layers, from layer {_known(found['first_layer'])} on"
-    return f"{_known(found['mode'])}: {layers}; {adapters}; {root}"
+    layers = f"the top {known(found['layers'])} layers, from layer {known(found['first_layer'])} on"
+    return f"{known(found['mode'])}: {layers}; {adapters}; {root}"
 
 
 def _accuracy_table(accuracy: list[list[float]]) -> Any:
@@ -138,7 +138,7 @@ def _accuracy_table(accuracy: list[list[float]]) -> Any:
 
 
 def _print_tree(heads: dict[str, Any], out: Console) -> None:
-    from medusa_cli.decoding.tree_drawing import draw
+    from medusa_cli.decoding.trees import draw
 
     out.print()
     shares = ", with the chance that each draft is accepted" if heads["accuracy"] else ""
@@ -148,7 +148,3 @@ def _print_tree(heads: dict[str, Any], out: Console) -> None:
         out.print(line, markup=False, soft_wrap=True)
     if heads["expected_tokens_per_step"]:
         out.print(f"[dim]expected tokens per step: {heads['expected_tokens_per_step']:.2f}[/]")
-
-
-def _known(value: Any) -> str:
-    return "unknown" if value is None else str(value)

@@ -12,7 +12,7 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.training.recipes import DEFAULT_KIND, DraftKind
 
 if TYPE_CHECKING:
-    from medusa_cli.training.recipe_file import RecipeFile
+    from medusa_cli.training.options import RecipeFile
 
 
 def train(
@@ -96,12 +96,14 @@ def train(
 
 def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
     """What `path` says; MedusaError where an option says it, too."""
-    from medusa_cli.training.recipe_file import RecipeFile, read_recipe
+    from medusa_cli.training.options import OPTIONS, RecipeFile, read_recipe
 
     if path is None:
         return RecipeFile()
     file = read_recipe(path)
-    file.refuse_twice([name for name in ctx.params if str(ctx.get_parameter_source(name)).endswith("COMMANDLINE")])
+    for key in OPTIONS:
+        if key in file.values and str(ctx.get_parameter_source(key)).endswith("COMMANDLINE"):
+            raise MedusaError(f"--{key}: {path} also sets {key}: leave one of them out")
     return file
 
 

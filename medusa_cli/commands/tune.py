@@ -9,7 +9,7 @@ import typer
 
 from medusa_cli.commands.command_line import OUTPUT_PANEL, ModelArgument, PlotOption, comma_separated, grouped, only
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
-from medusa_cli.tuning.methods import TreeMethod
+from medusa_cli.decoding.trees import TreeMethod
 
 
 @grouped

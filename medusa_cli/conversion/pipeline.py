@@ -27,11 +27,11 @@ from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkp
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
 from medusa_cli.converters.heads import schema, single_file
-from medusa_cli.converters.heads.fitting import fitted
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
 from medusa_cli.converters.heads.write import (
     BeyondF16,
     HeadsPlan,
+    fitted,
     patch_f32_array,
     planned_bytes,
     tensor_type,
@@ -42,6 +42,7 @@ from medusa_cli.converters.heads.write import (
 from medusa_cli.decoding import trial
 from medusa_cli.models import heads as installed
 from medusa_cli.models import names, references
+from medusa_cli.support import paths
 from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
@@ -168,7 +169,7 @@ class Conversion:
 
     def run(self) -> dict[str, Any]:
         """Writes the output; the report is the plan with what was found. MedusaError leaves no file behind."""
-        place = installed.new_folder() if self.options.output is None else self.options.output.absolute().parent
+        place = paths.made(installed.folder()) if self.options.output is None else self.options.output.absolute().parent
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
         known = [] if self.options.output is None else [self.options.output]

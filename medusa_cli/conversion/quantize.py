@@ -24,7 +24,7 @@ def quantize(
     *,
     threads: int = 0,
     allow_requantize: bool = False,
-    on_tensor: Callable[[int, int], None] | None = None,
+    on_tensor: Callable[[int, int], None] = lambda number, count: None,
 ) -> None:
     """Writes `target` (a temporary file of the caller's), the base model `source` in file type `name`.
 
@@ -45,7 +45,7 @@ def quantize(
         with process.stdout, process.stderr:
             for line in process.stdout:
                 tensor, _, tensors = line.partition("/")
-                if on_tensor is not None and tensors.strip().isdigit():
+                if tensors.strip().isdigit():
                     on_tensor(int(tensor), int(tensors))
             message = process.stderr.read().strip()
     finally:

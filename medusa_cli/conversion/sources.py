@@ -91,11 +91,8 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     match = REFERENCE.fullmatch(reference)
     if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
-    return _fetched(match["repo"], match["revision"], console, choose)
-
-
-def _fetched(repo: str, revision: str | None, console: Console, choose: Choice) -> Found:
-    """From the Hub, or from the cache alone where the Hub cannot be asked. revision None: the main branch."""
+    # From the Hub, or from the cache alone where the Hub cannot be asked. Without a revision: the main branch.
+    repo, revision = match["repo"], match["revision"]
     label = f"{repo}@{revision}" if revision else repo
     try:
         listing = list_files(repo, revision)

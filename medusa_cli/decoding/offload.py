@@ -129,8 +129,10 @@ def needed(shape: Shape, context: Context, count: int) -> int:
     if count <= 0:
         return 0
     first = max(len(shape.layers) - (count - 1), 0)
-    cached = cache_bytes(shape, context, first)
-    return shape.output + shape.heads + sum(shape.layers[first:]) + cached + _computed(shape, _cells(context))
+    # Activations and the attention mask (F32, and F16 for the fused operator) of a batch, and rows of logits.
+    computed = BATCH * (4 * shape.row + 6 * _cells(context)) + 4 * OUTPUTS * shape.vocabulary
+    weights = shape.output + shape.heads + sum(shape.layers[first:])
+    return weights + cache_bytes(shape, context, first) + computed
 
 
 def cache_bytes(shape: Shape, context: Context, first: int = 0) -> int:
@@ -144,11 +146,6 @@ def cache_bytes(shape: Shape, context: Context, first: int = 0) -> int:
 
 def _cells(context: Context) -> int:
     return -(-max(context.tokens, 1) // CELL_STEP) * CELL_STEP
-
-
-def _computed(shape: Shape, cells: int) -> int:
-    """Activations and the attention mask (F32, and F16 for the fused operator) of a batch, and rows of logits."""
-    return BATCH * (4 * shape.row + 6 * cells) + 4 * OUTPUTS * shape.vocabulary
 
 
 def room(devices: Sequence[Device]) -> int:

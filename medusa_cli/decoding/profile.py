@@ -81,12 +81,7 @@ def save(profile: dict[str, Any]) -> Path:
     from medusa_cli.support.atomic import atomic_file
 
     path = path_of(profile["key"])
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MedusaError(
-            f"{path.parent}: {error.strerror or error}: set XDG_DATA_HOME to a folder you can write to"
-        ) from error
+    paths.made(path.parent)
     with atomic_file(path) as file:
         file.write(json.dumps(profile, ensure_ascii=False, indent=1).encode() + b"\n")
     return path

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 OnStep = Callable[[list["native.Piece"]], None]
+OnPrompt = Callable[[int, int], None]
+"""Told of a prompt, before each piece of up to 512 tokens: how many are read, of those that were not in the cache."""
 NOTICEABLE_SECONDS = 0.5
 KEEPING_RULES = (AcceptKind.greedy.value, AcceptKind.exact.value)
 """Accept rules that say what plain decoding says, whatever is drafted. The others follow the tree: there a seed gives
@@ -100,6 +102,7 @@ class Engine:
         seed: int,
         on_step: OnStep | None,
         cancellation: native.Cancellation | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> native.Generation:
         """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
         self.check(prompt, settings)
@@ -115,6 +118,7 @@ class Engine:
             watchdog=self.plan.watchdog and (settings.seed is None or self._text_is_free(settings)),
             cancellation=cancellation,
             on_step=on_step,
+            on_prompt=on_prompt,
             **told,
         )
 

@@ -216,8 +216,8 @@ class CacheStore:
     def __init__(self, folder: Path, budget: int = BUDGET) -> None:
         self.folder = folder
         self.budget = budget
-        self._read: dict[Path, tuple[tuple[int, int], Saved | None]] = {}
-        """Beginnings of files, by the file's number and size. None: it has none."""
+        self._read: dict[Path, tuple[tuple[int, int, int], Saved | None]] = {}
+        """Beginnings of files, with the file's number, size and time. None: it has none."""
         self._made_by: tuple[native.Model, dict[str, Any]] | None = None
 
     def prepare(self) -> str:
@@ -321,7 +321,7 @@ class CacheStore:
         for path in self.files():
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                which, saved = (stat.st_ino, stat.st_size), None
+                which, saved = (stat.st_ino, stat.st_size, stat.st_mtime_ns), None
                 if path in before and before[path][0] == which:
                     saved = before[path][1]
                 else:

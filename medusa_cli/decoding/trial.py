@@ -7,8 +7,8 @@ that reads of the file, the real load then finds in memory. Files that passed ar
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -19,9 +19,9 @@ from typing import Any
 
 from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
-from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError, visible
+from medusa_cli.support.files import recall, remember
 from medusa_cli.support.paths import cache_dir
 
 VARIABLE = "MEDUSA_TRIAL"
@@ -84,20 +84,14 @@ def _record() -> Path:
 
 def _remembered() -> dict[str, Any]:
     try:
-        found = json.loads(_record().read_text("utf-8"))
-    except (OSError, ValueError, MedusaError):
+        return recall(_record())
+    except MedusaError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _remember(known: dict[str, Any]) -> None:
-    newest = dict(list(known.items())[-MOST_REMEMBERED:])
-    try:
-        _record().parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(_record()) as file:
-            file.write(json.dumps(newest).encode())
-    except (OSError, MedusaError):
-        return  # the next run tries the file again
+    with contextlib.suppress(OSError, MedusaError):  # the next run tries the file again
+        remember(_record(), dict(list(known.items())[-MOST_REMEMBERED:]))
 
 
 def _cause(done: subprocess.CompletedProcess[bytes]) -> str:

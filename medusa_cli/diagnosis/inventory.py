@@ -37,7 +37,9 @@ def _model(model: CachedModel, tuned: set[tuple[str, str]]) -> dict[str, Any]:
         if (of_model := _heads(model, metadata)) is None:
             return found
         path, origin = of_model
-        found["heads"] = {"origin": origin, "path": str(path), **_kind(path)}
+        of_heads = gguf_files.read_header(path).metadata
+        kind, count = of_heads.get(schema.KIND_KEY), of_heads.get(schema.HEAD_COUNT_KEY)
+        found["heads"] = {"origin": origin, "path": str(path), "kind": kind, "head_count": count}
         found["tuned"] = (profile.content_hash(model.path), profile.content_hash(path)) in tuned
     except Exception as error:
         if not is_reportable(error) and not isinstance(error, OSError):
@@ -56,11 +58,6 @@ def _heads(model: CachedModel, metadata: dict[str, Any]) -> tuple[Path, str] | N
     if model.heads is not None and heads.fits(model.heads, metadata):
         return model.heads, Origin.repository.value if model.files else Origin.shipped.value
     return None
-
-
-def _kind(path: Path) -> dict[str, Any]:
-    metadata = gguf_files.read_header(path).metadata
-    return {"kind": metadata.get(schema.KIND_KEY), "head_count": metadata.get(schema.HEAD_COUNT_KEY)}
 
 
 def _installed(one: heads.Installed) -> dict[str, Any]:

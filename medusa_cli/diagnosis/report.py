@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import shutil
 import time
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
@@ -18,6 +16,7 @@ from medusa_cli.models import assets, demo
 from medusa_cli.support.errors import describe, is_reportable
 from medusa_cli.support.files import expanded
 from medusa_cli.support.machine import cpu_name, memory
+from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN, installed_llama_cpp_python
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 DISTRIBUTION = "medusa-cli"
-ENGINE_LIBRARY = "llama-cpp-python"
 TREE_NODES = 16
 """Of the tree that transfers are told for."""
 MEASURING_SECONDS = 0.25
@@ -39,15 +37,12 @@ REPACKED = "CPU_REPACK"
 def diagnose() -> dict[str, Any]:
     """The report behind `medusa doctor`, JSON-ready. "problems" holds one line each; empty when all is well."""
     problems: list[str] = []
-    installed = None
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        installed = metadata.version(ENGINE_LIBRARY)
     found: dict[str, Any] = {
         "medusa": __version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "llama_cpp_python": installed,
-        "llama_cpp_python_wanted": wanted_version(),
+        "llama_cpp_python": installed_llama_cpp_python(),
+        "llama_cpp_python_wanted": LLAMA_CPP_PYTHON_PIN,
         **_engine(problems),
         "cpu": cpu_name(),
         "cores_logical": os.cpu_count() or 1,
@@ -237,16 +232,3 @@ def _demo(problems: list[str]) -> dict[str, Any]:
     if not given and not cached and not os.access(existing, os.W_OK):
         problems.append(f"{existing} cannot be written: set XDG_CACHE_HOME to a folder you can write to")
     return {"path": str(path), "cached": cached, "disk_free": shutil.disk_usage(existing).free}
-
-
-def wanted_version() -> str | None:
-    """The llama-cpp-python version that this medusa pins, read from its own metadata."""
-    try:
-        requirements = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return None
-    for requirement in requirements:
-        name, _, version = requirement.partition("==")
-        if name.strip() == ENGINE_LIBRARY:
-            return version.split(";")[0].strip()
-    return None

@@ -30,9 +30,6 @@ LARGEST_OVER_HTTP = 50_000_000_000
 WAITS = (1.0, 2.0, 4.0, 8.0)
 """Seconds before further attempts that may bring nothing, in a row."""
 
-OnBytes = Callable[[int, int], None]
-"""(done, total) of all files together."""
-
 
 def missing_bytes(repo: str, files: Sequence[RemoteFile]) -> int:
     """How much of the files is neither in the cache nor lies there in part. Unknown sizes count as nothing."""
@@ -69,8 +66,10 @@ def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
     return found[:count]
 
 
-def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: OnBytes) -> list[Path]:
+def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: Callable[[int, int], None]) -> list[Path]:
     """The files in the cache, in the order given. What the cache has is not fetched again.
+
+    on_bytes(done, total): of all files together.
 
     MedusaError: no access, no space, a wrong sum (what was fetched is removed); Unreachable: the link stays broken.
     """

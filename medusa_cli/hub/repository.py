@@ -124,7 +124,6 @@ def _models(**query: Any) -> list[str]:
 
     found: list[str] = []
     with contextlib.suppress(Exception):
-        for model in HfApi().list_models(**query, sort="downloads", limit=MOST_RESULTS):
-            if REPO.fullmatch(model.id):
-                found.append(model.id)
+        models = HfApi().list_models(**query, sort="downloads", limit=MOST_RESULTS)
+        found.extend(model.id for model in models if REPO.fullmatch(model.id))
     return found

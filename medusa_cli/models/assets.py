@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from medusa_cli.support import paths
+from medusa_cli.support import files, paths
 from medusa_cli.support.errors import MedusaError
 
 CHUNK = 1 << 20
@@ -48,7 +47,7 @@ def is_intact(path: Path, asset: Asset) -> bool:
     stat = path.stat()
     if stat.st_size != asset.size:
         return False
-    if _checked().get(str(path.resolve())) == [stat.st_size, stat.st_mtime_ns, asset.sha256]:
+    if files.recall(_record()).get(str(path.resolve())) == [stat.st_size, stat.st_mtime_ns, asset.sha256]:
         return True
     if sha256(path) != asset.sha256:
         return False
@@ -66,28 +65,16 @@ def sha256(path: Path) -> str:
 
 
 def _record() -> Path:
+    """Files whose sum was taken: path -> [size, mtime_ns, sha256]."""
     return paths.cache_dir() / "checked.json"
-
-
-def _checked() -> dict[str, list[int | str]]:
-    """Files whose sum was taken: path -> [size, mtime_ns, sha256]. Empty when there is no (readable) record."""
-    try:
-        content = json.loads(_record().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def remember(path: Path, asset: Asset) -> None:
     """Notes that the file's sum is right. A cache that cannot be written only means summing again next time."""
-    from medusa_cli.support.atomic import atomic_file
-
     stat = path.stat()
-    content = {**_checked(), str(path.resolve()): [stat.st_size, stat.st_mtime_ns, asset.sha256]}
+    content = {**files.recall(_record()), str(path.resolve()): [stat.st_size, stat.st_mtime_ns, asset.sha256]}
     with contextlib.suppress(MedusaError, OSError):
-        _record().parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(_record()) as file:
-            file.write(json.dumps(content, indent=1).encode())
+        files.remember(_record(), content)
 
 
 def local_file_hint(asset: Asset, path: Path) -> str:

@@ -55,19 +55,7 @@ def place_for(base_name: str, base_fingerprint: str, *, replace: bool) -> Path:
     path = folder() / f"{slug}-{base_fingerprint[-12:]}.gguf"
     if path.exists() and not replace:
         raise MedusaError(f"heads for {printable(base_name)} are installed ({path}): --force replaces them")
-    return new_folder() / path.name
-
-
-def new_folder() -> Path:
-    """folder(), made where it is not there. MedusaError when it cannot be."""
-    place = folder()
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MedusaError(
-            f"{place}: {error.strerror or error}: set XDG_DATA_HOME to a folder you can write to"
-        ) from error
-    return place
+    return paths.made(folder()) / path.name
 
 
 def installed() -> list[Installed]:

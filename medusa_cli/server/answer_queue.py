@@ -19,6 +19,7 @@ from medusa_cli.api.answer import Answer, Piece
 from medusa_cli.api.job import Job as Work
 from medusa_cli.server.asks import Options
 from medusa_cli.server.errors import ApiError, log, shutting_down
+from medusa_cli.server.reading import Reading
 from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
@@ -28,13 +29,16 @@ GUESSED_SECONDS = 10.0
 
 @dataclass(eq=False)
 class Job:
-    """One answer. events: lists of pieces, then the answer, or what ended it. left_out: messages not in `prompt`."""
+    """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
+
+    left_out: messages that are not in the prompt.
+    """
 
     client: str
     prompt: list[int]
     options: Options
     left_out: int = 0
-    events: asyncio.Queue[Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[Reading | Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
     work: Work | None = None
     dropped: bool = False
     done: bool = False
@@ -177,7 +181,10 @@ class AnswerQueue:
             job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
             if job.dropped:  # since it was looked at
                 job.work.cancel()
-            answer = replace(job.work.run(lambda pieces: self._tell(job, pieces)), left_out=job.left_out)
+            answer = job.work.run(
+                lambda pieces: self._tell(job, pieces), lambda done, total: self._tell(job, Reading(done, total))
+            )
+            answer = replace(answer, left_out=job.left_out)
         except BaseException as error:
             self._tell(job, error)
             return None

@@ -25,12 +25,11 @@ from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
+from medusa_cli.server.reading import Comments, Reading
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
-PING_SECONDS = 10.0
-"""A stream that waits for its turn says so this often, so that nothing in between takes it for dead."""
 MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody} for status in (400, 401, 403, 408, 413, 415, 429, 500, 503)
 }
@@ -113,6 +112,7 @@ class Server:
                     raise errors.as_api_error(found)
                 if isinstance(found, Sequence):
                     pieces += found
+                if isinstance(found, (Sequence, Reading)):
                     continue
                 if found.stop_reason == "cancelled":
                     raise shutting_down()
@@ -132,12 +132,17 @@ class Server:
     async def _events(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
         for chunk in shape.opening():
             yield _event(chunk)
+        comments = Comments()
         while True:
             try:
-                event = await asyncio.wait_for(job.events.get(), PING_SECONDS)
+                event = await asyncio.wait_for(job.events.get(), comments.seconds)
             except asyncio.TimeoutError:
-                yield format_sse_event(comment="waiting")
+                yield format_sse_event(comment=comments.comment())
                 continue
+            if isinstance(event, Reading):
+                comments.read(event)
+                continue
+            comments.end()
             if isinstance(event, BaseException):
                 raise errors.as_api_error(event)
             if isinstance(event, Sequence):

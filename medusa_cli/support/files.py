@@ -1,16 +1,20 @@
-"""What people point at: prompt files, standard input, files to write."""
+"""What people point at: prompt files, standard input, files to write. And what is remembered in small JSON files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from medusa_cli.support.atomic import atomic_path
+from medusa_cli.support import units
+from medusa_cli.support.atomic import atomic_file, atomic_path
 from medusa_cli.support.atomic import check_regular as check_regular
 from medusa_cli.support.errors import MedusaError
 
 SAMPLE_BYTES = 1 << 20
+STANDARD_INPUT = "standard input"
 
 
 def valid_text(text: str) -> str:
@@ -36,17 +40,47 @@ def check_name(path: Path) -> None:
 
 def read_text(path: Path) -> str:
     """Whole UTF-8 text of a file ("-": standard input), less one final line end. MedusaError says what is wrong."""
-    name = "standard input" if str(path) == "-" else str(path)
+    name = STANDARD_INPUT if str(path) == "-" else str(path)
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        text = raw.decode("utf-8")
+        return _text(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
     except IsADirectoryError as error:
         raise MedusaError(f"{name} is a directory: give a text file") from error
     except FileNotFoundError as error:
         raise MedusaError(f"no such file: {name}") from error
     except UnicodeDecodeError as error:
         raise MedusaError(f"{name} is not UTF-8 text (byte {error.start}): give a text file") from error
-    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_bounded_text(path: Path, most: int, too_much: str) -> tuple[str, int]:
+    """The same of a regular file of at most so many bytes, and its size. too_much: what is said of a larger one.
+
+    MedusaError for whatever goes wrong, and for a zero byte, which texts do not have.
+    """
+    try:
+        check_regular(path)
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
+            if len(raw) > most:
+                raise MedusaError(f"{path} has {units.size(file.seek(0, 2))}, {too_much}: give a shorter text")
+        text = _text(raw)
+    except IsADirectoryError as error:
+        raise MedusaError(f"{path} is a directory: give a text file") from error
+    except FileNotFoundError as error:
+        raise MedusaError(f"no such file: {path}") from error
+    except OSError as error:
+        raise MedusaError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise MedusaError(f"{path} is not UTF-8 text (byte {error.start}): give a text file") from error
+    except ValueError as error:  # a zero byte in its name
+        raise MedusaError(f"no such file: {path}") from error
+    if "\0" in text:
+        raise MedusaError(f"{path} is not text (byte {raw.index(0)} is zero): give a text file")
+    return text, len(raw)
+
+
+def _text(raw: bytes) -> str:
+    """Without one final line end."""
+    return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
 
 
 def content_hash(path: Path) -> str:
@@ -58,6 +92,22 @@ def content_hash(path: Path) -> str:
             file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()[:16]
+
+
+def recall(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; empty when there is none that can be read."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def remember(path: Path, content: dict[str, Any]) -> None:
+    """Writes what recall() reads, whole or not at all; its folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def check_writable(path: Path) -> None:

@@ -38,15 +38,12 @@ def _of_the_system() -> tuple[int | None, int | None]:
     fields = {name: value for name, _, value in (line.partition(":") for line in _lines("/proc/meminfo"))}
     if "MemTotal" in fields:
         available = fields.get("MemAvailable")
-        return _kib(fields["MemTotal"]), _kib(available) if available else None
+        total, left = (1024 * int(value.split()[0]) if value else None for value in (fields["MemTotal"], available))
+        return total, left
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
     except (ValueError, OSError):
         return None, None
-
-
-def _kib(value: str) -> int:
-    return int(value.split()[0]) * 1024
 
 
 def _windows_memory() -> tuple[int | None, int | None]:

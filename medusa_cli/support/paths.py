@@ -24,6 +24,17 @@ def data_dir() -> Path:
     return _base("XDG_DATA_HOME", mac="Library/Application Support", other=".local/share") / "medusa"
 
 
+def made(folder: Path) -> Path:
+    """`folder` of data_dir(), made where it is not there. MedusaError when it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MedusaError(
+            f"{folder}: {error.strerror or error}: set XDG_DATA_HOME to a folder you can write to"
+        ) from error
+    return folder
+
+
 def _base(variable: str, *, mac: str, other: str) -> Path:
     given = os.environ.get(variable, "")
     if os.path.isabs(given):  # relative values are to be ignored, says the XDG specification

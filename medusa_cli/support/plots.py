@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from medusa_cli.support.errors import MedusaError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -23,9 +22,22 @@ def check(path: Path, option: str = "--plot") -> None:
         raise MedusaError(f"{option} needs matplotlib: run `pip install 'medusa-cli[plot]'`") from error
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes `figure` in the format that the ending of `path` names: whole, or not at all."""
+@contextlib.contextmanager
+def panels(
+    path: Path, title: str, *, ratios: Sequence[float] = (1, 1), width: float = 11, dpi: float | str = "figure"
+) -> Iterator[tuple[Any, Any]]:
+    """Axes side by side to draw on; then the picture is written in the format that the ending of `path` names.
+
+    Whole, or not at all. ratios: of the widths.
+    """
+    # A figure of its own, not pyplot: no window system, no state beside it.
+    from matplotlib.figure import Figure
+
     from medusa_cli.support.atomic import atomic_path
 
+    figure = Figure(figsize=(width, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=ratios)
+    yield left, right
+    figure.suptitle(title)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."))
+        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=dpi)

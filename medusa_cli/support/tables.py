@@ -28,6 +28,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
+def known(value: object) -> str:
+    """A fact, or "unknown" where it is not there."""
+    return "unknown" if value is None else str(value)
+
+
 def print_table(table: Table, out: Console) -> None:
     """Aligned columns; plain lines where there is no terminal."""
     from rich import box

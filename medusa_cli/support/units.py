@@ -13,6 +13,13 @@ def size(nbytes: int) -> str:
     return f"{value:.2f} GB"
 
 
+def duration(seconds: float) -> str:
+    """A time for people: 53 s, 4 min, 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
 def count(number: int) -> str:
     """A number of parameters for people: 134.5 M."""
     return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.1f} M"

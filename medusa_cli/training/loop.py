@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,8 +42,7 @@ class Picked:
     def firsts(self) -> NDArray[np.int64]:
         """Of `index`, where a text begins."""
         assert self.lengths is not None
-        firsts: NDArray[np.int64] = self.index[torch.tensor([0, *self.lengths[:-1]]).cumsum(0)].numpy()
-        return firsts
+        return self.index[torch.tensor([0, *self.lengths[:-1]]).cumsum(0)].numpy()
 
 
 def steps_per_epoch(examples: Examples, batch: int, whole_texts: bool) -> int:
@@ -97,16 +95,6 @@ def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
 # --- one run ---------------------------------------------------------------------------------------
 
 
-class Data(Protocol):
-    """What is trained on: a batch is some of its examples."""
-
-    @property
-    def examples(self) -> Examples: ...
-
-
-D = TypeVar("D", bound=Data)
-
-
 @dataclass(frozen=True)
 class CurvePoint:
     """One evaluation. step: how many steps were done; loss: the newest that was read; tokens_per_step: held out."""
@@ -144,8 +132,10 @@ def rising_steps(steps: int, most: int, part: int) -> int:
     return min(most, max(1, steps // part))
 
 
-class Loop(ABC, Generic[D]):
+class Loop:
     """One training run over fixed rows. Advance with run(); the state is whole between steps.
+
+    What is trained on, `data`, has `examples`: a batch is some of them.
 
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
     about). whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run
@@ -180,11 +170,11 @@ class Loop(ABC, Generic[D]):
             fused=fused or None,
         )
 
-    @abstractmethod
-    def _loss(self, data: D, picked: Picked) -> Tensor:
+    def _loss(self, data: Any, picked: Picked) -> Tensor:
         """Of one batch. Random draws depend on seed and step alone, so that a resumed run repeats them."""
+        raise NotImplementedError
 
-    def _begin(self, data: D) -> None:
+    def _begin(self, data: Any) -> None:
         """At the start of each run()."""
 
     def _updated(self) -> None:
@@ -200,7 +190,7 @@ class Loop(ABC, Generic[D]):
 
     def run(
         self,
-        data: D,
+        data: Any,
         *,
         evaluate: Callable[..., Any] | None = None,
         checkpoint: Path | None = None,
@@ -251,7 +241,7 @@ class Loop(ABC, Generic[D]):
         exhausted = self.patience is not None and len(self.best.curve) - 1 - self.best.at >= self.patience
         return self.step >= self.plan.steps or exhausted
 
-    def _learn(self, data: D, order: BatchOrder) -> Tensor:
+    def _learn(self, data: Any, order: BatchOrder) -> Tensor:
         """One step; its loss. Gradients of more batches than one would be added up here."""
         loss = self._loss(data, order.pick(self.step))
         self.optimizer.zero_grad(set_to_none=True)
@@ -267,7 +257,7 @@ class Loop(ABC, Generic[D]):
         self._updated()
         self.step += 1
 
-    def rate(self, data: D, rows: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> float:
+    def rate(self, data: Any, rows: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> float:
         """Rows per second of training, a step having `rows`. The first two steps do not count."""
         self.run(data, should_stop=lambda: self.step >= 2)
         first, begin = self.step, clock()

@@ -1,32 +1,48 @@
-"""What `medusa train` was asked to do."""
+"""What `medusa train` was asked to do: by its options, and by a recipe file.
+
+`--recipe FILE` says what few people set about a training, in TOML or JSON. docs/recipes.md has what each key means and
+in which section of the papers it stands.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, replace
+import importlib
+import json
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.settings import given
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import expanded
 
 from .backbone.export import check_folder
-from .recipe_file import KEYS, NAME, OPTIONS, RecipeFile, check_together
 from .recipes import (
     ALL,
     DEFAULT_KIND,
     DEFAULT_OBJECTIVE,
     DEFAULT_STRATEGY,
+    DRAFT_KINDS,
     JOINT_LAYERS,
+    LATER_TURNS,
+    OBJECTIVES,
+    OUTPUTS,
+    PREFIX_SIGHTS,
     RECIPES,
     SHARED_RECIPES,
     SHARED_RESULT_SHARE,
+    STRATEGIES,
     STREAMS,
     STREAMS_LAYERS,
     STREAMS_RECIPE,
     TEACHER_TOP,
     TEXT_SHARE,
+    WARMUPS,
     WHOLE,
     JointRecipe,
     Recipe,
@@ -41,6 +57,148 @@ DEFAULT_MINUTES = 60.0
 """Where neither minutes nor tokens are given."""
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
+MOST_BYTES = 1 << 16
+OPTIONS = ("kind", "heads")
+"""Keys that are options of the command, too."""
+
+
+class Rule(NamedTuple):
+    """right: what a value must be."""
+
+    right: str
+    fits: Callable[[Any], bool]
+
+
+def _one_of(values: Collection[str]) -> Rule:
+    return Rule("one of " + ", ".join(f'"{known}"' for known in values), lambda value: value in values)
+
+
+def _whole(least: int, most: int, has_all: bool = False) -> Rule:
+    """has_all: "all" is a value, too."""
+    return Rule(
+        f"a whole number, {least} to {most}" + (f', or "{ALL}"' if has_all else ""),
+        lambda value: (type(value) is int and least <= value <= most) or (has_all and value == ALL),
+    )
+
+
+def _number(least: float, most: float, above: bool = False) -> Rule:
+    """above: the least one is none."""
+    return Rule(
+        f"a number {'above' if above else 'from'} {least:g} to {most:g}",
+        lambda value: type(value) in (int, float) and least <= value <= most and not (above and value == least),
+    )
+
+
+NAME = Rule("a name", lambda value: isinstance(value, str) and value != "" and "\0" not in value)
+"""Of a file or folder."""
+KEYS = {
+    "kind": _one_of(DRAFT_KINDS),
+    "heads": _whole(1, 16),
+    "blocks": _whole(1, 16),
+    "prefix": _one_of(PREFIX_SIGHTS),
+    "lm_head": _one_of(OUTPUTS),
+    "draft_vocab": _whole(100, 1 << 24, has_all=True),
+    "objective": _one_of(OBJECTIVES),
+    "teacher_top": _whole(1, 1024, has_all=True),
+    "noise": _number(0, 1e4),
+    "embedding_noise": _number(0, 1e4),
+    "rate": _number(0, 1, above=True),
+    "decay": _number(0, 1000),
+    "batch": _whole(1, 1 << 20),
+    "longest_answer": _whole(16, 1 << 20),
+    "later_turns": _one_of(LATER_TURNS),
+    "turns": _whole(2, 64),
+    "tokens": _whole(1000, 1 << 40),
+    "parallel": _whole(1, 256),
+    "seed": _whole(0, MAX_SEED),
+    "streams_layers": _whole(1, 1024),
+    "joint_layers": _whole(1, 1024, has_all=True),
+    "joint_strategy": _one_of(STRATEGIES),
+    "joint_warmup": _one_of(WARMUPS),
+    "joint_rate": _number(0, 1, above=True),
+    "joint_heads_rate": _number(0, 1e4, above=True),
+    "joint_weight": _number(0, 1e4, above=True),
+    "joint_rounds": _number(0, 1e4, above=True),
+    "adapter": NAME,
+    "export_hf": NAME,
+    "work_dir": NAME,
+}
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """What a file says, checked; what it does not say stays as it is without one."""
+
+    path: Path | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def options(self) -> dict[str, Any]:
+        """The fields of TrainOptions that the file says."""
+        taken = {*self.of(Recipe), *self.of(TextRecipe)}
+        said = {key: value for key, value in self.values.items() if key not in taken}
+        for key in ("joint_layers", "draft_vocab"):
+            if said.get(key) == ALL:
+                said |= {key: None, "whole_vocabulary": True} if key == "draft_vocab" else {key: None}
+        return said | {key: expanded(said[key]) for key, rule in KEYS.items() if rule is NAME and key in said}
+
+    def heads(self, kind: str) -> Recipe:
+        """How heads of `kind` are trained."""
+        changes: dict[str, Any] = {key: WHOLE if value == ALL else value for key, value in self.of(Recipe).items()}
+        return replace(RECIPES[kind], **changes)
+
+    def text(self) -> TextRecipe:
+        return replace(TextRecipe(), **self.of(TextRecipe))
+
+    def of(self, recipe: type[Recipe] | type[TextRecipe]) -> dict[str, Any]:
+        """The keys that are fields of a recipe."""
+        known = {entry.name for entry in fields(recipe)}
+        return {key: value for key, value in self.values.items() if key in known}
+
+
+def read_recipe(path: Path) -> RecipeFile:
+    """MedusaError, in one line, for a file that is damaged, for unknown keys, and for values that are wrong."""
+    values = _load(path)
+    if not isinstance(values, dict):
+        raise MedusaError(f"{path}: holds no keys with values, see docs/recipes.md")
+    for key, value in values.items():
+        if key not in KEYS:
+            raise MedusaError(f"{path}: unknown key {key!r}, choose from {', '.join(KEYS)}")
+        if not KEYS[key].fits(value):
+            said = json.dumps(value, default=str, ensure_ascii=False)
+            said = said if len(said) <= 40 else said[:37] + "..."
+            raise MedusaError(f"{path}: {key} is {said}, it must be {KEYS[key].right}")
+    return RecipeFile(path, values)
+
+
+def check_together(kind: str, objective: str, recipe: Recipe, where: str) -> None:
+    """MedusaError for values that are right alone and wrong together; `where`: who said them."""
+    if kind == "hydra" and recipe.prefix != "none":
+        raise MedusaError(f'{where}: Hydra heads with a prefix layer are kind "hydra++"')
+    if kind == "hydra++" and recipe.prefix == "none":
+        raise MedusaError(f'{where}: hydra++ has a prefix layer, choose prefix "context" or "answer", or kind "hydra"')
+    if kind == "medusa" and recipe.embedding_noise > 0:
+        raise MedusaError(f"{where}: Medusa heads read no embeddings, leave out embedding_noise")
+    if objective == "truth" and recipe.teacher_top != RECIPES[kind].teacher_top:
+        raise MedusaError(f'{where}: teacher_top goes with objective "teacher", not "truth"')
+
+
+def _load(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise MedusaError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if len(raw) > MOST_BYTES:
+        raise MedusaError(f"{path}: {len(raw)} bytes are too many for a recipe")
+    try:
+        text = raw.decode("utf-8-sig")
+        return json.loads(text) if path.suffix == ".json" else importlib.import_module("tomllib").loads(text)
+    except ImportError:  # Python 3.10
+        raise MedusaError(f"{path}: Python 3.10 cannot read TOML, write the recipe as a .json file") from None
+    except UnicodeDecodeError:
+        raise MedusaError(f"{path}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise MedusaError(f"{path}: not {kind} ({str(error).splitlines()[0]})") from None
 
 
 @dataclass
@@ -110,9 +268,8 @@ class TrainOptions:
             return STREAMS_RECIPE
         recipe = SHARED_RECIPES[self.joint_strategy]
         assert recipe.shared is not None
-        weight = recipe.shared.weight if self.joint_weight is None else self.joint_weight
-        rate = recipe.rate if self.joint_rate is None else self.joint_rate
-        return replace(recipe, rate=rate, shared=replace(recipe.shared, weight=weight))
+        shared = replace(recipe.shared, **given(weight=self.joint_weight))
+        return replace(recipe, shared=shared, **given(rate=self.joint_rate))
 
     @property
     def text(self) -> TextRecipe:
@@ -185,8 +342,8 @@ class TrainOptions:
         """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
         for key, value in vars(self).items():
             rule = KEYS.get(key, NAME)
-            if value is not None and rule is not NAME and (right := rule.wrong(value)) is not None:
-                raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {right}")
+            if value is not None and rule is not NAME and not rule.fits(value):
+                raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {rule.right}")
         if self.minutes is not None and not self.minutes > 0:
             raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
         if self.kind == STREAMS:
@@ -211,8 +368,8 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
     def _check_streams(self) -> None:
-        if of_heads := self.file.of_heads():
-            raise MedusaError(f"{self.file.path}: {of_heads[0]} applies to heads, not to streams: leave it out")
+        if of_heads := next(iter(self.file.of(Recipe)), None):
+            raise MedusaError(f"{self.file.path}: {of_heads} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
         if self.joint and self.joint_strategy not in SHARED_RECIPES:

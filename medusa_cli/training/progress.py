@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from .resuming import recall, remember
+from medusa_cli.support.files import recall, remember
 
 MOST_POINTS = 200
 LEAST_SPACING = 10
@@ -157,11 +157,7 @@ class TrainingView:
         yield Panel(Group(table, Text(self._pace())), title=self.title, expand=False)
 
 
-@contextlib.contextmanager
-def live(view: TrainingView) -> Iterator[TrainingView]:
+def live(view: TrainingView) -> contextlib.AbstractContextManager[object]:
     """Shows `view` while the block runs; its last state stays on the screen. Nothing extra outside a terminal."""
-    if not view.console.is_terminal:
-        yield view
-        return
-    with Live(view, console=view.console, refresh_per_second=4):
-        yield view
+    shown = Live(view, console=view.console, refresh_per_second=4)
+    return shown if view.console.is_terminal else contextlib.nullcontext()

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from medusa_cli.models.base_file import BaseModel
-from medusa_cli.support.atomic import atomic_file, atomic_path
+from medusa_cli.support import plots
+from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 from .options import TrainOptions
@@ -117,17 +118,15 @@ def write_record(document: dict[str, Any], output: Path) -> list[Path]:
         file.write((json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
     if importlib.util.find_spec("matplotlib") is None:
         return [text]
-    _draw(document, picture)
+    sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in document["tokens_per_step"].items())
+    title = f"{document['model']['name']}, {document['options']['kind']} heads: tokens per step {sizes} nodes"
+    with plots.panels(picture, title, dpi=120) as (left, right):
+        _draw(document, left, right)
     return [text, picture]
 
 
-def _draw(document: dict[str, Any], path: Path) -> None:
+def _draw(document: dict[str, Any], left: Any, right: Any) -> None:
     """Loss and held-out tokens per step over positions; accuracy by head and rank."""
-    # A figure of its own, not pyplot: no window system, no state beside it.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
     curve = document["training"]["curve"]
     left.plot([point["positions"] for point in curve], [point["loss"] for point in curve], color="tab:gray")
     left.set_xlabel("positions trained on")
@@ -148,7 +147,3 @@ def _draw(document: dict[str, Any], path: Path) -> None:
     right.set_ylabel("accuracy on held-out text")
     right.set_ylim(bottom=0)
     right.legend()
-    sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in document["tokens_per_step"].items())
-    figure.suptitle(f"{document['model']['name']}, {document['options']['kind']} heads: tokens per step {sizes} nodes")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)

@@ -1,20 +1,18 @@
-"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, choices kept in small JSON files of the work
-folder, and no leftovers of a run that was killed."""
+"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, and no leftovers of a run that was killed.
+
+Choices are kept in small JSON files of the work folder (support/files.py).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
-
-from medusa_cli.support.atomic import atomic_file
 
 SCRATCH = "joining-"
 """Prefix of the temporary folder for files on their way to become another."""
@@ -27,50 +25,31 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """`requested` turns true at the first Ctrl-C; a second one interrupts at once, as usual."""
+    """`requested` turns true at the first Ctrl-C inside the block; a second one interrupts at once, as usual.
 
-    def __init__(self) -> None:
-        self.requested = False
+    Outside the main thread nothing is caught.
+    """
+
+    requested = False
 
     def check(self) -> None:
         """Stopped when it was requested."""
         if self.requested:
             raise Stopped
 
+    def __enter__(self) -> Interrupt:
+        self._catches = threading.current_thread() is threading.main_thread()
+        if self._catches:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+        return self
 
-@contextlib.contextmanager
-def interrupt_flag() -> Iterator[Interrupt]:
-    """Catches SIGINT inside the block. Outside the main thread nothing is caught."""
-    flag = Interrupt()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-    previous = signal.getsignal(signal.SIGINT)
+    def __exit__(self, *_: object) -> None:
+        if self._catches:
+            signal.signal(signal.SIGINT, self._previous)
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        flag.requested = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-def recall(path: Path) -> dict[str, Any]:
-    """The object in `path`; empty when there is none that can be read."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def remember(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    with atomic_file(path) as file:
-        file.write(json.dumps(content).encode())
 
 
 def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:

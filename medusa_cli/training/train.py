@@ -18,7 +18,7 @@ from .heads.torch_setup import deterministic, pick_device, require_torch
 from .options import TrainOptions
 from .recipes import STREAMS
 from .reporting import TrainResult, announce, report, say
-from .resuming import Interrupt, Stopped, interrupt_flag, remove_leftovers
+from .resuming import Interrupt, Stopped, remove_leftovers
 from .text.corpus import Corpus
 from .text.dialogs import FileSource, PromptSource, SeedSource
 
@@ -47,7 +47,7 @@ def run(options: TrainOptions) -> TrainResult:
     outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
         remove_leftovers(folder, outputs)
-        with interrupt_flag() as interrupt, deterministic(options.threads):
+        with Interrupt() as interrupt, deterministic(options.threads):
             try:
                 result, written = _run_phases(options, base, folder, source, interrupt)
             except Stopped:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from medusa_cli.decoding import tree_search
 from medusa_cli.decoding.devices import Tile
 from medusa_cli.decoding.drafting import FixedTree
-from medusa_cli.decoding.trees import DYNAMIC
-from medusa_cli.tuning.methods import TreeMethod
+from medusa_cli.decoding.trees import DYNAMIC, TreeMethod
 
 PLAIN, TREE, CHAIN = "plain", "tree", "chain"
 """Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""

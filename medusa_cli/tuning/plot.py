@@ -10,11 +10,11 @@ from medusa_cli.support import plots
 
 def write(profile: dict[str, Any], path: Path) -> None:
     """Draws to `path`, whose ending medusa_cli.support.plots.check has accepted."""
-    # A figure of its own, not pyplot: no window system, no state beside it.
-    from matplotlib.figure import Figure
+    with plots.panels(path, f"medusa tune: {profile['model']['name']}") as (left, right):
+        _draw(profile, left, right)
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+
+def _draw(profile: dict[str, Any], left: Any, right: Any) -> None:
     for cost in profile["costs"]:
         sizes = sorted(map(int, cost["verify_ms"]))
         one = cost["verify_ms"]["1"]
@@ -46,5 +46,3 @@ def write(profile: dict[str, Any], path: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.lines:
             axes.legend()
-    figure.suptitle(f"medusa tune: {profile['model']['name']}")
-    plots.save(figure, path)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.figures import NOTABLE_ERROR
-from medusa_cli.decoding.tree_drawing import draw
-from medusa_cli.decoding.trees import Choices
+from medusa_cli.decoding.trees import Choices, TreeMethod, draw
 from medusa_cli.support.tables import MISSING, Table, number, print_table
 from medusa_cli.tuning import choose
-from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console

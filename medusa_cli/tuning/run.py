@@ -15,11 +15,10 @@ from medusa_cli.decoding import devices, drafting, pass_cost, profile, runtime, 
 from medusa_cli.decoding.devices import DeviceKind, TreeRules
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.settings import engine_default
-from medusa_cli.decoding.trees import DYNAMIC, DynamicStart
+from medusa_cli.decoding.trees import DYNAMIC, DynamicStart, TreeMethod
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.tuning import choose, costs, decode, texts
-from medusa_cli.tuning.methods import TreeMethod
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -136,7 +135,10 @@ def tune(
     """Measures for about `minutes` and returns the profile. Nothing is stored."""
     began = time.monotonic()
     phases = _Phases(opened, console, {phase: began + 60 * minutes * share for phase, share in SHARES.items()})
-    prompts, kept_back = _split(_prompts(opened, file))
+    asked = _prompts(opened, file)
+    at = len(asked) - max(1, len(asked) // 4)
+    # Those whose answers make and score the trees, and those that real decoding is measured on.
+    prompts, kept_back = asked[:at], asked[at:]
     ranked = phases.rank(prompts)
     built_on, held_out = choose.halves(ranked)
     if not held_out:
@@ -212,12 +214,6 @@ def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(f"the prompts do not fit the model's context ({room} tokens are left for them): shorten them")
     return fitting
-
-
-def _split(prompts: Sequence[list[int]]) -> tuple[Sequence[list[int]], Sequence[list[int]]]:
-    """Those whose answers make and score the trees, and those that real decoding is measured on."""
-    at = len(prompts) - max(1, len(prompts) // 4)
-    return prompts[:at], prompts[at:]
 
 
 @dataclass(frozen=True)

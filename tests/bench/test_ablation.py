@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.bench.ablation import cost_model, report, samples
 from medusa_cli.bench.ablation import measure as budget
+from medusa_cli.bench.ablation import report, samples
 from medusa_cli.bench.ablation.measure import Bench, Found, Pace, measure
 from medusa_cli.bench.ablation.rows import (
     HEADS,
@@ -346,16 +346,16 @@ def test_the_interval_holds_the_median(values: list[float]) -> None:
 
 @given(a=st.floats(0.05, 2), b=st.floats(-1, 3))
 def test_a_logarithm_is_fitted(a: float, b: float) -> None:
-    found = cost_model.fit_log([(nodes, a * math.log(nodes) + b) for nodes in (1, 2, 8, 64)])
+    found = samples.fit_log([(nodes, a * math.log(nodes) + b) for nodes in (1, 2, 8, 64)])
     assert found == (pytest.approx(a), pytest.approx(b, abs=1e-9))
-    assert cost_model.fit_log([(4, 1.0), (4, 2.0)]) is None
+    assert samples.fit_log([(4, 1.0), (4, 2.0)]) is None
 
 
 def test_predictions_stand_beside_what_was_measured() -> None:
     tree = [[0], [0, 0], [1]]
     measured = {"name": "sparse 4", "nodes": 4, "tree": tree, "tokens_per_step": 1.9, "overhead": 1.5}
     rows = [{**measured, "speedup_vs_plain": 1.25}]
-    found = cost_model.model(rows, ACCURACY, {1: 4.0, 4: 5.0}, [(1.0, 0.5)])
+    found = samples.cost_model(rows, ACCURACY, {1: 4.0, 4: 5.0}, [(1.0, 0.5)])
     (row,) = found["rows"]
     assert row["tokens_per_step"]["accuracies"] == pytest.approx(1 + 0.5 + 0.25 + 0.25)
     assert row["tokens_per_step"]["log"] == pytest.approx(1.9)
@@ -364,7 +364,7 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     assert row["speedup"]["measured"] == 1.25
     assert found["a"] == pytest.approx(0.9 / math.log(4))
     # What nobody measured, or no accuracy tells, is not made up.
-    unknown = cost_model.model([{**rows[0], "tokens_per_step": None}], [], {1: 4.0, 2: 5.0}, [None])
+    unknown = samples.cost_model([{**rows[0], "tokens_per_step": None}], [], {1: 4.0, 2: 5.0}, [None])
     assert unknown["a"] is None
     assert unknown["rows"][0]["speedup"] == {"accuracies": None, "log": None, "measured": 1.25}
 
@@ -392,7 +392,7 @@ def made_document(count: int = 8) -> dict[str, Any]:
         },
         "complete": True,
         "rows": [figures(row, found) for row in rows],
-        "cost_model": cost_model.model([], [], {}, []),
+        "cost_model": samples.cost_model([], [], {}, []),
         "spec_bench": {},
     }  # fmt: skip
 
@@ -437,7 +437,7 @@ def test_pictures_are_drawn_for_each_table(tmp_path: Path) -> None:
 
     plot.prepare(tmp_path / "new" / "figures")
     document = made_document()
-    document["cost_model"] = cost_model.model(
+    document["cost_model"] = samples.cost_model(
         [row for row in document["rows"] if row["tables"].get(SIZES, "").startswith("sparse")],
         ACCURACY,
         {width: float(width) for width in COSTS},

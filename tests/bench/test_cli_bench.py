@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from medusa_cli import cli, native
 from medusa_cli.bench import kernels, process
 from medusa_cli.bench import worker as workers
 from medusa_cli.bench.methods import METHODS, Method
-from medusa_cli.bench.protocol import Order, Spec
+from medusa_cli.bench.protocol import Order, Ready, Spec
 from medusa_cli.bench.worker import Worker
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.models import demo
@@ -214,21 +216,23 @@ def test_a_model_too_large_for_memory_is_a_remark(
 # --- worker processes ----------------------------------------------------------------------------
 
 
-def test_a_worker_answers_lines_with_lines(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_answers_calls(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     session = install(monkeypatch)
     resets: list[FakeSession] = []
     monkeypatch.setattr(session, "reset", lambda self: resets.append(self), raising=False)
     session.answers = ["Hello.", ValueError("it broke")]
     spec = Spec("engine", model, EngineOptions(threads=2), DraftOptions(no_spec=True))
-    order = {**vars(ORDER), "temperature": 0.5, "seed": 9}
-    asked = [["loaded"], ["generate", order], ["generate", vars(ORDER)], ["predict", 30]]
-    sink = io.StringIO()
-    lines = io.StringIO("".join(json.dumps(line) + "\n" for line in asked))
-    process.answer(lines, sink, lambda: workers.open_driver(spec.to_json()))
-    ready, found, error, promise = (json.loads(line) for line in sink.getvalue().splitlines())
-    assert ready == {"description": "fake 1M F32", "n_ctx": 2048, "tree": "", "tree_nodes": 1, "notes": []}
+    order = replace(ORDER, temperature=0.5, seed=9)
+    asked = [("loaded", ()), ("generate", (order,)), ("generate", (ORDER,)), ("predict", (30,))]
+    sink = io.BytesIO()
+    calls = io.BytesIO(b"".join(map(pickle.dumps, asked)))
+    process.answer(calls, sink, lambda: workers.open_driver(spec))
+    sink.seek(0)
+    ready, found, error, promise = (pickle.load(sink) for _ in asked)
+    assert ready == Ready("fake 1M F32", 2048, "", 1, [])
     assert (found["tokens"], found["stop_reason"]) == ([ord(c) for c in "Hello."], "eos")
-    assert "it broke" in error["error"]
+    assert isinstance(error, MedusaError)
+    assert "it broke" in str(error)
     assert promise is None
     call = session.calls[0]
     assert (call.text, call.max_tokens, call.sampling.temperature, call.sampling.seed) == (
@@ -244,12 +248,18 @@ def worker_of(code: str, method: Method, monkeypatch: pytest.MonkeyPatch) -> Wor
     return Worker(method, SPEC)
 
 
-READY = "import sys, os, json; sys.stdin.readline(); print(json.dumps({'description': '', 'n_ctx': 1, 'notes': []}))\n"
+READY = """
+import os, pickle, sys
+from medusa_cli.bench.protocol import Ready
+arguments, call = pickle.load(sys.stdin.buffer), pickle.load(sys.stdin.buffer)
+pickle.dump(Ready('', 1), sys.stdout.buffer)
+sys.stdout.flush()
+"""
 SPEC = Spec("engine", "m.gguf", EngineOptions(), DraftOptions())
 
 
 def test_a_process_that_ends_says_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = READY + "sys.stdout.flush(); sys.stdin.readline(); print('first', file=sys.stderr)\nsys.exit('kernel panic')"
+    code = READY + "pickle.load(sys.stdin.buffer); print('first', file=sys.stderr)\nsys.exit('kernel panic')"
     worker = worker_of(code, METHODS["plain"], monkeypatch)
     with pytest.raises(MedusaError, match="plain: its process ended with code 1 after: kernel panic"):
         worker.generate(ORDER)
@@ -260,7 +270,7 @@ def test_a_process_that_ends_says_its_last_words(monkeypatch: pytest.MonkeyPatch
 
 def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEDUSA_ISA", raising=False)
-    code = READY.replace("'description': ''", "'description': os.environ.get('MEDUSA_ISA', 'unset')")
+    code = READY.replace("Ready(''", "Ready(os.environ.get('MEDUSA_ISA', 'unset')")
 
     def isa(method: Method) -> str:
         worker = worker_of(code, method, monkeypatch)
@@ -276,7 +286,7 @@ def test_only_stock_methods_run_without_our_kernels(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_busy_process_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = READY + "sys.stdout.flush()\nimport time; time.sleep(600)"
+    code = READY + "import time; time.sleep(600)"
     worker_of(code, METHODS["plain"], monkeypatch).close()
 
 

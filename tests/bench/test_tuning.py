@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from medusa_cli import native
 from medusa_cli.decoding import devices, tree_search
 from medusa_cli.decoding.devices import DeviceKind, Tile
+from medusa_cli.decoding.trees import TreeMethod
 from medusa_cli.tuning import choose, costs, decode, texts
 from medusa_cli.tuning.choose import Calibration, Candidate, CostCurve
-from medusa_cli.tuning.methods import TreeMethod
 
 FOREVER = float("inf")
 SIZES = devices.RULES[DeviceKind.cpu].sizes

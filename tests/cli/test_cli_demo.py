@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ from medusa_cli.decoding.settings import Settings
 from medusa_cli.decoding.trees import DynamicStart
 from medusa_cli.models import demo
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.reading import ReadingLine
 
 pytestmark = pytest.mark.model
 
@@ -129,6 +134,7 @@ class Silent:
     """A screen that keeps nothing but the remarks."""
 
     def __init__(self) -> None:
+        self.reading = ReadingLine(wanted=False)
         self.notes: list[str] = []
 
     def piece(self, text: str, drafted: bool) -> None: ...
@@ -151,8 +157,8 @@ def test_the_text_of_a_shortened_conversation_is_that_of_a_new_one() -> None:
     asked: list[tuple[list[int], list[int]]] = []
     generate_tokens = engine.generate
 
-    def generate(prompt: Sequence[int], settings: Settings, seed: int, on_step: Any) -> native.Generation:
-        found = generate_tokens(prompt, settings, seed, on_step)
+    def generate(prompt: Sequence[int], settings: Settings, seed: int, on_step: Any, **more: Any) -> native.Generation:
+        found = generate_tokens(prompt, settings, seed, on_step, **more)
         asked.append((list(prompt), list(found.tokens)))
         return found
 
@@ -181,3 +187,39 @@ def test_the_text_of_a_shortened_conversation_is_that_of_a_new_one() -> None:
         settings = Settings(temperature=0.0, max_tokens=len(tokens), ignore_eos=True)
         again = fresh.generate(prompt, settings, 0, None)
         assert list(again.tokens) == tokens
+
+
+class Interrupting(ReadingLine):
+    """Ctrl-C in the middle of a prompt, 50 ms after so many tokens were read; once."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(wanted=False)
+        self._tokens = tokens
+        self.at = 0.0
+
+    def _interrupt(self) -> None:
+        self.at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def __call__(self, done: int, total: int) -> None:
+        if done >= self._tokens:
+            self._tokens = total + 1
+            threading.Timer(0.05, self._interrupt).start()
+
+
+def test_ctrl_c_within_a_prompt_keeps_what_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "story.txt"
+    file.write_text("The sea is wide. " * 350)
+    engine = runtime.open_engine("demo", EngineOptions(), DraftOptions(), Console(quiet=True))
+    screen = Silent()
+    screen.reading = reading = Interrupting(tokens=512)
+    repl = Repl(engine, None, screen, Settings(temperature=0.0, max_tokens=4))  # type: ignore[arg-type]
+    repl.submit(f"/read {file}")
+    assert repl.submit("What is it about?")
+    # It takes a few hundredths of a second; a busy machine may be elsewhere for a while.
+    assert time.monotonic() - reading.at < 1
+    assert repl.conversation.turns == []
+    assert not repl.submit("What is it about?")
+    assert repl.generation is not None
+    assert 512 <= repl.generation.reused_tokens < repl.generation.prompt_tokens
+    assert [turn["role"] for turn in repl.conversation.turns] == ["user", "assistant"]

@@ -88,6 +88,38 @@ def test_the_prompt_comes_from_a_flag_a_file_or_standard_input(
     ]
 
 
+def test_several_files_and_a_question_are_one_prompt(model: str, session: type[FakeSession], tmp_path: Path) -> None:
+    session.answers = ["a"] * 4
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    one.write_text("First.\n")
+    other.write_text("Look: ``` and\n")
+    first, second = f"{one}:\n```\nFirst.\n```", f"{other}:\n````\nLook: ``` and\n````"
+    assert generate(model, "-f", str(one), "-f", str(other), "-p", "So?") == (0, "a\n", "")
+    generate(model, "-p", "So?", "-f", str(one))
+    generate(model, "-f", str(one), "-f", "-", stdin="piped\n")
+    generate(model, "-f", str(one), "-f", str(one), "--raw")
+    assert [call.text for call in session.calls] == [
+        f"<user>{first}\n\n{second}\n\nSo?\n<assistant>",
+        f"<user>{first}\n\nSo?\n<assistant>",
+        f"<user>{first}\n\nstandard input:\n```\npiped\n```\n<assistant>",
+        f"{first}\n\n{first}",
+    ]
+
+
+def test_standard_input_is_read_once(model: str, session: type[FakeSession]) -> None:
+    code, _, err = generate(model, "-f", "-", "-f", "-", "-p", "x", stdin="text")
+    assert (code, "standard input (-) can be read once" in err) == (2, True)
+
+
+def test_nothing_is_said_of_a_prompt_where_there_is_no_terminal(
+    model: str, session: type[FakeSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medusa_cli.support.reading.SECONDS", 0.0)
+    session.answers, session.pieces, session.delay = ["a", "b"], 3, 0.01
+    assert generate(model, "-p", "x") == (0, "a\n", "")
+    assert generate(model, "-p", "x", "--json")[2] == ""
+
+
 def test_the_system_prompt_goes_first(model: str, session: type[FakeSession]) -> None:
     session.answers = ["a"]
     generate(model, "-sys", "Rhyme.", "-p", "Hi")
@@ -359,6 +391,7 @@ def test_bad_input_is_one_line(model: str, session: type[FakeSession], tmp_path:
     assert "the prompt is empty" in bad(model, session)
     assert "the prompt is empty" in bad(model, session, "-p", "")
     assert "no such file: nowhere.txt" in bad(model, session, "-f", "nowhere.txt")
+    assert "no such file: nowhere.txt" in bad(model, session, "-f", "-", "-f", "nowhere.txt", "-p", "x", stdin="x")
     assert "is a directory" in bad(model, session, "-f", str(tmp_path))
     assert "standard input is not UTF-8" in bad(model, session, stdin=b"\xff\xfe")
     assert "no such file" in bad("nowhere.gguf", session, "-p", "x")

@@ -108,7 +108,7 @@ def test_version() -> None:
         ("generate", "m.gguf", "-p", "x", "--epsilon", "0"),
         ("generate", "m.gguf", "-p", "x", "--stop", ""),
         ("generate", "m.gguf", "-p", "x", "--logit-bias", "hello=1"),
-        ("generate", "m.gguf", "-p", "x", "-f", "file"),
+        ("generate", "m.gguf", "-p", "x", "-f", "-", "-f", "-"),
         ("generate", "m.gguf", "-p", "x", "--raw", "-sys", "y"),
         ("train",),
         ("split",),

@@ -14,13 +14,14 @@ from random_models import write_random_model
 from rich.console import Console
 
 from medusa_cli import native
+from medusa_cli.chat.prompt_caches import PromptCaches
 from medusa_cli.chat.repl import Repl
-from medusa_cli.chat.sessions import PromptCaches
 from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.runtime import Engine, open_engine
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.reading import ReadingLine
 
 SCRIPTS = 10
 ROLES = {"system": 1, "user": 2, "assistant": 3}
@@ -79,6 +80,7 @@ class Quiet:
     """A screen that shows nothing, and a reader of nothing."""
 
     interactive = True
+    reading = ReadingLine(wanted=False)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None

@@ -15,6 +15,7 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 
 from medusa_cli import native
 from medusa_cli.models import heads
+from medusa_cli.support import paths
 
 FINGERPRINT = str(HEADS_METADATA["medusa.base.fingerprint"])
 
@@ -67,7 +68,7 @@ def test_models_of_one_shape_are_told_apart_by_name(tmp_path: Path, session: typ
 
 def test_files_that_are_no_heads_are_left_out(tmp_path: Path, session: type[cli_fakes.FakeSession]) -> None:
     base = base_gguf(tmp_path / "tiny.gguf")
-    folder = heads.new_folder()
+    folder = paths.made(heads.folder())
     (folder / "torn.gguf").write_bytes(install().read_bytes()[:70])
     (folder / "text.gguf").write_text("hello")
     base_gguf(folder / "model.gguf")

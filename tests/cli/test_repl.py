@@ -33,17 +33,35 @@ class Script:
         raise line
 
 
+class Reading:
+    """shown: how far a prompt is read, while that is on the screen."""
+
+    def __init__(self) -> None:
+        self.shown: tuple[int, int] | None = None
+        self.told = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.shown = done, total
+        self.told += 1
+
+    def end(self) -> None:
+        self.shown = None
+
+
 class Transcript:
     """A screen that writes down what it is told, drafted pieces in <>."""
 
     def __init__(self) -> None:
+        self.reading = Reading()
         self.lines: list[str] = []
         self._answer = ""
 
     def piece(self, text: str, drafted: bool) -> None:
+        assert self.reading.shown is None
         self._answer += f"<{text}>" if drafted else text
 
     def end_answer(self, stats: str | None) -> None:
+        assert self.reading.shown is None
         self.lines += [f"answer {self._answer}", f"stats {stats}"]
         self._answer = ""
 
@@ -57,6 +75,7 @@ class Transcript:
         self.show("\n".join(f"{name:<17} {text}" for name, text in rows))
 
     def error(self, text: str) -> None:
+        assert self.reading.shown is None
         self.lines.append(f"error {text}")
 
 
@@ -74,18 +93,22 @@ class Engine:
         self.settings: list[Settings] = []
         self.last: Any = None
 
+    def raw_tokens(self, text: str) -> list[int]:
+        return [0] * len(text)
+
     def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
         self._messages = [dict(message) for message in messages]
         return [0] * sum(len(message["content"]) for message in messages)
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.asked.append(self._messages)
         self.seeds.append(seed)
         self.settings.append(settings)
         answer = self.answers.pop(0)
         text = str(answer)
+        on_prompt(0, len(prompt))
         if text:
             on_step([FakePiece(1, text[:2], False), FakePiece(2, text[2:], True)])
         reason = self.stop_reason if isinstance(answer, str) else "cancelled"
@@ -115,7 +138,7 @@ class Looping(Engine):
     """Says "la " for ever."""
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.asked.append(self._messages)
         pieces = [FakePiece(5, "oh ", False)] + [FakePiece(6, "la ", True), FakePiece(7, "li ", False)] * 3
@@ -388,10 +411,10 @@ class Unfinished(Engine):
         self.prompts: list[list[int]] = []
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None]
+        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
     ) -> Any:
         self.prompts.append(list(prompt))
-        return super().generate(prompt, settings, seed, on_step)
+        return super().generate(prompt, settings, seed, on_step, on_prompt)
 
 
 def test_an_answer_goes_on_from_its_tokens() -> None:
@@ -429,8 +452,8 @@ def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
     class Cut(Unfinished):
         """The last token is half of a character, which the end of the answer shows as it is."""
 
-        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any) -> Any:
-            found = super().generate(prompt, settings, seed, on_step)
+        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any, on_prompt: Any) -> Any:
+            found = super().generate(prompt, settings, seed, on_step, on_prompt)
             on_step([FakePiece(9, "", False), FakePiece(-1, "\ufffd", False)])
             found.tokens.append(9)
             return found
@@ -453,6 +476,98 @@ def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() 
     assert engine.prompts[-1][-2:] == [1, 2]
     assert engine.asked[-1] == [user("c" * 100)]
     assert repl.conversation.turns[-1] == assistant("x" * 20 + "y")
+
+
+# --- files in a message ----------------------------------------------------------------------------
+
+
+def fenced(name: Path | str, text: str, fence: str = "```") -> str:
+    return f"{name}:\n{fence}\n{text}\n{fence}"
+
+
+def test_files_go_with_the_next_message_and_no_other(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.txt", tmp_path / "two words.md"
+    one.write_text("First.\n")
+    other.write_text("```\ncode\n````\n", encoding="utf-8")
+    code, lines, engine, _ = chat(["/read", f"/read {one}", f"/read {other}", "/read", "And?", "So?"], ["One", "Two"])
+    assert code == 0
+    assert lines[:4] == [
+        "show no file goes with your next message: /read FILE adds one",
+        f"note Read {one} (7 B, 6 tokens): it goes with your next message.",
+        f"note Read {other} (14 B, 13 tokens): it goes with your next message.",
+        f"show with your next message (/clear forgets them):\n{one} (7 B, 6 tokens)\n{other} (14 B, 13 tokens)",
+    ]
+    asked = user(f"{fenced(one, 'First.')}\n\n{fenced(other, chr(10).join(['```', 'code', '````']), '`````')}\n\nAnd?")
+    assert engine.asked == [[asked], [asked, assistant("One"), user("So?")]]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(""), MedusaError("")])
+def test_files_of_a_message_that_is_taken_back_wait_for_the_next_one(tmp_path: Path, failure: BaseException) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ada")
+    code, lines, engine, repl = chat([f"/read {file}", "And?", "And?", "/read"], [failure, "Yes"])
+    assert code == 0
+    assert "note What was read with /read stays for your next message; /clear forgets it." in lines
+    assert engine.asked[0] == engine.asked[1] == [user(f"{fenced(file, 'Dear Ada')}\n\nAnd?")]
+    assert lines[-1].startswith("show no file")
+    assert repl.screen.reading.told == 2  # type: ignore[attr-defined]
+
+
+def test_a_half_answer_keeps_the_files_in_the_conversation(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ada")
+    _, _, engine, repl = chat([f"/read {file}", "And?", "So?"], [KeyboardInterrupt("Half"), "Yes"])
+    assert engine.asked[1] == [user(f"{fenced(file, 'Dear Ada')}\n\nAnd?"), assistant("Half"), user("So?")]
+    assert repl.files == []
+
+
+def test_clear_forgets_files(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ada")
+    _, _, engine, _ = chat([f"/read {file}", "/clear", "Hi"], ["One"])
+    assert engine.asked == [[user("Hi")]]
+
+
+def test_a_file_that_does_not_fit_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("long.txt").write_text("x" * 600)
+    Path("small.txt").write_text("y" * 300)
+    code, lines, engine, repl = chat(["/read long.txt", "/read long.txt", "/read small.txt"])
+    assert code == 0
+    assert lines[0].startswith("note Read long.txt")
+    assert lines[1].startswith("error the message with long.txt and long.txt has 1238 tokens, the context holds 1000: ")
+    assert [one.tokens for one in repl.files] == [600, 300]
+    asked = ["a" * 300, "/read long.txt", "/read small.txt", "b"]
+    _, lines, engine, repl = chat(asked, ["One", "Two"], system="Rhyme.")
+    assert lines[2].startswith("error the message with long.txt and the system prompt have 624 tokens, more than half")
+    assert engine.asked[1][-1] == user(f"{fenced('small.txt', 'y' * 300)}\n\nb")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"caf\xe9", "is not UTF-8 text (byte 3)"),
+        (b"\x7fELF\0", "is not text (byte 4 is zero)"),
+        (b"x" * ((1 << 20) + 1), "has 1.0 MB, more than a context of 1000 tokens holds"),
+    ],
+)
+def test_what_is_no_text_for_a_message_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    _, lines, _, repl = chat([f"/read {file}"])
+    assert lines[0].startswith(f"error {file} {message}")
+    assert repl.files == []
+
+
+def test_what_is_no_file_for_a_message_is_one_line(tmp_path: Path) -> None:
+    names = [tmp_path, tmp_path / "nowhere", tmp_path / ("x" * 300), "/dev/null", "a\0b"]
+    _, lines, _, _ = chat([f"/read {name}" for name in names])
+    for line, message in zip(
+        lines, ("is a directory", "no such file", "file name too long", "not a regular file", "no such"), strict=True
+    ):
+        assert line.startswith("error ")
+        assert message in line
 
 
 def test_save_and_load_carry_the_conversation_over(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_head_fixtures import FOLDER, HEADS, HIDDEN, VOCAB, build
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from medusa_cli.converters.heads.fitting import prefix_keys
 from medusa_cli.converters.heads.formats import SourceHeads, base_tensor_filter, read_heads
+from medusa_cli.converters.heads.write import prefix_keys
 from safetensors.torch import load_file, load_model, save_file
 
 from medusa_cli.support.errors import MedusaError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from medusa_cli import native
 from medusa_cli.decoding import trees
-from medusa_cli.decoding.tree_drawing import WIDTH, draw
+from medusa_cli.decoding.trees import WIDTH, draw
 from medusa_cli.support.errors import MedusaError
 
 WIDTHS = st.lists(st.integers(1, 6), min_size=1, max_size=5).filter(

@@ -120,6 +120,27 @@ def test_an_answer_is_stopped(page: Any, model: FakeModel, running: Running, way
     assert answers(page)[-1] == "Fine."
 
 
+def test_how_far_the_question_is_read_stands_where_the_answer_will(
+    page: Any, model: FakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medusa_cli.server.reading.SECONDS", 0.05)
+    model.readings, model.delay = [(0, 16000), (3072, 16000)], 0.2
+    model.gate.clear()
+    ask(page, "Hello")
+    sync_api.expect(page.locator(".writing .reading")).to_have_text("reading: 3,072 of 16,000 tokens", timeout=5000)
+    assert not page.locator(".writing .said").is_visible()
+    model.gate.set()
+    page.wait_for_selector(".figures")
+    assert page.locator(".reading").count() == 0
+    assert answers(page) == ["Asked 1 times."]
+    model.gate.clear()
+    ask(page, "Again")
+    page.wait_for_selector(".reading")
+    page.click("#stop")
+    sync_api.expect(page.locator(".failed .figures")).to_have_text("stopped")
+    assert page.locator(".reading").count() == 0
+
+
 def test_by_keyboard_alone(page: Any, model: FakeModel) -> None:
     page.keyboard.type("one")
     page.keyboard.press("Shift+Enter")

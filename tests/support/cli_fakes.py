@@ -95,10 +95,14 @@ class FakeGeneration:
 
 
 class FakeSession:
-    """answers: texts, or exceptions to raise after the text generated so far. calls: what generate() was asked."""
+    """answers: texts, or exceptions to raise after the text generated so far. calls: what generate() was asked.
+
+    delay: seconds of a step, and of each of the `pieces` of 512 tokens that a prompt has.
+    """
 
     answers: ClassVar[list[str | BaseException]] = []
     delay: ClassVar[float] = 0.0
+    pieces: ClassVar[int] = 0
     stop_reason: ClassVar[str] = "eos"
     calls: ClassVar[list[SimpleNamespace]] = []
     created: ClassVar[list[SimpleNamespace]] = []
@@ -115,13 +119,22 @@ class FakeSession:
         )
 
     def generate(
-        self, prompt: Sequence[int], *, on_step: Callable[[list[FakePiece]], None] | None, **options: Any
+        self,
+        prompt: Sequence[int],
+        *,
+        on_step: Callable[[list[FakePiece]], None] | None,
+        on_prompt: Callable[[int, int], None] | None,
+        **options: Any,
     ) -> FakeGeneration:
         self.calls.append(SimpleNamespace(text="".join(map(chr, prompt)), **options))
         answer = self.answers.pop(0)
         text, error = (answer, None) if isinstance(answer, str) else (str(answer), answer)
         done = ""
         try:
+            for at in range(self.pieces):
+                if on_prompt is not None:
+                    on_prompt(512 * at, 512 * self.pieces)
+                time.sleep(self.delay)
             for at in range(0, len(text), 3):
                 part = text[at : at + 3]
                 time.sleep(self.delay)
@@ -149,12 +162,17 @@ def install(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     return session
 
 
-def run_cli(arguments: list[str], answers: list[str], delay: float) -> None:
-    """The whole command with the fakes, for tests that need a process of their own (terminals, pipes, signals)."""
+def run_cli(arguments: list[str], answers: list[str], delay: float, pieces: int = 0) -> None:
+    """The whole command with the fakes, for tests that need a process of their own (terminals, pipes, signals).
+
+    pieces: of each prompt, of which something is said from 0.1 s on.
+    """
     from medusa_cli.cli import main
+    from medusa_cli.support import reading
 
     session = install(pytest.MonkeyPatch())
-    session.answers, session.delay = list(answers), delay
+    session.answers, session.delay, session.pieces = list(answers), delay, pieces
+    reading.SECONDS = 0.1
     sys.argv = ["medusa", *arguments]
     main()
 

@@ -63,7 +63,10 @@ class FakeSession:
 
 @dataclass(eq=False)
 class FakeModel(FakeSession):
-    """script: prompt and options -> answer. delay: seconds of each step. gate: steps wait while it is not set."""
+    """script: prompt and options -> answer. delay: seconds of each step. gate: steps wait while it is not set.
+
+    readings: what is told of each prompt, by steps, before the answer.
+    """
 
     script: Callable[[str, Options], str] = echo
     delay: float = 0.0
@@ -78,6 +81,7 @@ class FakeModel(FakeSession):
     asked: list[tuple[str, Options]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
     steps: int = 0
+    readings: Sequence[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         super().__init__(self)
@@ -115,12 +119,16 @@ class FakeJob:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def run(self, on_pieces: OnPieces | None = None) -> Answer:
+    def run(self, on_pieces: OnPieces | None = None, on_prompt: Callable[[int, int], None] | None = None) -> Answer:
         model, prompt = self.session.model, "".join(map(chr, self.prompt))
         model.asked.append((prompt, self.options))
         text = model.script(prompt, self.options)
         text, reason = _stopped(text, self.options)
         done: list[Piece] = []
+        for reading in model.readings:
+            if on_prompt is not None:
+                on_prompt(*reading)
+            time.sleep(model.delay)
         for at in range(0, len(text), STEP):
             while not model.gate.wait(0.01) and not self.cancelled:
                 pass

@@ -16,7 +16,7 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB
 from head_numpy import NumpyHeads
 from killed_training import options, tiny_model
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
-from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.checkpoints.safetensors_file import TensorToWrite, write_safetensors
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats import read_heads
 from medusa_cli.converters.heads.formats.hydra import PREFIX_NAMES

@@ -201,7 +201,7 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
 
 
 def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from medusa_cli.converters.checkpoints import safetensors_write
+    from medusa_cli.converters.checkpoints import safetensors_file
     from medusa_cli.converters.heads import single_file
 
     from medusa_cli.training.backbone import merge, states
@@ -235,7 +235,7 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     given.output.unlink()
     given.export_hf = tmp_path / "hf"
     with monkeypatch.context() as patched:
-        patched.setattr(safetensors_write, "atomic_file", full)
+        patched.setattr(safetensors_file, "atomic_file", full)
         with pytest.raises(MedusaError, match="no space left"):
             train.run(given)
     train.run(given)

@@ -23,9 +23,8 @@ from rich.console import Console
 from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import loop, train
-from medusa_cli.training.options import TREE_NODES, TrainOptions
+from medusa_cli.training.options import TREE_NODES, RecipeFile, TrainOptions
 from medusa_cli.training.phases.planning import EPOCHS, MAX_EPOCHS, Schedule
-from medusa_cli.training.recipe_file import RecipeFile
 from medusa_cli.training.recipes import KINDS, OBJECTIVES
 from medusa_cli.training.text.corpus import Corpus
 

@@ -142,17 +142,17 @@ def test_made_up_prompts_are_many_distinct_and_repeatable() -> None:
     assert len({prompt.lower() for prompt in prompts}) == 20_000
     assert items[:500] == list(itertools.islice(iter_conversations(0), 500))
     assert prompts[:500] != [item.turns[0] for item in itertools.islice(iter_conversations(1), 500)]
-    assert {item.kind for item in items} == set(WEIGHTS)
+    assert {item.source for item in items} == set(WEIGHTS)
     assert 0.2 < sum(len(item.turns) == 2 for item in items) / len(items) < 0.5
     assert len({word for prompt in prompts for word in prompt.lower().split()}) > 4000
-    plain = [item for item in items if item.kind not in ("coding", "math")]
-    assert not [item for item in plain if re.search(r"[{}\[\]|]", " ".join(item.turns)) and item.kind != "extraction"]
+    plain = [item for item in items if item.source not in ("coding", "math")]
+    assert not [item for item in plain if re.search(r"[{}\[\]|]", " ".join(item.turns)) and item.source != "extraction"]
 
 
 def test_made_up_prompts_stay_the_same() -> None:
     """A run that goes on after an update, and figures that are repeated, count on it: change the texts knowingly."""
     streams = [itertools.islice(iter_conversations(seed), 1000) for seed in (0, 7)]
-    items = [(item.kind, *item.turns, item.system) for stream in streams for item in stream]
+    items = [(item.source, *item.turns, item.system) for stream in streams for item in stream]
     assert items[4] == ("stem", "Explain specific heat.", None)
     digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
     assert digest == "7b2ac4404de54eb012af3966ddd80e0161c36d3381c7b4787ea6b15eef09283d"

@@ -29,22 +29,19 @@ def prepare(folder: Path) -> None:
 
 def write(document: dict[str, Any], folder: Path) -> list[Path]:
     """Draws all that was measured; returns the files."""
-    from matplotlib.figure import Figure
-
+    found = {name: _measured(document, name) for name in TABLES} | {COST_MODEL: document["cost_model"]["rows"]}
     written = []
-    for name in (*TABLES, COST_MODEL):
-        figure = Figure(figsize=(10, 4.5), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        if name == SIZES:
-            drawn = _sizes(document, left, right)
-        elif name == COST_MODEL:
-            drawn = _cost_model(document, left, right)
-        else:
-            drawn = _bars(document, name, left, right)
-        if drawn:
-            figure.suptitle(f"{document['model']['name']}: {report.TITLES.get(name, 'Predicted and real')}")
-            plots.save(figure, folder / f"{name}{SUFFIX}")
+    for name, rows in found.items():
+        if rows:
+            title = f"{document['model']['name']}: {report.TITLES.get(name, 'Predicted and real')}"
             written.append(folder / f"{name}{SUFFIX}")
+            with plots.panels(written[-1], title, width=10) as (left, right):
+                if name == SIZES:
+                    _sizes(rows, left, right)
+                elif name == COST_MODEL:
+                    _cost_model(rows, left, right)
+                else:
+                    _bars(rows, name, left, right)
     return written
 
 
@@ -52,11 +49,8 @@ def _measured(document: dict[str, Any], table: str) -> list[dict[str, Any]]:
     return [row for row in report.rows_of(document, table) if row["speedup_vs_plain"] is not None]
 
 
-def _bars(document: dict[str, Any], table: str, left: Any, right: Any) -> bool:
+def _bars(rows: list[dict[str, Any]], table: str, left: Any, right: Any) -> None:
     """Speedup with its interval, and tokens per step beside the cost of a step."""
-    rows = _measured(document, table)
-    if not rows:
-        return False
     names = [row["tables"][table] for row in rows]
     at = range(len(rows))
     speeds = [row["speedup_vs_plain"] for row in rows]
@@ -73,14 +67,10 @@ def _bars(document: dict[str, Any], table: str, left: Any, right: Any) -> bool:
     right.legend()
     for axes in (left, right):
         axes.invert_yaxis()
-    return True
 
 
-def _sizes(document: dict[str, Any], left: Any, right: Any) -> bool:
+def _sizes(rows: list[dict[str, Any]], left: Any, right: Any) -> None:
     """Sparse trees as a line, all others as points: tokens per step, and speed, by size."""
-    rows = _measured(document, SIZES)
-    if not rows:
-        return False
     sparse = [row for row in rows if row["tables"][SIZES].startswith(SPARSE)]
     others = [row for row in rows if row not in sparse]
     for axes, key in ((left, "tokens_per_step"), (right, "speedup_vs_plain")):
@@ -94,14 +84,10 @@ def _sizes(document: dict[str, Any], left: Any, right: Any) -> bool:
         axes.legend()
     left.set_ylabel("tokens per step")
     right.set_ylabel("speed, times plain decoding")
-    return True
 
 
-def _cost_model(document: dict[str, Any], left: Any, right: Any) -> bool:
+def _cost_model(rows: list[dict[str, Any]], left: Any, right: Any) -> None:
     """Predicted and real tokens per step and speed by size."""
-    rows = document["cost_model"]["rows"]
-    if not rows:
-        return False
     for axes, key in ((left, "tokens_per_step"), (right, "speedup")):
         for name, style in (("accuracies", "b--"), ("log", "g:"), ("measured", "r*-")):
             points = [(row["nodes"], row[key][name]) for row in rows if row[key][name] is not None]
@@ -110,4 +96,3 @@ def _cost_model(document: dict[str, Any], left: Any, right: Any) -> bool:
         axes.legend()
     left.set_ylabel("tokens per step")
     right.set_ylabel("speed, times plain decoding")
-    return True

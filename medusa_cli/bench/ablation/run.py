@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli import __version__
 from medusa_cli.bench import spec_bench
-from medusa_cli.bench.ablation import cost_model
 from medusa_cli.bench.ablation.measure import Bench, Found, measure, pass_costs
 from medusa_cli.bench.ablation.rows import SIZE_STEPS, SIZES, SPARSE, TREES, HeadsFile, Row, plan_rows
-from medusa_cli.bench.ablation.samples import Sample, figures, outside_ms
+from medusa_cli.bench.ablation.samples import Sample, cost_model, figures, outside_ms
 from medusa_cli.bench.document import this_machine
 from medusa_cli.bench.methods import ENGINE, LOOKAHEAD, LOOKAHEAD_NUMBERS, METHODS, PLAIN
 from medusa_cli.bench.worker import lookahead_session
@@ -221,7 +220,7 @@ def document(state: Run) -> dict[str, Any]:
             "threads": state.engine.threads,
         },
         "rows": rows,
-        "cost_model": cost_model.model(
+        "cost_model": cost_model(
             [rows[at] for at in sparse], main.accuracy, found.passes_ms, [outside_ms(samples[at]) for at in sparse]
         ),
         "spec_bench": by_kind(state.prompts, shown),

@@ -11,6 +11,7 @@ export class Answer {
   text = "";
   #pieces = [];
   #said = make("div", "said");
+  #reading = null; // how far the question is read, until there is text
   #rendering = null; // of Markdown; none while drafts are shown
   #drawn = 0; // pieces on the page, while drafts are shown
   #done = false;
@@ -27,9 +28,11 @@ export class Answer {
   }
 
   add(chunk) {
+    if (chunk.reading) this.#showReading(chunk.reading);
     const text = chunk.choices?.[0]?.delta?.content ?? "";
     const pieces = chunk.medusa?.pieces ?? [{ text, drafted: false }];
     if (!text) return;
+    this.#showReading(null);
     this.text += text;
     this.#pieces.push(...pieces);
     this.#drawing ??= setTimeout(() => requestAnimationFrame(() => this.#draw()), this.#rest);
@@ -38,6 +41,7 @@ export class Answer {
   /** Nothing more comes. */
   finish() {
     clearTimeout(this.#drawing);
+    this.#showReading(null);
     this.#done = true;
     this.#draw();
     this.article.classList.remove("writing");
@@ -51,6 +55,17 @@ export class Answer {
     this.#rendering = drafts ? null : new Rendering(this.#said);
     this.#drawn = 0;
     this.#draw();
+  }
+
+  #showReading(found) {
+    if (!found && !this.#reading) return;
+    const shown = (count) => count.toLocaleString("en");
+    const line = found && make("p", "reading", `reading: ${shown(found.done)} of ${shown(found.total)} tokens`);
+    this.#around(() => {
+      this.#reading?.remove();
+      if (line) this.#said.before(line);
+    });
+    this.#reading = line;
   }
 
   #draw() {

@@ -1,6 +1,9 @@
 // The way to the server: a conversation goes there, chunks of the answer come back.
 
-/** The chunks of an answer, as they come. Errors of the server are thrown; `needsKey` tells that a key is missing. */
+/**
+ * The chunks of an answer, as they come; before them {reading: {done, total}}, tokens of the prompt. Errors of the
+ * server are thrown; `needsKey` tells that a key is missing.
+ */
 export async function* chunks(body, key, signal) {
   const headers = { "Content-Type": "application/json" };
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -17,6 +20,8 @@ export async function* chunks(body, key, signal) {
   }
 }
 
+const READING = /^: reading (\d+) of (\d+) tokens$/;
+
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -27,6 +32,8 @@ async function* events(response) {
     const parts = held.split("\n\n");
     held = parts.pop();
     for (const part of parts) {
+      const reading = READING.exec(part);
+      if (reading) yield { reading: { done: Number(reading[1]), total: Number(reading[2]) } };
       if (part.startsWith("data: ") && part !== "data: [DONE]") yield JSON.parse(part.slice(6));
     }
   }

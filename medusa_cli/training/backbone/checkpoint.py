@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from medusa_cli.converters.base.pretokenizers import KNOWN
 from medusa_cli.converters.base.sentencepiece import BLANK
 from medusa_cli.converters.base.tokenizer_files import TOKENIZER, TOKENIZER_CONFIG
-from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite
+from medusa_cli.converters.checkpoints.safetensors_file import TensorToWrite
 from medusa_cli.converters.gguf.header import Header, TensorInfo
 from medusa_cli.models.base_file import EMBEDDING_NAME
 from medusa_cli.support.errors import MedusaError

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medusa_cli.converters.checkpoints.safetensors_write import TensorToWrite, write_safetensors
+from medusa_cli.converters.checkpoints.safetensors_file import TensorToWrite, write_safetensors
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.formats.hydra import PREFIX_CONFIG, PREFIX_NAMES
 from medusa_cli.models.base_file import BaseModel, output_rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -55,7 +54,7 @@ def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
     return recipe.heads_weight * (math.sin(0.5 * math.pi * (step + 1) / steps) if recipe.sine else 1.0)
 
 
-class JointFit(Loop[TextData]):
+class JointFit(Loop):
     """Of adapters with heads. run()'s evaluate is given the step, the layers as they are, and the heads.
 
     curve: the losses of each step; held_out: of each evaluation, one before the first step included.
@@ -118,8 +117,7 @@ class JointFit(Loop[TextData]):
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
         """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""
-        dtype = matmul_dtype(self.device)
-        faster = torch.autocast(self.device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
+        faster = torch.autocast(self.device.type, torch.bfloat16, enabled=matmul_dtype(self.device) == torch.bfloat16)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), faster:
             torch.manual_seed(self.plan.seed * 1_000_003 + self.step)

@@ -17,7 +17,7 @@ from ..heads.fit import rank_texts, tokens_per_step
 from ..heads.layers import Heads
 from ..heads.loss import compare
 from ..heads.rows import PickedRows, TextRows
-from .states import NativeStates, TextData, WholeText
+from .states import TextData, WholeText, native_states
 
 FOREIGN_TOKENS = 4000
 
@@ -43,10 +43,10 @@ def answer_states(
     model: native.Model, texts: Sequence[WholeText], threads: int, on_rows: Callable[[int], None]
 ) -> tuple[NDArray[np.int64], Tensor]:
     """(rows [N] of the corpus, ascending; [N, h] float16): what `model` computes at the answers of `texts`."""
-    reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
+    read = native_states(model, max(len(text.fed) for text in texts), threads)
     rows, parts = [], []
     for text in sorted(texts, key=lambda text: text.span.start):
-        parts.append(reader.read(text.fed.tolist())[text.answer_at :].half())
+        parts.append(read(text.fed.tolist())[text.answer_at :].half())
         rows.append(np.arange(text.span.start, text.span.start + text.span.length))
         on_rows(sum(map(len, rows)))
     return np.concatenate(rows), torch.cat(parts)
@@ -58,11 +58,11 @@ def foreign_distance(
     """On text that neither model wrote, FOREIGN_TOKENS tokens of it."""
     tokenized = [base.tokenize(text) for text in texts]
     longest = max(map(len, tokenized))
-    readers = [NativeStates(model, longest, threads) for model in (base, new)]
+    readers = [native_states(model, longest, threads) for model in (base, new)]
     rows: list[Tensor] = []
     for tokens in tokenized:
         if sum(map(len, rows)) < FOREIGN_TOKENS and len(tokens) > 1:
-            ours, theirs = (reader.read(tokens[:-1]).to(output.device) for reader in readers)
+            ours, theirs = (read(tokens[:-1]).to(output.device) for read in readers)
             rows.append(compare(ours, theirs, output, torch.tensor(tokens[1:], device=output.device)))
     return Distance.of(torch.cat(rows))
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.support.atomic import atomic_file, explain_os_error
+from medusa_cli.support.files import recall, remember
 
 from ..heads.loss import base_loss
 from ..heads.rows import DraftRows, TextRows
 from ..loop import Picked
-from ..resuming import recall, remember
 from ..text.dataset import Examples, Span
 
 
@@ -88,7 +88,6 @@ class LayerStates:
         try:
             if recall(self._marker) != self.key:
                 shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True, exist_ok=True)
                 remember(self._marker, self.key)
         except OSError as error:
             raise explain_os_error(error, folder) from error
@@ -119,8 +118,7 @@ class LayerStates:
         """[rows, hidden] of texts[text]."""
         if not self._file(text).exists():
             self._make(text)
-        stored: NDArray[np.float16] = np.load(self._file(text), mmap_mode="r")
-        return stored
+        return np.load(self._file(text), mmap_mode="r")
 
     def _make(self, text: int) -> None:
         assert self._model is not None
@@ -156,17 +154,10 @@ def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
     return np.clip(states, -largest, largest).astype(np.float16)
 
 
-class NativeStates:
-    """States after the final norm, from the engine itself."""
-
-    def __init__(self, model: native.Model, longest: int, threads: int) -> None:
-        self._reader = native.StatesReader(model, longest, outputs=True, n_threads=threads)
-
-    def read(self, tokens: Sequence[int]) -> Tensor:
-        """[T, h]"""
-        states = self._reader.read(tokens).post_norm
-        assert states is not None
-        return torch.from_numpy(states)
+def native_states(model: native.Model, longest: int, threads: int) -> Callable[[Sequence[int]], Tensor]:
+    """Gives the states [T, h] of tokens after the final norm, from the engine itself."""
+    reader = native.StatesReader(model, longest, outputs=True, n_threads=threads)
+    return lambda tokens: torch.from_numpy(reader.read(tokens).post_norm)
 
 
 @dataclass(frozen=True)
@@ -228,10 +219,9 @@ class PromptStates(LayerStates):
 
 def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> Callable[[int], Tensor]:
     """As PromptStates.before(): of `texts`, by another model."""
-    reader = NativeStates(model, max(len(text.fed) for text in texts), threads)
+    read = native_states(model, max(len(text.fed) for text in texts), threads)
     none = torch.zeros(0, model.n_embd, dtype=torch.float16)
     states = {
-        text.span.start: reader.read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none
-        for text in texts
+        text.span.start: read(text.fed[: text.answer_at].tolist()).half() if text.answer_at else none for text in texts
     }
     return states.__getitem__

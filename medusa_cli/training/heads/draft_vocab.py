@@ -6,7 +6,6 @@ import timeit
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,9 @@ from medusa_cli import native
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
+from medusa_cli.support.files import recall, remember
 
-from ..resuming import SCRATCH, recall, remember
+from ..resuming import SCRATCH
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
@@ -55,9 +55,6 @@ class VocabularyChoice:
     size: int
     verify_ms: float | None
     rows: list[SizeTradeOff]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def as_table(self) -> Table:
         """For people; the chosen size is marked."""
@@ -157,7 +154,7 @@ def choose(
     covered = coverage(ranked, tokens, held_out, sizes)
     rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads)
     chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
-    remember(memory, {"asked": asked, "choice": chosen.as_json()})
+    remember(memory, {"asked": asked, "choice": asdict(chosen)})
     return chosen
 
 

@@ -52,7 +52,7 @@ def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
     return min(rows, GPU_BATCH if device.type == "cuda" else recipe.batch)
 
 
-class Fit(Loop[DraftRows]):
+class Fit(Loop):
     """Of heads alone. Their weights decay towards those of fresh heads. run()'s evaluate is given the heads."""
 
     evaluations, patience, read_every = EVALUATIONS, PATIENCE, 10

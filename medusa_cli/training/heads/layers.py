@@ -242,9 +242,9 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def file_of(heads: Heads, **said: Any) -> DraftHeads:
     """What the file of `heads` holds; it may share memory with them. said: the fields that are not weights."""
     hidden, layer = heads.shape.hidden, heads.prefix
-    weight, bias = _array(heads.weight), _array(heads.bias)
-    first = [_array(matrix) for matrix in heads.first]
-    first_bias = _array(heads.first_bias)
+    weight, bias = array_of(heads.weight), array_of(heads.bias)
+    first = [array_of(matrix) for matrix in heads.first]
+    first_bias = array_of(heads.first_bias)
     blocks = [
         [Block(matrix[hidden:], first_bias[k, hidden:]) for matrix in first[k : k + 1]]
         + [Block(weight[j, k], bias[j, k]) for j in range(len(weight))]
@@ -252,7 +252,7 @@ def file_of(heads: Heads, **said: Any) -> DraftHeads:
     ]
     prefix = None
     if layer is not None:
-        tensors = {name: _array(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
+        tensors = {name: array_of(getattr(layer, name)) for name in (*PREFIX_MATRICES, *PREFIX_NORMS)}
         from_answer = not heads.shape.sees_prompts
         prefix = Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, from_answer)
     return DraftHeads(
@@ -260,7 +260,7 @@ def file_of(heads: Heads, **said: Any) -> DraftHeads:
         blocks=blocks,
         residuals=[Block(matrix[:hidden], first_bias[k, :hidden]) for k, matrix in enumerate(first)],
         prefix=prefix,
-        outputs=[] if heads.outputs is None else list(_array(heads.outputs)),
+        outputs=[] if heads.outputs is None else list(array_of(heads.outputs)),
         **said,
     )
 
@@ -271,9 +271,10 @@ def round_weights(heads: Heads, weight_type: str = WEIGHT_TYPE) -> None:
         for name, parameter in heads.named_parameters():
             if "norm" in name or "bias" in name or parameter.numel() == 0:
                 continue
-            values = rounded(_array(parameter).reshape(-1, parameter.shape[-1]), weight_type)
+            values = rounded(array_of(parameter).reshape(-1, parameter.shape[-1]), weight_type)
             parameter.copy_(torch.from_numpy(values).reshape(parameter.shape))
 
 
-def _array(values: Tensor) -> NDArray[np.float32]:
+def array_of(values: Tensor) -> NDArray[np.float32]:
+    """On the CPU."""
     return values.detach().cpu().numpy()

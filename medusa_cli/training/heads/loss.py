@@ -104,16 +104,14 @@ def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: T
         teacher = Likeliest(ids, torch.ones(ids.shape, device=z.device))
     outputs = output.expand(count, *output.shape[-2:])
     losses = [_HeadLoss.apply(z[k], outputs[k], teacher[:, k], weight[k], block) for k in range(count)]
-    loss: Tensor = torch.stack(losses).sum()
-    return loss
+    return torch.stack(losses).sum()
 
 
 def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
     """Mean cross entropy of `tokens` [R] int64 behind states [R, h] after the final norm; output and block as above."""
     wanted = Likeliest(tokens[:, None], torch.ones(len(tokens), 1, device=states.device))
     weight = torch.full((len(tokens),), 1 / max(1, len(tokens)), device=states.device)
-    loss: Tensor = _HeadLoss.apply(states, output, wanted, weight, block)
-    return loss
+    return _HeadLoss.apply(states, output, wanted, weight, block)
 
 
 @torch.no_grad()
@@ -173,8 +171,7 @@ class _FrozenKl(torch.autograd.Function):
 
 def kl_loss(student: Tensor, teacher: Tensor, output: Tensor) -> Tensor:
     """Mean of KL(p_teacher || p_student), nats. States [R, h] after the final norm; output [V, h], frozen."""
-    loss: Tensor = _FrozenKl.apply(student, teacher, output)
-    return loss
+    return _FrozenKl.apply(student, teacher, output)
 
 
 def base_loss(states: Tensor, teacher: Tensor | None, tokens: Tensor, output: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli.support.atomic import atomic_file
+from medusa_cli.support.files import recall, remember
 
 from ..loop import Picked
 from ..recipes import TEACHER_TOP, Recipe
-from ..resuming import recall, remember
 from ..text.dataset import Examples
 from .layers import HeadInputs
 from .loss import Everything, Likeliest, Teacher, heads_loss

@@ -187,7 +187,7 @@ def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Pa
             "tokens_per_second": tokens / writing if writing else None,
             "sources": sources.as_json(material.data.shares),
         },
-        "draft_vocabulary": material.vocabulary.choice.as_json(),
+        "draft_vocabulary": asdict(material.vocabulary.choice),
         "training": {
             "planned_steps": plan.steps,
             "steps": fitted.steps,

@@ -64,7 +64,8 @@ def run_watched(
         say(console, f"Checkpoint: up to {fit.checkpoint_bytes / GIB:.2f} GiB in {setup.folder}")
     curve = Curve(setup.folder / f"{name}.curve.json", str(asdict(plan)), plan.steps, plan.batch)
     curve.start(fit.step)
-    with live(TrainingView(console, curve, fit.step, plan.steps, plan.batch, title)) as view:
+    view = TrainingView(console, curve, fit.step, plan.steps, plan.batch, title)
+    with live(view):
 
         def evaluated(point: CurvePoint) -> None:
             if point.step > 0:

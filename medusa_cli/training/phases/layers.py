@@ -17,6 +17,7 @@ from medusa_cli import native
 from medusa_cli.models.base_file import BaseModel, read_base
 from medusa_cli.prompts.seeds.data import PASSAGES
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.files import recall, remember
 from medusa_cli.support.progress import phase
 
 from ..backbone import checkpoint, merge, parity, quality
@@ -25,7 +26,7 @@ from ..backbone.shape import BaseTensors, DecoderShape, read_shape
 from ..backbone.states import Embeddings, LayerStates, WholeText, whole_texts
 from ..recipes import STREAMS
 from ..reporting import GIB, say
-from ..resuming import NEW_MODEL, recall, remember
+from ..resuming import NEW_MODEL
 from ..text.corpus import Corpus
 from ..text.dataset import Span
 from . import Setup
@@ -83,7 +84,6 @@ def check_model(setup: Setup) -> parity.Parity:
         found = parity.check(model, top, top.output, shown, options.threads, allowed)
     same = f"as in the engine on {found.agreement:.1%} of {found.tokens} tokens"
     say(options.console, f"Layers {top.first} to {top.first + len(top.layers) - 1} in torch: {same}")
-    setup.folder.mkdir(parents=True, exist_ok=True)
     remember(path, {**key, **asdict(found)})
     return found
 

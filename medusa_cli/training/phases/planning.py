@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+from medusa_cli.support.files import recall, remember
+
 from ..backbone.fit import JointPlan
 from ..heads.fit import FitPlan, default_batch, measure_rate
 from ..heads.layers import HeadShape
 from ..loop import steps_per_epoch
 from ..recipes import STREAMS
-from ..resuming import recall, remember
 from ..streams import fit as streams_fit
 from ..streams.fit import StreamsPlan
 from ..text.dataset import Examples, Span

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from medusa_cli import native
 from medusa_cli.converters.heads.schema import STREAM_MATRICES
@@ -22,6 +21,7 @@ from medusa_cli.converters.heads.stream_heads import Adapter, StreamHeads
 from ..backbone.layers import TopLayers
 from ..backbone.states import BaseRows, LayerStates, TextData, WholeText
 from ..heads.fit import tokens_per_step
+from ..heads.layers import array_of
 from ..heads.torch_setup import fastest
 from ..recipes import MOST_STREAMS_EVALUATED, STREAMS_EVALUATIONS
 from ..reporting import EVALUATION_NODES, TrainResult
@@ -116,22 +116,18 @@ def content(setup: Setup, material: Material, fitted: FittedStreams, result: Tra
     for layer in top.layers if adapters is not None else ():
         assert adapters is not None
         named = {name: adapters.matrices(f"blk.{layer.number}.{name}") for name in STREAM_MATRICES}
-        learned.append({name: (_array(a), _array(b)) for name, (a, b) in named.items()})
+        learned.append({name: (array_of(a), array_of(b)) for name, (a, b) in named.items()})
     return StreamHeads(
-        embedding=_array(streams.stored_embedding()),
+        embedding=array_of(streams.stored_embedding()),
         first_layer=top.first,
         layers=len(top.layers),
         d2t=material.vocabulary.d2t,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
-        root_scale=_array(root) if root is not None else None,
+        root_scale=array_of(root) if root is not None else None,
         adapters=learned,
         alpha=adapters.alpha if adapters is not None else 0.0,
         mode="lossless" if adapters is not None else "shared",
         accuracy=result.accuracy,
         tree=result.tree,
     )
-
-
-def _array(values: Tensor) -> NDArray[np.float32]:
-    return values.detach().cpu().numpy()

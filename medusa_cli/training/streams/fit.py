@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,9 +31,6 @@ RANKED_ROWS = 1024
 PROMPT, ANSWER = 64, 128
 """Tokens of each made-up text."""
 
-MakeStreams = Callable[[TopLayers, int, StreamsRecipe], Streams]
-"""For these layers, so many streams."""
-
 
 @dataclass(frozen=True)
 class StreamsPlan:
@@ -61,21 +57,19 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
     if streams.root is not None:
         assert data.source.embeddings is not None
         roots = data.source.embeddings.drafted(data.drafts.rows(picked), 1)[:, 0]
-    dtype = data.output.dtype
-    faster = torch.autocast(entered.device.type, dtype) if dtype == torch.bfloat16 else contextlib.nullcontext()
-    with faster:
+    with torch.autocast(entered.device.type, torch.bfloat16, enabled=data.output.dtype == torch.bfloat16):
         context = streams.read(top, entered, pieces)
         z: Tensor = streams(top, context, roots)
     return z.float(), None if context.said is None else context.said.float()
 
 
-class StreamsFit(Loop[TextData]):
+class StreamsFit(Loop):
     """Of streams, in shared mode with their base. run()'s evaluate is given the streams."""
 
     plan: StreamsPlan
     evaluations, patience = STREAMS_EVALUATIONS, PATIENCE
 
-    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: MakeStreams = Streams) -> None:
+    def __init__(self, plan: StreamsPlan, top: TopLayers, device: torch.device, make: type[Streams] = Streams) -> None:
         self.top, recipe = top, plan.recipe
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)

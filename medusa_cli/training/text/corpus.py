@@ -116,9 +116,10 @@ class Corpus:
 
     def flush(self) -> None:
         """Writes what is in memory as one shard, then the manifest."""
-        pending = self._pending
-        name = f"shard-{len(self.shards):05d}"
+        pending, shards = self._pending, self.shards
         if pending:
+            name = f"shard-{len(shards):05d}"
+            shards = [*shards, name]
             for what, parts in (
                 ("tokens", [new.tokens for new in pending]),
                 ("states", [new.states for new in pending]),
@@ -129,13 +130,9 @@ class Corpus:
             rows = json.dumps([asdict(new.text) for new in pending])
             with atomic_file(self.folder / f"{name}.json", PRIVATE) as file:
                 file.write(rows.encode("utf-8"))
-            self._write_manifest([*self.shards, name])
-            self.shards.append(name)
-            self.texts.extend(new.text for new in pending)
-            self._pending = []
-        else:
-            self._write_manifest(self.shards)
-        self._flushed = time.monotonic()
+        self._write_manifest(shards)
+        self.shards, self._pending, self._flushed = shards, [], time.monotonic()
+        self.texts.extend(new.text for new in pending)
 
     def _write_manifest(self, shards: list[str]) -> None:
         manifest = {"format": FORMAT, "n_embd": self.n_embd, "shards": shards, "state": self.state}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.prompts import Message, rendered, rendered_tokens
 from medusa_cli.prompts.prompt_files import read_records
 from medusa_cli.prompts.seeds.data import OPENERS
-from medusa_cli.prompts.seeds.prompts import follow_up, iter_conversations
+from medusa_cli.prompts.seeds.prompts import Conversation, follow_up, iter_conversations
 from medusa_cli.support.errors import MedusaError
 
 from ..resuming import Stopped
@@ -36,20 +34,6 @@ SURPLUS = 1.3
 """Turns asked for per turn wanted: some are cut off, repeated or no questions."""
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """User turns; the answers between them are the model's own. source: a word for where they came from."""
-
-    turns: tuple[str, ...]
-    system: str | None = None
-    source: str = "given"
-
-    @property
-    def group(self) -> str:
-        """Conversations that open alike belong together: they are held out together."""
-        return hashlib.sha256(self.turns[0].strip().lower().encode("utf-8", "replace")).hexdigest()[:16]
-
-
 # Sources of conversations have a fixed order, addressed by position, so that a run can continue.
 
 
@@ -63,8 +47,7 @@ class SeedSource:
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
         """Conversations cursor .. cursor + count - 1."""
-        made = itertools.islice(iter_conversations(self._seed), cursor, cursor + count)
-        return [Conversation(item.turns, item.system, item.kind) for item in made]
+        return list(itertools.islice(iter_conversations(self._seed), cursor, cursor + count))
 
     def is_repeat(self, cursor: int) -> bool:
         """Whether the conversation at `cursor` was given before."""

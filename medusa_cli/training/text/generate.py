@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from medusa_cli import native
 from medusa_cli.decoding.loops import is_degenerate, loop_start
 from medusa_cli.decoding.prompts import Message, chat_tokens
+from medusa_cli.prompts.seeds.prompts import Conversation
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 from ..recipes import TextRecipe
 from ..resuming import Stopped
 from .corpus import PRIVATE, Corpus, NewText, Text
-from .dialogs import Conversation, PromptSource, UserTurns
+from .dialogs import PromptSource, UserTurns
 from .sources import KnownTexts
 
 MAX_PROMPT = 1024

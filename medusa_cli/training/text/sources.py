@@ -39,8 +39,7 @@ def gram_hashes(tokens: Sequence[int] | NDArray[np.integer], gram: int = GRAM) -
 
 def sketch(tokens: Sequence[int] | NDArray[np.integer]) -> list[int]:
     """The SKETCH smallest distinct hashes of a text's 8-grams (fewer for a short text)."""
-    found: list[int] = np.unique(gram_hashes(tokens))[:SKETCH].tolist()
-    return found
+    return np.unique(gram_hashes(tokens))[:SKETCH].tolist()
 
 
 class KnownTexts:
