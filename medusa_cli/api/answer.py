@@ -49,7 +49,7 @@ class Answer:
     tokens: ids, without one that ends the answer. stop_reason: "eos", "stop", "length", "context_full" or "cancelled".
     seed: the one that was used. prompt_tokens: of the prompt; cached_tokens: those of them that the session had
     already decoded. stats: the object of `medusa generate --json`, with the keys of docs/design.md, Reporting; empty
-    for an answer that was cancelled before it began.
+    for an answer that was cancelled before it began. left_out: the oldest messages that the model did not see.
     """
 
     text: str
@@ -60,6 +60,7 @@ class Answer:
     cached_tokens: int
     stats: dict[str, Any] = field(repr=False)
     pieces: list[Piece] = field(repr=False)
+    left_out: int = 0
 
     def __str__(self) -> str:
         return self.text
@@ -75,7 +76,7 @@ class Answer:
         return float(self.stats.get("tokens_per_step", 0.0))
 
     @classmethod
-    def of(cls, generation: native.Generation, seed: int, pieces: list[Piece]) -> Answer:
+    def of(cls, generation: native.Generation, seed: int, pieces: list[Piece], left_out: int = 0) -> Answer:
         """The engine's record of an answer."""
         return cls(
             generation.text,
@@ -86,4 +87,5 @@ class Answer:
             generation.reused_tokens,
             figures.as_json(generation, seed),
             pieces,
+            left_out,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from medusa_cli.decoding import settings
 from medusa_cli.decoding.fields import check_text, fields
@@ -21,6 +21,7 @@ from medusa_cli.decoding.options import (
     SamplingOptions,
 )
 from medusa_cli.decoding.settings import ModelSampling, Settings
+from medusa_cli.decoding.shortening import Room, Shortener
 from medusa_cli.support.errors import MedusaError, WrongOption, is_reportable, worded
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of functions, in the way of OpenAI, for the model's template."""
 Prompt = str | Sequence[Message] | Sequence[int]
+Truncation = Literal["disabled", "auto"]
+"""What happens to messages that the context does not hold: an error, or the oldest turns leave the prompt."""
 
 
 def engine_options(given: Mapping[str, Any]) -> tuple[EngineOptions, DraftOptions]:
@@ -104,6 +107,36 @@ def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) ->
     if tools:
         raise MedusaError("tools need the chat template: give text or messages, not tokens")
     return [_token(one, engine.model.n_vocab) for one in prompt]
+
+
+def leaves_out(prompt: Prompt, raw: bool, truncation: Truncation) -> bool:
+    """Whether turns of the prompt may be left out. MedusaError for another word, and where a prompt has no turns."""
+    if truncation not in get_args(Truncation):
+        raise MedusaError(f"truncation takes {' or '.join(map(repr, get_args(Truncation)))}, not {truncation!r:.60}")
+    if truncation == "disabled":
+        return False
+    if raw or isinstance(prompt, str) or not prompt or not isinstance(prompt[0], Mapping):
+        raise MedusaError("truncation='auto' needs a prompt of messages: text and tokens have no turns to leave out")
+    return True
+
+
+def shortened(
+    engine: Engine, messages: Sequence[Message], tools: Tools | None, most: int, longest: int | None
+) -> tuple[list[int], int]:
+    """Token ids without the oldest turns, where the context does not hold them, and how many messages these are.
+
+    most: tokens that the answer may get; -1: any number. longest: as Shortener has it. MedusaError, one line, for what
+    is no prompt, and for a message that is too long.
+    """
+    checked = [_message(one, number) for number, one in enumerate(messages)]
+
+    def prompt_of(some: Sequence[dict[str, Any]]) -> list[int]:
+        return engine.chat_tokens(some, tools=tools)
+
+    def count(text: str) -> int:
+        return len(engine.model.tokenize(text, add_special=False, parse_special=True))
+
+    return Shortener(checked, Room(engine.n_ctx, most), prompt_of, count, longest).tokens()
 
 
 def _token(value: Any, vocabulary: int) -> int:

@@ -99,8 +99,12 @@ class Job:
         tokens: list[int],
         settings: Settings,
         on_end: Callable[[list[int]], None],
+        left_out: int = 0,
     ) -> None:
-        """on_end gets the tokens that are cached then. MedusaError where the engine cannot answer that."""
+        """on_end gets the tokens that are cached then. left_out: messages that are not among `tokens`.
+
+        MedusaError where the engine cannot answer that.
+        """
         from medusa_cli import native
 
         with in_python_names():
@@ -113,13 +117,14 @@ class Job:
         self._tokens = tokens
         self._settings = settings
         self._on_end = on_end
+        self._left_out = left_out
         turns.join(self._turn)
 
     def run(self, on_pieces: OnPieces | None = None, on_prompt: OnPrompt | None = None) -> Answer:
         """Waits for its turn and answers. MedusaError when the engine fails; what was cancelled returns as it is."""
         with self._turns.taken(self._turn) as mine:
             if not mine:
-                return Answer("", [], "cancelled", self.seed, len(self._tokens), 0, {}, [])
+                return Answer("", [], "cancelled", self.seed, len(self._tokens), 0, {}, [], self._left_out)
             return self._answer(on_pieces, on_prompt)
 
     def _answer(self, on_pieces: OnPieces | None, on_prompt: OnPrompt | None) -> Answer:
@@ -141,7 +146,7 @@ class Job:
                 )
         finally:
             self._on_end(self._engine.session.cached_tokens)
-        return Answer.of(generation, self.seed, answered)
+        return Answer.of(generation, self.seed, answered, self._left_out)
 
     def cancel(self) -> None:
         """From any thread: the answer ends within one step, or does not begin."""

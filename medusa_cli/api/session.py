@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from medusa_cli.api import arguments
-from medusa_cli.api.arguments import Prompt, Tools
+from medusa_cli.api.arguments import Message, Prompt, Tools, Truncation
 from medusa_cli.api.job import Job, Turn, Turns
 from medusa_cli.api.stream import AsyncStream, Stream
 from medusa_cli.support.errors import MedusaError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from medusa_cli.api.answer import Answer
     from medusa_cli.api.arguments import AnswerArguments
     from medusa_cli.decoding.runtime import Engine
+    from medusa_cli.decoding.saved_caches import CacheStore
 
 
 class Session:
@@ -33,6 +36,9 @@ class Session:
     The others are the options of `medusa generate` about an answer (decoding.options.AnswerArguments): max_tokens,
     temperature, logit_bias ({token id: number}), stop (a text or several) and so on. One more is logprobs=N: each piece
     tells ln p of its token, and of the N likeliest ones in its place.
+
+    truncation: "auto" leaves the oldest turns of messages out where the context does not hold them (Answer.left_out
+    counts the messages); "disabled", the default, is an error then.
     """
 
     def __init__(self, engine: Engine, turns: Turns) -> None:
@@ -42,33 +48,68 @@ class Session:
         self._written = 0
 
     def generate(
-        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+        self,
+        prompt: Prompt,
+        *,
+        tools: Tools | None = None,
+        raw: bool = False,
+        truncation: Truncation = "disabled",
+        **options: Unpack[AnswerArguments],
     ) -> Answer:
         """The whole answer, when it is there. Ctrl-C ends it and is raised."""
-        return self.job(prompt, tools, raw, options).run()
+        return self.job(prompt, tools, raw, options, truncation).run()
 
     def stream(
-        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+        self,
+        prompt: Prompt,
+        *,
+        tools: Tools | None = None,
+        raw: bool = False,
+        truncation: Truncation = "disabled",
+        **options: Unpack[AnswerArguments],
     ) -> Stream:
         """An iterator over the answer's pieces, as they come."""
-        return Stream(self.job(prompt, tools, raw, options))
+        return Stream(self.job(prompt, tools, raw, options, truncation))
 
     async def agenerate(
-        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+        self,
+        prompt: Prompt,
+        *,
+        tools: Tools | None = None,
+        raw: bool = False,
+        truncation: Truncation = "disabled",
+        **options: Unpack[AnswerArguments],
     ) -> Answer:
         """The whole answer; other tasks run meanwhile. Cancelling the task ends the answer."""
-        return await self.astream(prompt, tools=tools, raw=raw, **options).answer()
+        return await self.astream(prompt, tools=tools, raw=raw, truncation=truncation, **options).answer()
 
     def astream(
-        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, **options: Unpack[AnswerArguments]
+        self,
+        prompt: Prompt,
+        *,
+        tools: Tools | None = None,
+        raw: bool = False,
+        truncation: Truncation = "disabled",
+        **options: Unpack[AnswerArguments],
     ) -> AsyncStream:
         """An asynchronous iterator over the answer's pieces, as they come."""
-        return AsyncStream(self.job(prompt, tools, raw, options))
+        return AsyncStream(self.job(prompt, tools, raw, options, truncation))
 
     def tokens(self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False) -> list[int]:
         """The token ids that the model would be asked with."""
         with arguments.in_python_names():
             return arguments.tokens_of(self._open(), prompt, tools, raw)
+
+    def shortened(
+        self, messages: Sequence[Message], *, tools: Tools | None = None, most: int = -1, longest: int | None = None
+    ) -> tuple[list[int], int]:
+        """The token ids with truncation="auto", and how many of the messages are left out.
+
+        most: max_tokens of the answer. longest: bytes of the longest token, where texts that cannot fit need not be
+        counted.
+        """
+        with arguments.in_python_names():
+            return arguments.shortened(self._open(), messages, tools, most, longest)
 
     @property
     def n_ctx(self) -> int:
@@ -86,11 +127,23 @@ class Session:
         self._open()
         return list(self._cached)
 
-    def job(self, asked: Prompt, tools: Tools | None, raw: bool, options: Mapping[str, Any]) -> Job:
+    def job(
+        self,
+        asked: Prompt,
+        tools: Tools | None,
+        raw: bool,
+        options: Mapping[str, Any],
+        truncation: Truncation = "disabled",
+    ) -> Job:
         """The answer to be, with its place in the queue. MedusaError for bad arguments."""
         engine = self._open()
         chosen = arguments.answer_settings(options, engine.sampling)
-        return Job(self, engine, self._turns, self.tokens(asked, tools=tools, raw=raw), chosen, self._keep)
+        if arguments.leaves_out(asked, raw, truncation):
+            messages = cast("Sequence[Message]", asked)
+            tokens, left_out = self.shortened(messages, tools=tools, most=chosen.max_tokens)
+        else:
+            tokens, left_out = self.tokens(asked, tools=tools, raw=raw), 0
+        return Job(self, engine, self._turns, tokens, chosen, self._keep, left_out)
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached
@@ -110,16 +163,78 @@ class Session:
         """From any thread: ends this session's answers, the one under way and those that wait, as "cancelled"."""
         self._turns.cancel_all(self)
 
-    def forget(self) -> None:
-        """Empties its cache once its answers have ended, unless cancel() comes: the next prompt is decoded whole."""
+    @contextlib.contextmanager
+    def _while_idle(self) -> Iterator[Engine | None]:
+        """Its engine, once its answers have ended; None where cancel() came before. What is cached may change."""
         engine = self._open()
         turn = Turn(self, lambda: None)
         self._turns.join(turn)
-        with self._turns.taken(turn) as mine:
-            if mine:
+        with self._turns.taken(turn) as mine, arguments.in_python_names():
+            try:
+                yield engine if mine else None
+            finally:
+                if mine:
+                    self._keep(engine.session.cached_tokens)
+
+    def forget(self) -> None:
+        """Empties its cache once its answers have ended, unless cancel() comes: the next prompt is decoded whole."""
+        with self._while_idle() as engine:
+            if engine is not None:
                 engine.session.reset()
-                self._cached = []
                 self._written = 0
+
+    def save(self, path: str | Path) -> None:
+        """Writes what it has decoded to a file, whole or not at all, once its answers have ended.
+
+        The file is for this person alone. MedusaError where that fails, or cancel() comes before.
+        """
+        from medusa_cli.decoding import saved_caches
+
+        with self._while_idle() as engine:
+            if engine is None:
+                raise MedusaError(f"{path} was not saved: the session was cancelled")
+            saved_caches.write(engine, Path(path))
+
+    def restore(self, path: str | Path) -> None:
+        """Takes what save() wrote in place of what it has decoded, once its answers have ended.
+
+        MedusaError where the file is damaged, or saved with another model, other cache types or kernels, or cancel()
+        comes before.
+        """
+        from medusa_cli.decoding import saved_caches
+
+        with self._while_idle() as engine:
+            if engine is None:
+                raise MedusaError(f"{path} was not restored: the session was cancelled")
+            saved_caches.restore(engine, saved_caches.read(Path(path)))
+
+    def keep_in(self, store: CacheStore, owner: str, used: float) -> None:
+        """Saves what it has decoded among the caches of `owner`, as last used then. MedusaError where that fails."""
+        with self._while_idle() as engine:
+            if engine is not None:
+                store.keep(engine, owner, used)
+
+    def bring_from(self, store: CacheStore, prompt: Sequence[int], owner: str, beyond: int) -> str:
+        """Takes a cache of `owner` that has more of the prompt than this session, and more than `beyond` tokens of it.
+
+        One line about a file that was damaged, or "".
+        """
+        with self._while_idle() as engine:
+            if engine is None:
+                return ""
+            store.key_of(engine)
+            return store.bring(engine, prompt, owner, beyond)[1]
+
+    def copy_from(self, other: Session) -> None:
+        """Takes what another session of the same model has decoded in place of its own."""
+        import numpy as np
+
+        source = other._open().session
+        with self._while_idle() as engine:  # the other one is idle, too: all sessions of a model share their turns
+            if engine is not None:
+                state = np.empty(source.state_size, np.uint8)
+                source.save_state(state)
+                engine.session.restore_state(source.cached_tokens, state)
 
     def close(self) -> None:
         """Gives its memory back. An answer that is under way keeps it until its end."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.prompts import Message
+from medusa_cli.decoding.shortening import Room
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_regular
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 FORMAT = "medusa-transcript"
 VERSION = 1
-ANSWER_SHARE = 8
-"""One part in so many of the context is kept free for an answer."""
-KEPT_SHARE = 2
-"""A cut leaves one part in so many of the context, so that the next one is far away."""
 
 
 @dataclass
@@ -148,44 +144,35 @@ def fitted(
     Where that takes it, the oldest turns leave the prompt (conversation.left_out counts them): always whole ones, a
     message with all up to the next. MedusaError, and nothing changes, where the newest alone is too long.
     """
-    room = engine.n_ctx // ANSWER_SHARE
-    room = min(room, most) if most >= 0 else room
+    room = Room(engine.n_ctx, most, begun)
     tokens = engine.chat_tokens(conversation.prompt())
-    if len(tokens) + begun + max(room, 1) <= engine.n_ctx:
+    if room.fits(len(tokens)):
         return tokens
     starts = [at for at in conversation.starts() if at > conversation.left_out]
-    kept = engine.n_ctx // KEPT_SHARE
-
-    def size(start: int) -> int:
-        return len(engine.chat_tokens(conversation.prompt(start))) + begun
-
-    # The first start whose prompt is small enough: later ones are smaller.
-    at = bisect_left(starts, True, key=lambda start: size(start) <= kept)
+    at = room.first_kept(starts, lambda start: len(engine.chat_tokens(conversation.prompt(start))))
     if at == len(starts):
-        _check_newest(engine, conversation, tokens, begun, room, what)
+        _check_newest(engine, conversation, tokens, room, what)
         at = len(starts) - 1
     conversation.left_out = starts[at] if starts else conversation.left_out
     return engine.chat_tokens(conversation.prompt())
 
 
-def _check_newest(
-    engine: Engine, conversation: Conversation, tokens: list[int], begun: int, room: int, what: str
-) -> None:
+def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room, what: str) -> None:
     """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
     size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
     what += " and the system prompt have" if conversation.system else " has"
-    if begun and size + begun + max(room, 1) > engine.n_ctx:
+    if room.begun and not room.fits(size):
         raise MedusaError(
-            f"the message and its answer have {size + begun} tokens and leave no room in a context of {engine.n_ctx}: "
-            "start with a larger -c"
+            f"the message and its answer have {size + room.begun} tokens and leave no room in a context of "
+            f"{engine.n_ctx}: start with a larger -c"
         )
     if is_alone and size >= engine.n_ctx:
         raise MedusaError(
             f"{what} {size} tokens, the context holds {engine.n_ctx}: shorten the message, or start with a larger -c"
         )
-    if not is_alone and not begun and size > engine.n_ctx // KEPT_SHARE:
+    if not is_alone and not room.begun and size > room.kept:
         raise MedusaError(
             f"{what} {size} tokens, more than half of the context of {engine.n_ctx}, and older messages would have to "
             "be dropped for it: shorten it, /clear, or start with a larger -c"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli.api.model import Model
+    from medusa_cli.decoding.saved_caches import CacheStore
 
 MIB = 1 << 20
 
@@ -62,6 +64,13 @@ def serve(
             help="Use prompt caches of other clients, too. They can then tell what others have asked.",
         ),
     ] = False,
+    cache_dir: Annotated[
+        Path | None,
+        _option("--cache-dir", metavar="DIR", help="Keep prompt caches in this folder, across restarts."),
+    ] = None,
+    cache_disk: Annotated[
+        int, _option("--cache-disk", metavar="MIB", min=1, help="Space for the prompt caches in --cache-dir.")
+    ] = 4096,
     grace: Annotated[
         int, _option("--grace", metavar="SECONDS", min=0, help="Time for a running answer to finish after Ctrl-C.")
     ] = 10,
@@ -83,13 +92,14 @@ def serve(
     messages = console.messages()
     check_key(api_key, host, port, messages)
     proxies = networks(proxy or [])
+    store = prepared(cache_dir, cache_disk * MIB, messages)
     bound = life.listen(host, port)
     loading = {**_values([engine, draft], ENGINE_NAMES), "repeatable": settings.is_seed(sampling.seed)}
     with bound, _opened(Model, model, **loading) as opened:
         usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
         chosen = settings.from_options(sampling, draft, usual)
         defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
-        limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches)
+        limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches, store=store)
         running = life.build(opened, defaults, host=host, api_key=api_key, limits=limits, grace=grace, proxies=proxies)
         url = life.url_of(bound, host)
         started = f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops."
@@ -123,6 +133,23 @@ def check_key(key: str | None, host: str, port: int, messages: Console) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def prepared(folder: Path | None, budget: int, messages: Console) -> CacheStore | None:
+    """The caches in --cache-dir, with a remark where some cannot be used. MedusaError where it cannot be written."""
+    if folder is None:
+        return None
+    from medusa_cli.decoding.saved_caches import CacheStore
+    from medusa_cli.support.files import expanded
+
+    store = CacheStore(expanded(folder), budget)
+    try:
+        remark = store.prepare()
+    except MedusaError as error:
+        raise MedusaError(f"--cache-dir {error}") from error
+    if remark:
+        messages.print(f"note: {remark}", markup=False, soft_wrap=True)
+    return store
 
 
 def networks(addresses: list[str]) -> list[str]:

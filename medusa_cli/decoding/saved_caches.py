@@ -12,6 +12,8 @@ import hashlib
 import json
 import mmap
 import os
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from medusa_cli.support.paths import cache_dir
 if TYPE_CHECKING:
     import numpy as np
 
+    from medusa_cli import native
     from medusa_cli.decoding.runtime import Engine
 
 MAGIC = b"medusa cache 1\n\0"
@@ -35,8 +38,12 @@ MOST_HEADER_BYTES = 1 << 16
 SUFFIX = ".cache"
 LEAST = 64
 """Fewer tokens are read again sooner than their cache is looked for."""
+TAKEN_SHARE = 8
+"""To take a whole cache costs what it costs to read one part in so many of it: measured with the demo."""
 BUDGET = 4 << 30
 """Bytes of all files of a person's chats."""
+STALE_SECONDS = 3600
+"""Nobody writes one cache for so long."""
 
 
 def default_folder() -> Path:
@@ -92,17 +99,18 @@ class Saved:
     size: int
 
 
-def write(engine: Engine, path: Path, owner: str = "") -> None:
+def write(engine: Engine, path: Path, owner: str = "", made_by: dict[str, Any] | None = None) -> None:
     """Saves what the engine's session has cached, whole or not at all, for this person alone.
 
-    MedusaError on failure.
+    made_by: key() of the engine, where it is known. MedusaError on failure.
     """
     import numpy as np
 
     tokens = np.array(engine.session.cached_tokens, "<i4")
     state_size = engine.session.state_size
     described = {
-        "key": key(engine), "drafts": _drafts_key(engine), "owner": owner, "tokens": len(tokens), "state": state_size,
+        "key": made_by or key(engine), "drafts": _drafts_key(engine), "owner": owner, "tokens": len(tokens),
+        "state": state_size,
     }  # fmt: skip
     header = json.dumps(described).encode()
     summed = len(MAGIC) + SUM_BYTES
@@ -171,15 +179,17 @@ def read(path: Path) -> Saved:
             raise damaged from error
 
 
-def restore(engine: Engine, saved: Saved) -> None:
+def restore(engine: Engine, saved: Saved, made_by: dict[str, Any] | None = None) -> None:
     """Puts it in place of what the engine's session has cached.
 
-    MedusaError where the file is damaged, or of another model, other cache types or kernels: nothing changes then, or
-    nothing is cached.
+    made_by: key() of the engine, where it is known. MedusaError where the file is damaged, or of another model, other
+    cache types or kernels: nothing changes then, or nothing is cached.
     """
     import numpy as np
 
-    if saved.key != key(engine):
+    from medusa_cli import native
+
+    if saved.key != (made_by or key(engine)):
         raise MedusaError(f"{saved.path}: saved with another model, other cache types or other kernels")
     summed = len(MAGIC) + SUM_BYTES
     try:
@@ -190,7 +200,7 @@ def restore(engine: Engine, saved: Saved) -> None:
             state = np.frombuffer(mapped, np.uint8, offset=saved.start)
             drafts = saved.drafts == _drafts_key(engine)
             engine.session.restore_state(saved.tokens.tolist(), state, drafts=drafts)
-    except (OSError, ValueError) as error:  # ValueError: of an empty file
+    except (OSError, ValueError, native.NativeError) as error:  # ValueError: of an empty file
         raise MedusaError(f"{saved.path}: {error}") from error
 
 
@@ -206,82 +216,128 @@ class CacheStore:
     def __init__(self, folder: Path, budget: int = BUDGET) -> None:
         self.folder = folder
         self.budget = budget
+        self._read: dict[Path, tuple[tuple[int, int, int], Saved | None]] = {}
+        """Beginnings of files, with the file's number, size and time. None: it has none."""
+        self._made_by: tuple[native.Model, dict[str, Any]] | None = None
 
-    def keep(self, engine: Engine, owner: str = "") -> bool:
-        """Saves what the engine has cached. False: that is little, known already, or more than the budget.
+    def prepare(self) -> str:
+        """Makes the folder, and what lies in it fit the budget; one line about files that are none of ours, or "".
 
-        What was saved of its beginning goes. MedusaError where it cannot be written.
+        MedusaError where it cannot be written.
         """
-        tokens = engine.session.cached_tokens
+        self._make_folder()
+        try:
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
+        self._shrink()
+        wrong = len(self.files()) - len(list(self._all()))
+        return f"{self.folder}: {wrong} damaged or older caches, or another user's, are left out" if wrong else ""
+
+    def keep(self, engine: Engine, owner: str = "", used: float | None = None) -> bool:
+        """Saves what the engine has cached. False: that is little, known already, or has no room beside newer ones.
+
+        used: when it was last (None: now). What was saved of its beginning goes. MedusaError where that fails.
+        """
+        tokens, used = engine.session.cached_tokens, time.time() if used is None else used
         if len(tokens) < LEAST:
             return False
-        mine, same = key(engine), []
+        mine, same = self.key_of(engine), []
         for saved in self._all():
             if saved.key != mine or saved.owner != owner:
                 continue
             common = _common(saved.tokens, tokens)
             if common == len(tokens):
-                _touch(saved.path)
+                _touch(saved.path, used)
                 return False
             if common > len(saved.tokens) - LEAST:
                 same.append(saved)
-        if engine.session.state_size > self.budget:
+        newer = sum(size for _, size, when in self._files() if when > used)
+        if newer + engine.session.state_size > self.budget:
             return False
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise explain_os_error(error, self.folder) from error
-        name = hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32]
-        write(engine, self.folder / (name + SUFFIX), owner)
+        self._make_folder()
+        path = self.folder / (hashlib.sha256(json.dumps([mine, owner, tokens]).encode()).hexdigest()[:32] + SUFFIX)
+        write(engine, path, owner, mine)
+        _touch(path, used)
         for saved in same:
             _remove(saved.path)
         self._shrink()
         return True
 
-    def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "") -> tuple[int, str]:
-        """Restores the cache that has most of the prompt, where that is more than the engine has.
+    def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "", beyond: int = 0) -> tuple[int, str]:
+        """Restores the cache that has most of the prompt, where that is more than the engine has, and than `beyond`.
 
         Returns how many of the prompt's tokens are cached then, and one line about a file that was damaged, or "". Such
         a file goes.
         """
-        best, most = None, _common(engine.session.cached_tokens, prompt)
-        found = list(self._all())
-        mine = key(engine) if found else {}
+        known = _common(engine.session.cached_tokens, prompt)
+        best, most = None, max(known, beyond)
+        found = [saved for saved in self._all() if saved.owner == owner]
+        mine = self.key_of(engine) if found else {}
         for saved in found:
-            if saved.key != mine or saved.owner != owner or len(saved.tokens) >= engine.n_ctx:
+            if saved.key != mine or len(saved.tokens) >= engine.n_ctx:
                 continue
-            if (common := _common(saved.tokens, prompt)) >= most + LEAST:
+            common = _common(saved.tokens, prompt)
+            if common >= most + LEAST and is_worth_it(common, len(saved.tokens)):
                 best, most = saved, common
         if best is None:
-            return most, ""
+            return known, ""
         try:
-            restore(engine, best)
+            restore(engine, best, mine)
         except MedusaError as error:
             _remove(best.path)
             return _common(engine.session.cached_tokens, prompt), f"{error}; it was removed"
-        _touch(best.path)
+        _touch(best.path, time.time())
         return most, ""
 
     def files(self) -> list[Path]:
         """All of them, the least recently used first."""
+        return [path for path, _, _ in self._files()]
+
+    def _files(self) -> list[tuple[Path, int, float]]:
+        """With their sizes, and when they were used."""
         found = []
         with contextlib.suppress(OSError):
             for path in self.folder.glob(f"*{SUFFIX}"):
                 with contextlib.suppress(OSError):
-                    found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
+                    stat = path.stat()
+                    found.append((path, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda one: (one[2], one[0]))
+
+    def key_of(self, engine: Engine) -> dict[str, Any]:
+        """key() as it was when it was first asked for: the model's file may have become another one since."""
+        if self._made_by is None or self._made_by[0] is not engine.model:
+            self._made_by = engine.model, key(engine)
+        return self._made_by[1]
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.folder) from error
 
     def _all(self) -> Iterator[Saved]:
+        before, self._read = self._read, {}
         for path in self.files():
-            try:
-                yield read(path)
-            except MedusaError:
-                continue
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                which, saved = (stat.st_ino, stat.st_size, stat.st_mtime_ns), None
+                if path in before and before[path][0] == which:
+                    saved = before[path][1]
+                else:
+                    with contextlib.suppress(MedusaError):
+                        saved = read(path)
+                self._read[path] = which, saved
+        return iter([saved for _, saved in self._read.values() if saved is not None])
 
     def _shrink(self) -> None:
-        sizes = {path: path.stat().st_size for path in self.files() if path.exists()}
-        total = sum(sizes.values())
-        for path, size in list(sizes.items())[:-1]:
+        with contextlib.suppress(OSError):  # of processes that were killed while they wrote
+            for part in self.folder.glob(f".*{SUFFIX}.*.part"):
+                if time.time() - part.stat().st_mtime > STALE_SECONDS:
+                    _remove(part)
+        files = self._files()
+        total = sum(size for _, size, _ in files)
+        for path, size, _ in files[:-1]:
             if total <= self.budget:
                 return
             _remove(path)
@@ -297,9 +353,14 @@ def _common(one: Any, other: Any) -> int:
     return int(differ[0]) if len(differ) else most
 
 
-def _touch(path: Path) -> None:
+def is_worth_it(common: int, whole: int) -> bool:
+    """Whether to take a cache of `whole` tokens for the `common` first ones, rather than to read these."""
+    return common >= max(LEAST, whole // TAKEN_SHARE)
+
+
+def _touch(path: Path, used: float) -> None:
     with contextlib.suppress(OSError):
-        os.utime(path)
+        os.utime(path, (used, used))
 
 
 def _remove(path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece
@@ -29,11 +29,15 @@ GUESSED_SECONDS = 10.0
 
 @dataclass(eq=False)
 class Job:
-    """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it."""
+    """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
+
+    left_out: messages that are not in the prompt.
+    """
 
     client: str
     prompt: list[int]
     options: Options
+    left_out: int = 0
     events: asyncio.Queue[Reading | Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
     work: Work | None = None
     dropped: bool = False
@@ -59,6 +63,7 @@ class AnswerQueue:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._may_save: Callable[[], bool] = lambda: True
         self._usual_seconds: float | None = None
         self.running: Job | None = None
 
@@ -108,21 +113,26 @@ class AnswerQueue:
             if not waiting:
                 del self._waiting[job.client]
 
-    def close(self) -> None:
-        """No more jobs: those that wait are refused, the running one goes on."""
+    def close(self, may_save: Callable[[], bool] | None = None) -> None:
+        """No more jobs: those that wait are refused, the running one goes on.
+
+        may_save: whether there is time for another prompt cache, once that has ended.
+        """
         self._closed = True
+        self._may_save = may_save or self._may_save
         for job in [job for jobs in self._waiting.values() for job in jobs]:
             job.events.put_nowait(shutting_down())
         self._waiting.clear()
         self._arrived.set()
 
     async def stop(self) -> None:
-        """Ends the running answer, too, and waits for the engine's thread."""
+        """Ends the running answer, too, has the prompt caches saved, and waits for the engine's thread."""
         self.close()
         if self.running is not None:
             self.drop(self.running)
         if self._task is not None:
             await self._task
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._pool.keep, self._may_save)
         self._thread.shutdown()
 
     def abandon(self) -> None:
@@ -174,6 +184,7 @@ class AnswerQueue:
             answer = job.work.run(
                 lambda pieces: self._tell(job, pieces), lambda done, total: self._tell(job, Reading(done, total))
             )
+            answer = replace(answer, left_out=job.left_out)
         except BaseException as error:
             self._tell(job, error)
             return None

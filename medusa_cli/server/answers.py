@@ -39,7 +39,7 @@ def usage(answer: Answer) -> dict[str, Any]:
 def counters(answer: Answer) -> dict[str, Any]:
     """The extension field `medusa` of an answer."""
     found = {key: answer.stats.get(key) for key in COUNTERS}
-    return {"stop_reason": answer.stop_reason, "seed": answer.seed, **found}
+    return {"stop_reason": answer.stop_reason, "seed": answer.seed, "left_out": answer.left_out, **found}
 
 
 def finish_reason(answer: Answer) -> str:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from medusa_cli import __version__
 from medusa_cli.api.answer import Piece
 from medusa_cli.api.model import Model
+from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.server import asks, errors, page, tool_calls
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
@@ -38,13 +39,14 @@ MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
 class Limits:
     """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request.
 
-    shared_caches: also between clients, who can then tell what others have asked.
+    shared_caches: also between clients, who can then tell what others have asked. store: keeps them across restarts.
     """
 
     waiting: int = DEFAULT_WAITING
     cache_bytes: int = DEFAULT_BUDGET
     body_bytes: int = MOST_BODY_BYTES
     shared_caches: bool = False
+    store: CacheStore | None = None
 
 
 class EventStream(StreamingResponse):
@@ -64,13 +66,15 @@ class EventStream(StreamingResponse):
 
 
 class Server:
-    """What the endpoints share. defaults: sampling where a request says nothing."""
+    """What the endpoints share. defaults: sampling where a request says nothing. secret: of those who may ask."""
 
-    def __init__(self, engine: Model, defaults: asks.Options, limits: Limits) -> None:
+    def __init__(self, engine: Model, defaults: asks.Options, limits: Limits, secret: str) -> None:
         self.engine = engine
         self.defaults = defaults
         self._prompts = asks.Prompts(engine)
-        pool = SessionPool(engine, limits.cache_bytes, shared=limits.shared_caches)
+        pool = SessionPool(
+            engine, limits.cache_bytes, shared=limits.shared_caches, store=limits.store, secret=secret
+        )  # fmt: skip
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(self.queue)
 
@@ -78,7 +82,8 @@ class Server:
         """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
         client = client_of(request.client.host if request.client else "")
-        job, shape = Job(client, await self._prompts.tokens_of(body), options), self._shape(body)
+        tokens, left_out = await self._prompts.tokens_of(body, options.get("max_tokens", -1))
+        job, shape = Job(client, tokens, options, left_out), self._shape(body)
         self.queue.submit(job)
         if body.stream:
             return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
@@ -158,7 +163,7 @@ def create_app(
     engine: Model, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, Server]:
     """The guarded application and what it runs on. host: what it is to be bound to."""
-    server = Server(engine, defaults, limits)
+    server = Server(engine, defaults, limits, api_key or "")
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,10 +15,11 @@ from medusa_cli.api.model import Model
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
+from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
 from medusa_cli.server import tool_calls
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import OPTIONS, ChatRequest, Message, Sampled, TextRequest
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, describe
 
 Options = dict[str, Any]
 """Keyword arguments of an answer: decoding.options.AnswerArguments."""
@@ -65,25 +67,33 @@ class Prompts:
         self._engine = engine
         self._few = asyncio.Semaphore(MOST_AT_A_TIME)
 
-    async def tokens_of(self, request: ChatRequest | TextRequest) -> list[int]:
-        """ApiError 400 for what is no prompt of this model, or leaves no room for an answer."""
-        async with self._few:
-            return await run_in_threadpool(self._tokens_of, request)
+    async def tokens_of(self, request: ChatRequest | TextRequest, most: int) -> tuple[list[int], int]:
+        """Token ids, and how many of the messages they leave out. most: tokens that the answer may get; -1: any number.
 
-    def _tokens_of(self, request: ChatRequest | TextRequest) -> list[int]:
-        if isinstance(request, ChatRequest):
-            self._check_size("messages", _all_texts(request))
-            tokens, param = chat_prompt(request, self._engine), "messages"
-        else:
+        ApiError 400 for what is no prompt of this model, or leaves no room for an answer.
+        """
+        async with self._few:
+            return await run_in_threadpool(self._tokens_of, request, most)
+
+    def _tokens_of(self, request: ChatRequest | TextRequest, most: int) -> tuple[list[int], int]:
+        left_out = 0
+        if isinstance(request, TextRequest):
             self._check_size("prompt", _prompts(request))
             tokens, param = text_prompt(request, self._engine), "prompt"
+        else:
+            param, shortens = "messages", request.truncation == "auto"
+            self._check_size(param, _all_texts(request, _always(request) if shortens else request.messages))
+            if shortens:
+                tokens, left_out = shortened_prompt(request, self._engine, most, self._longest_token)
+            else:
+                tokens = chat_prompt(request, self._engine)
         try:
             check_fits(tokens, self._engine.n_ctx)
         except PromptTooLong as error:
             room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
             text = f"{room}: shorten it, or start the server with a larger -c"
             raise wrong(text, param, "context_length_exceeded") from error
-        return tokens
+        return tokens, left_out
 
     def _check_size(self, param: str, texts: Iterable[str]) -> None:
         """Before the work of tokenizing: ApiError 400 for texts that not even the longest tokens make fit."""
@@ -100,8 +110,16 @@ class Prompts:
         return max(len(self._engine.token_bytes(token)) for token in range(self._engine.n_vocab))
 
 
-def _all_texts(request: ChatRequest) -> Iterator[str]:
-    for message in request.messages:
+def _always(request: ChatRequest) -> list[Message]:
+    """What stays of a conversation from which all turns but the newest are left out."""
+    roles = [message.role for message in request.messages]
+    newest = max((at for at, role in enumerate(roles) if role == "user"), default=0)
+    stays = itertools.takewhile(lambda message: message.role in INSTRUCTIONS, request.messages[:newest])
+    return [*stays, *request.messages[newest:]]
+
+
+def _all_texts(request: ChatRequest, messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
         yield from _texts(message)
         yield from (call.function.arguments for call in message.tool_calls or [])
     yield from map(json.dumps, offered(request))
@@ -122,10 +140,25 @@ def _texts(message: Message) -> Iterator[str]:
 
 def chat_prompt(request: ChatRequest, engine: Model) -> list[int]:
     """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
+    return engine.tokens([_for_template(message) for message in request.messages], tools=_tools(request, engine))
+
+
+def shortened_prompt(request: ChatRequest, engine: Model, most: int, longest: int) -> tuple[list[int], int]:
+    """The same without the oldest turns, where the context does not hold them, and how many messages these are."""
+    messages, tools = [_for_template(message) for message in request.messages], _tools(request, engine)
+    try:
+        return engine.shortened(messages, tools=tools, most=most, longest=longest)
+    except MedusaError as error:
+        if isinstance(error.__cause__, MessageTooLong):
+            raise wrong(describe(error.__cause__), "messages", "context_length_exceeded") from error
+        raise
+
+
+def _tools(request: ChatRequest, engine: Model) -> list[dict[str, Any]] | None:
     tools = offered(request)
     if tools and not tool_calls.knows_tools(engine.chat_template):
         raise wrong("this model's chat template does not support tools", "tools")
-    return engine.tokens([_for_template(message) for message in request.messages], tools=tools or None)
+    return tools or None
 
 
 def offered(request: ChatRequest) -> list[dict[str, Any]]:

@@ -158,6 +158,9 @@ class ChatRequest(Sampled):
     tools: Annotated[list[Tool], ONE_ERROR] | None = None
     tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
     response_format: ResponseFormat | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="auto: the oldest turns leave a prompt that the context does not hold (`medusa.left_out`)."
+    )
 
     @model_validator(mode="after")
     def _chances_are_asked_for(self) -> ChatRequest:
@@ -185,6 +188,7 @@ class TextRequest(Sampled):
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
+    truncation: Literal["disabled"] | None = Field(None, description="A text has no turns that could be left out.")
 
     @property
     def chances(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+import time
 from collections.abc import Sequence
 
 import uvicorn
@@ -23,14 +24,18 @@ MOST_CONNECTIONS = 256
 
 
 class UvicornServer(uvicorn.Server):
-    """Tells the queue first when it is to end, so that who waits is refused and the running answer goes on."""
+    """Tells the queue first when it is to end, so that who waits is refused and the running answer goes on.
+
+    Prompt caches are saved in what is left of the time that answer has.
+    """
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self.served = server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.served.queue.close()
+        end = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
+        self.served.queue.close(lambda: not self.force_exit and time.monotonic() < end)
         await super().shutdown(sockets)
 
 

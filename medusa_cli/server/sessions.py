@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medusa_cli.api.model import Model
 from medusa_cli.api.session import Session
+from medusa_cli.decoding.saved_caches import CacheStore, is_worth_it
+from medusa_cli.server.errors import log
+from medusa_cli.support.errors import MedusaError
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
+
+OWN = 256
+"""Tokens that are worth a session beside the one with which they share the others."""
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
@@ -31,19 +39,32 @@ class _Kept:
     session: Session
     client: str | None
     """Who alone may know what its cache holds; None: it holds nothing."""
+    used: float = 0.0
+    """When it was taken last."""
 
 
 class SessionPool:
     """Sessions of one engine, as many as the budget holds, at least one. Used on the engine's thread alone.
 
     How much of a prompt was cached tells what was asked before, so that nobody gets another client's cache. shared: all
-    clients are one.
+    clients are one. store: takes the caches of sessions that are let go, and has those of earlier servers; who has the
+    same name and the same `secret` as there is the same client.
     """
 
-    def __init__(self, engine: Model, budget: int = DEFAULT_BUDGET, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Model,
+        budget: int = DEFAULT_BUDGET,
+        *,
+        shared: bool = False,
+        store: CacheStore | None = None,
+        secret: str = "",
+    ) -> None:
         self._engine = engine
         self._budget = budget
         self._shared = shared
+        self._store = store
+        self._secret = secret
         self._kept = [_Kept(engine, None)]  # the most recently used last
 
     def __len__(self) -> int:
@@ -52,18 +73,74 @@ class SessionPool:
     def take(self, prompt: Sequence[int], client: str = "") -> Session:
         """The session to answer `prompt` of `client` in.
 
-        The longest common prefix wins, unless more of that cache would be thrown away than used and the prompt is not
-        simply asked again: then another conversation owns it, and a session of its own is opened while the budget
-        allows. Of equal ones, the least recently used goes.
+        The longest common prefix wins, and goes on in its session, where little else would be thrown away or the prompt
+        is simply asked again. Otherwise another conversation owns that one: a new one is opened while the budget
+        allows, with a copy of what both share. Of equal ones, the least recently used goes.
         """
-        client = "" if self._shared else client
-        chosen = self._chosen(list(prompt), client)
-        chosen.client = client
+        asked, client = list(prompt), "" if self._shared else client
+        best, used, lost = self._best(asked, client)
+        is_owned, copies = lost > used, False
+        if best is not None and (used >= len(asked) - 1 or not (is_owned or lost > OWN)):
+            chosen = best
+        else:
+            copies = best is not None and is_worth_it(used, used + lost) and self._has_room(best.session.nbytes)
+            if copies or ((best is None or is_owned) and not self._is_full()):
+                chosen = _Kept(self._engine.session(), None)
+            elif best is None:
+                chosen = self._emptied()
+            else:
+                chosen = best
+                self._save(best)
+        chosen.client, chosen.used = client, time.time()
         if chosen in self._kept:
             self._kept.remove(chosen)
         self._kept.append(chosen)
+        self._fill(chosen, asked, best if copies else None, used)
         self._shrink()
         return chosen.session
+
+    def keep(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Saves what all sessions have cached: of the most recently used one, and of others while `goes_on`."""
+        for kept in reversed(self._kept):
+            self._save(kept)
+            if not goes_on():
+                return
+
+    def _best(self, prompt: list[int], client: str) -> tuple[_Kept | None, int, int]:
+        """Of those of this client, the one that has the most of the prompt: how much, and what it has beyond that."""
+        best, used, lost = None, -1, 0
+        for kept in self._kept:
+            if kept.client not in (client, None):
+                continue
+            cached = kept.session.cached_tokens
+            common = common_prefix(cached, prompt)
+            if common > used:
+                best, used, lost = kept, common, len(cached) - common
+        return best, used, lost
+
+    def _fill(self, chosen: _Kept, prompt: list[int], source: _Kept | None, used: int) -> None:
+        """Gives it what is known of the prompt elsewhere: in a file, or in the session of `source`, `used` tokens."""
+        try:
+            if self._store is not None:
+                line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
+                if line:
+                    log(MedusaError(line))
+            if source is not None and common_prefix(chosen.session.cached_tokens, prompt) < used:
+                chosen.session.copy_from(source.session)
+        except (MedusaError, OSError, MemoryError) as error:
+            log(error)
+
+    def _owner(self, kept: _Kept) -> str:
+        """What files name its client: nobody reads a name or a key from them."""
+        return hashlib.sha256(f"{self._secret}\n{kept.client}".encode()).hexdigest()
+
+    def _save(self, kept: _Kept) -> None:
+        if self._store is None or kept.client is None:
+            return
+        try:
+            kept.session.keep_in(self._store, self._owner(kept), kept.used)
+        except (MedusaError, OSError, MemoryError) as error:
+            log(error)
 
     def _shrink(self) -> None:
         """Caches grow with their conversations: the least recently used go until the others fit."""
@@ -73,6 +150,7 @@ class SessionPool:
             self._let_go(kept)
 
     def _let_go(self, kept: _Kept) -> None:
+        self._save(kept)
         if kept.session is self._engine:  # it cannot be closed
             kept.session.forget()
             kept.client = None
@@ -80,29 +158,16 @@ class SessionPool:
             self._kept.remove(kept)
             kept.session.close()
 
-    def _chosen(self, prompt: list[int], client: str) -> _Kept:
-        best, used, lost = None, -1, 0
-        for kept in self._kept:
-            if kept.client not in (client, None):
-                continue
-            cached = kept.session.cached_tokens
-            common = common_prefix(cached, prompt)
-            if common > used:
-                best, used, lost = kept, common, len(cached) - common
-        is_asked_again = used >= len(prompt) - 1
-        if best is not None and (lost <= used or is_asked_again):
-            return best
-        if not self._is_full():
-            return _Kept(self._engine.session(), None)
-        return best or self._emptied()
-
     def _emptied(self) -> _Kept:
         """The least recently used of another client, without what that one left in it."""
         oldest = self._kept[0]
         self._let_go(oldest)
         return oldest if oldest in self._kept else _Kept(self._engine.session(), None)
 
+    def _has_room(self, size: int) -> bool:
+        """Whether the budget holds one more session of that size."""
+        return sum(kept.session.nbytes for kept in self._kept) + size <= self._budget
+
     def _is_full(self) -> bool:
         """Whether one more session is beyond the budget."""
-        sizes = [kept.session.nbytes for kept in self._kept]
-        return sum(sizes) + min(sizes) > self._budget
+        return not self._has_room(min(kept.session.nbytes for kept in self._kept))

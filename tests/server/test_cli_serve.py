@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,6 +103,36 @@ def test_a_port_that_is_taken(started: SimpleNamespace) -> None:
         code, _, errors = invoke("serve", "demo", "--port", port)
     assert code == 1
     assert errors.startswith(f"error: cannot listen on 127.0.0.1, port {port}: ")
+    assert started.model is None
+
+
+def test_a_folder_for_caches(started: SimpleNamespace, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    options = ("serve", "demo", "--port", "0", "--cache-dir", str(folder), "--cache-disk")
+    code, _, errors = invoke(*options, "7")
+    assert code == 0
+    assert len(errors.splitlines()) == 1
+    assert folder.is_dir()
+    pool = started.server.queue._pool
+    assert (pool._store.folder, pool._store.budget) == (folder, 7 << 20)
+    (folder / "x.cache").write_bytes(b"nothing")
+    assert invoke(*options, "7")[2].startswith(
+        f"note: {folder}: 1 damaged or older caches, or another user's, are left"
+    )
+    assert invoke(*options, "0")[0] == 2
+
+
+def test_a_folder_that_cannot_be_written(started: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    places = [tmp_path / "file" / "caches", tmp_path / "file"]
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if hasattr(os, "geteuid") and os.geteuid() != 0:
+        places += [tmp_path / "closed", tmp_path / "closed" / "caches"]
+    for place in places:
+        code, _, errors = invoke("serve", "demo", "--port", "0", "--cache-dir", str(place))
+        assert code == 1
+        assert errors.startswith(f"error: --cache-dir {place}: ")
+        assert len(errors.splitlines()) == 1
     assert started.model is None
 
 

@@ -266,6 +266,75 @@ def test_the_only_session_forgets_one_client_before_the_next() -> None:
     assert len(pool) == 1
 
 
+def test_sessions_that_are_let_go_are_kept_elsewhere() -> None:
+    """By their clients, in names that tell nobody who that is."""
+    store: Any = []
+    model: Any = FakeModel(session_bytes=10)
+    pool = SessionPool(model, budget=25, store=store, secret="key")  # two sessions
+    one = filled(pool.take([1] * 9, "one"), *[1] * 9)
+    filled(pool.take([2] * 9, "other"), *[2] * 9)
+    assert store == []
+    third = filled(pool.take([3] * 9, "third"), *[3] * 9)
+    assert third is one, "the model's own"
+    ((owner, tokens),) = store
+    assert tokens == [1] * 9
+    assert len(owner) == 64
+    assert not {"one", "key"} & {owner}
+    assert pool.take([1] * 10, "one").cached_tokens == [1] * 9
+    assert [tokens[0] for _, tokens in store] == [1, 2]
+    # Another conversation of the same client, where there is no room for it.
+    assert pool.take([1] * 10, "one").cached_tokens == [1] * 9
+    filled(pool.take([4] * 9, "third"), *[4] * 9)
+    assert [tokens[0] for _, tokens in store] == [1, 2, 3]
+    pool.keep(lambda: False)
+    assert [tokens[0] for _, tokens in store] == [1, 2, 3, 4], "the newest one at least"
+    pool.keep()
+    assert [tokens[0] for _, tokens in store] == [1, 2, 3, 4, 4, 1]
+    # The same name with another key is somebody else; where all are one, nobody is.
+    for others in (SessionPool(model, store=store, secret="new"), SessionPool(model, store=store, shared=True)):
+        model.forget()
+        assert others.take([1] * 10, "one").cached_tokens == []
+
+
+def test_a_new_session_begins_with_what_it_shares() -> None:
+    model: Any = FakeModel(session_bytes=10)
+    pool = SessionPool(model, budget=80)
+    shared = [1] * 70
+    first = filled(pool.take([*shared, 2, 2], "one"), *shared, *[2] * 100)
+    first.grown = 15
+    second = pool.take([*shared, 3, 3], "one")
+    assert second is not first
+    assert second.cached_tokens == first.cached_tokens
+    assert second.nbytes == 25, "a copy is as large"
+    filled(second, *shared, *[3] * 100)
+    assert pool.take([*shared, 4, 4], "other").cached_tokens == [], "not another client's"
+    assert len(pool) == 3
+    # 60 of 80 bytes: there is room for a new session, and none for a copy.
+    assert pool.take([*shared, 5, 5], "one").cached_tokens == []
+    assert len(pool) == 4
+    few, many = [6] * 63, SessionPool(model, budget=1000)
+    filled(many.take(few, "x"), *few, *[7] * 100)
+    assert many.take([*few, 8, 8], "x").cached_tokens == [], "so few are read sooner than copied"
+    filled(many.take([9] * 70, "x"), *[9] * 70, *[7] * 900)
+    assert many.take([*[9] * 70, 8, 8], "x").cached_tokens == [], "so are these from so large a cache"
+
+
+def test_conversations_with_a_long_prefix_in_common_do_not_take_turns_in_one_session() -> None:
+    model: Any = FakeModel(session_bytes=10)
+    pool, shared = SessionPool(model, budget=25), [1] * 2000  # two sessions
+    first = filled(pool.take([*shared, *[2] * 99], "one"), *shared, *[2] * 300)
+    second = pool.take([*shared, *[3] * 99], "one")
+    assert second is not first
+    assert second.cached_tokens == first.cached_tokens
+    filled(second, *shared, *[3] * 300)
+    assert pool.take([*shared, *[2] * 300, 4, 4], "one") is first
+    assert pool.take([*shared, *[3] * 300, 4, 4], "one") is second
+    assert pool.take([*shared, *[3] * 99, 4, 4], "one") is second, "the end of it was changed"
+    assert pool.take([*shared, *[3] * 9], "one") is second, "it was asked again, or a part of it"
+    assert pool.take([*shared, *[5] * 99], "one") in (first, second), "there is no room for a third"
+    assert len(pool) == 2
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_cached_tokens_tell_nothing_of_other_clients(model: FakeModel, shared: bool) -> None:
     limits = Limits(shared_caches=shared)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece, TokenChance
+from medusa_cli.api.arguments import in_python_names
 from medusa_cli.api.job import OnPieces
+from medusa_cli.decoding.shortening import Room, Shortener
 from medusa_cli.server.asks import Options
 from medusa_cli.support.errors import MedusaError
 
@@ -40,6 +42,19 @@ class FakeSession:
 
     def forget(self) -> None:
         self.cached_tokens, self.grown = [], 0
+
+    def keep_in(self, store: Any, owner: str, used: float) -> None:
+        store.append((owner, list(self.cached_tokens)))
+
+    def bring_from(self, store: Any, prompt: Any, owner: str, beyond: int) -> str:
+        for whose, tokens in store:
+            if whose == owner and list(prompt[: len(tokens)]) == tokens and len(tokens) > beyond:
+                self.cached_tokens = list(tokens)
+        return ""
+
+    def copy_from(self, other: FakeSession) -> None:
+        assert not other.closed
+        self.cached_tokens, self.grown = list(other.cached_tokens), other.grown
 
     def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
         assert not self.closed
@@ -80,6 +95,11 @@ class FakeModel(FakeSession):
                 raise MedusaError("the prompt is empty: give some text")
             return [ord(one) for one in prompt]
         return [ord(one) for one in "".join(f"<{message['role']}>{message['content']}" for message in prompt)]
+
+    def shortened(self, messages: Any, *, tools: Any, most: int, longest: int) -> tuple[list[int], int]:
+        found = Shortener(messages, Room(self.n_ctx, most), lambda some: self.tokens(some, tools=tools), len, longest)
+        with in_python_names():
+            return found.tokens()
 
     def token_bytes(self, token: int) -> bytes:
         return chr(token).encode("utf-8", "replace")
