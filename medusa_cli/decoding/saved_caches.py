@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
 from medusa_cli.support.atomic import CHUNK, atomic_path, explain_os_error, opened
 from medusa_cli.support.errors import MedusaError
@@ -72,7 +73,7 @@ def key(engine: Engine) -> dict[str, Any]:
     return {
         "model": _identity(model.path),
         "types": [options.cache_type_k.value, options.cache_type_v.value],
-        "computed_by": "medusa" if ours else f"llama.cpp, {model.backend}",
+        "computed_by": f"{'medusa' if ours else f'llama.cpp, {model.backend}'} {__version__}",
     }
 
 
