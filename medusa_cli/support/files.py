@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +40,28 @@ def check_name(path: Path) -> None:
         raise MedusaError(f"{path}: its name is not UTF-8: rename it") from error
 
 
-def read_text(path: Path) -> str:
-    """Whole UTF-8 text of a file ("-": standard input), less one final line end. MedusaError says what is wrong."""
-    name = STANDARD_INPUT if str(path) == "-" else str(path)
+@contextlib.contextmanager
+def _as_text(name: object) -> Iterator[None]:
+    """MedusaError, one line, for what can be wrong with a file of text."""
     try:
-        return _text(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
+        yield
     except IsADirectoryError as error:
         raise MedusaError(f"{name} is a directory: give a text file") from error
     except FileNotFoundError as error:
         raise MedusaError(f"no such file: {name}") from error
+    except OSError as error:
+        raise MedusaError(f"cannot read {name}: {(error.strerror or str(error)).lower()}") from error
     except UnicodeDecodeError as error:
         raise MedusaError(f"{name} is not UTF-8 text (byte {error.start}): give a text file") from error
+    except ValueError as error:  # a zero byte in its name
+        raise MedusaError(f"no such file: {name}") from error
+
+
+def read_text(path: Path) -> str:
+    """Whole UTF-8 text of a file ("-": standard input), less one final line end. MedusaError says what is wrong."""
+    is_input = str(path) == "-"
+    with _as_text(STANDARD_INPUT if is_input else path):
+        return _text(sys.stdin.buffer.read() if is_input else path.read_bytes())
 
 
 def read_bounded_text(path: Path, most: int, too_much: str) -> tuple[str, int]:
@@ -56,23 +69,13 @@ def read_bounded_text(path: Path, most: int, too_much: str) -> tuple[str, int]:
 
     MedusaError for whatever goes wrong, and for a zero byte, which texts do not have.
     """
-    try:
+    with _as_text(path):
         check_regular(path)
         with path.open("rb") as file:
             raw = file.read(most + 1)
             if len(raw) > most:
                 raise MedusaError(f"{path} has {units.size(file.seek(0, 2))}, {too_much}: give a shorter text")
         text = _text(raw)
-    except IsADirectoryError as error:
-        raise MedusaError(f"{path} is a directory: give a text file") from error
-    except FileNotFoundError as error:
-        raise MedusaError(f"no such file: {path}") from error
-    except OSError as error:
-        raise MedusaError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-    except UnicodeDecodeError as error:
-        raise MedusaError(f"{path} is not UTF-8 text (byte {error.start}): give a text file") from error
-    except ValueError as error:  # a zero byte in its name
-        raise MedusaError(f"no such file: {path}") from error
     if "\0" in text:
         raise MedusaError(f"{path} is not text (byte {raw.index(0)} is zero): give a text file")
     return text, len(raw)

@@ -3,135 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_fakes import Engine, Script, Transcript, assistant, chat, user
 from cli_fakes import FakeGeneration, FakePiece
 
-from medusa_cli.chat.conversation import Conversation
 from medusa_cli.chat.repl import COMMANDS, Repl, find_command
-from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import MedusaError
 
 STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
-
-
-class Script:
-    """A reader that types `lines`; an exception in the list is raised instead."""
-
-    def __init__(self, lines: Sequence[str | type[BaseException]], interactive: bool = True) -> None:
-        self._lines: Iterator[str | type[BaseException]] = iter(lines)
-        self.interactive = interactive
-
-    def read(self, continued: bool = False) -> str:
-        line = next(self._lines, EOFError)
-        if isinstance(line, str):
-            return line
-        raise line
-
-
-class Reading:
-    """shown: how far a prompt is read, while that is on the screen."""
-
-    def __init__(self) -> None:
-        self.shown: tuple[int, int] | None = None
-        self.told = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        self.shown = done, total
-        self.told += 1
-
-    def end(self) -> None:
-        self.shown = None
-
-
-class Transcript:
-    """A screen that writes down what it is told, drafted pieces in <>."""
-
-    def __init__(self) -> None:
-        self.reading = Reading()
-        self.lines: list[str] = []
-        self._answer = ""
-
-    def piece(self, text: str, drafted: bool) -> None:
-        assert self.reading.shown is None
-        self._answer += f"<{text}>" if drafted else text
-
-    def end_answer(self, stats: str | None) -> None:
-        assert self.reading.shown is None
-        self.lines += [f"answer {self._answer}", f"stats {stats}"]
-        self._answer = ""
-
-    def note(self, text: str) -> None:
-        self.lines.append(f"note {text}")
-
-    def show(self, text: str) -> None:
-        self.lines.append(f"show {text}")
-
-    def show_rows(self, rows: Sequence[tuple[str, str]]) -> None:
-        self.show("\n".join(f"{name:<17} {text}" for name, text in rows))
-
-    def error(self, text: str) -> None:
-        assert self.reading.shown is None
-        self.lines.append(f"error {text}")
-
-
-class Engine:
-    """Answers from a list: texts, or exceptions raised after their text (`MedusaError("")` before any)."""
-
-    name = "fake.gguf"
-    n_ctx = 1000
-
-    def __init__(self, answers: Sequence[str | BaseException], stop_reason: str = "eos") -> None:
-        self.answers = list(answers)
-        self.stop_reason = stop_reason
-        self.asked: list[list[Message]] = []
-        self.seeds: list[int] = []
-        self.settings: list[Settings] = []
-        self.last: Any = None
-
-    def raw_tokens(self, text: str) -> list[int]:
-        return [0] * len(text)
-
-    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
-        self._messages = [dict(message) for message in messages]
-        return [0] * sum(len(message["content"]) for message in messages)
-
-    def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
-    ) -> Any:
-        self.asked.append(self._messages)
-        self.seeds.append(seed)
-        self.settings.append(settings)
-        answer = self.answers.pop(0)
-        text = str(answer)
-        on_prompt(0, len(prompt))
-        if text:
-            on_step([FakePiece(1, text[:2], False), FakePiece(2, text[2:], True)])
-        reason = self.stop_reason if isinstance(answer, str) else "cancelled"
-        self.last = FakeGeneration([1, 2], text, reason, len(prompt))
-        if isinstance(answer, BaseException):
-            raise answer
-        return self.last
-
-
-def chat(
-    lines: Sequence[str | type[BaseException]],
-    answers: Sequence[str | BaseException] = (),
-    *,
-    interactive: bool = True,
-    engine: Engine | None = None,
-    seed: int | None = 7,
-    system: str | None = None,
-) -> tuple[int, list[str], Engine, Repl]:
-    """Runs a chat to its end: exit code, transcript, the engine as it was asked, the loop's last state."""
-    screen = Transcript()
-    reader, fake = Script(lines, interactive), engine or Engine(answers)
-    repl = Repl(fake, reader, screen, Settings(temperature=0.7, seed=seed), system)  # type: ignore[arg-type]
-    return repl.run(), screen.lines, fake, repl
 
 
 class Looping(Engine):
@@ -155,14 +39,6 @@ def test_of_a_loop_the_first_round_is_kept() -> None:
     assert any(line.startswith("error the answer kept repeating the same 2 tokens") for line in shown)
     assert engine.asked[1][1] == {"role": "assistant", "content": "oh la li "}
     assert repl.conversation.turns[-1]["content"] == "oh la li "
-
-
-def user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> Message:
-    return {"role": "assistant", "content": text}
 
 
 def test_two_turns_carry_the_conversation_and_end_with_ctrl_d() -> None:
@@ -479,146 +355,3 @@ def test_an_answer_that_fills_the_context_goes_on_without_the_oldest_messages() 
 
 
 # --- files in a message ----------------------------------------------------------------------------
-
-
-def fenced(name: Path | str, text: str, fence: str = "```") -> str:
-    return f"{name}:\n{fence}\n{text}\n{fence}"
-
-
-def test_files_go_with_the_next_message_and_no_other(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.txt", tmp_path / "two words.md"
-    one.write_text("First.\n")
-    other.write_text("```\ncode\n````\n", encoding="utf-8")
-    code, lines, engine, _ = chat(["/read", f"/read {one}", f"/read {other}", "/read", "And?", "So?"], ["One", "Two"])
-    assert code == 0
-    assert lines[:4] == [
-        "show no file goes with your next message: /read FILE adds one",
-        f"note Read {one} (7 B, 6 tokens): it goes with your next message.",
-        f"note Read {other} (14 B, 13 tokens): it goes with your next message.",
-        f"show with your next message (/clear forgets them):\n{one} (7 B, 6 tokens)\n{other} (14 B, 13 tokens)",
-    ]
-    asked = user(f"{fenced(one, 'First.')}\n\n{fenced(other, chr(10).join(['```', 'code', '````']), '`````')}\n\nAnd?")
-    assert engine.asked == [[asked], [asked, assistant("One"), user("So?")]]
-
-
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(""), MedusaError("")])
-def test_files_of_a_message_that_is_taken_back_wait_for_the_next_one(tmp_path: Path, failure: BaseException) -> None:
-    file = tmp_path / "letter.txt"
-    file.write_text("Dear Ada")
-    code, lines, engine, repl = chat([f"/read {file}", "And?", "And?", "/read"], [failure, "Yes"])
-    assert code == 0
-    assert "note What was read with /read stays for your next message; /clear forgets it." in lines
-    assert engine.asked[0] == engine.asked[1] == [user(f"{fenced(file, 'Dear Ada')}\n\nAnd?")]
-    assert lines[-1].startswith("show no file")
-    assert repl.screen.reading.told == 2  # type: ignore[attr-defined]
-
-
-def test_a_half_answer_keeps_the_files_in_the_conversation(tmp_path: Path) -> None:
-    file = tmp_path / "letter.txt"
-    file.write_text("Dear Ada")
-    _, _, engine, repl = chat([f"/read {file}", "And?", "So?"], [KeyboardInterrupt("Half"), "Yes"])
-    assert engine.asked[1] == [user(f"{fenced(file, 'Dear Ada')}\n\nAnd?"), assistant("Half"), user("So?")]
-    assert repl.files == []
-
-
-def test_clear_forgets_files(tmp_path: Path) -> None:
-    file = tmp_path / "letter.txt"
-    file.write_text("Dear Ada")
-    _, _, engine, _ = chat([f"/read {file}", "/clear", "Hi"], ["One"])
-    assert engine.asked == [[user("Hi")]]
-
-
-def test_a_file_that_does_not_fit_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("long.txt").write_text("x" * 600)
-    Path("small.txt").write_text("y" * 300)
-    code, lines, engine, repl = chat(["/read long.txt", "/read long.txt", "/read small.txt"])
-    assert code == 0
-    assert lines[0].startswith("note Read long.txt")
-    assert lines[1].startswith("error the message with long.txt and long.txt has 1238 tokens, the context holds 1000: ")
-    assert [one.tokens for one in repl.files] == [600, 300]
-    asked = ["a" * 300, "/read long.txt", "/read small.txt", "b"]
-    _, lines, engine, repl = chat(asked, ["One", "Two"], system="Rhyme.")
-    assert lines[2].startswith("error the message with long.txt and the system prompt have 624 tokens, more than half")
-    assert engine.asked[1][-1] == user(f"{fenced('small.txt', 'y' * 300)}\n\nb")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is empty"),
-        (b"caf\xe9", "is not UTF-8 text (byte 3)"),
-        (b"\x7fELF\0", "is not text (byte 4 is zero)"),
-        (b"x" * ((1 << 20) + 1), "has 1.0 MB, more than a context of 1000 tokens holds"),
-    ],
-)
-def test_what_is_no_text_for_a_message_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(content)
-    _, lines, _, repl = chat([f"/read {file}"])
-    assert lines[0].startswith(f"error {file} {message}")
-    assert repl.files == []
-
-
-def test_what_is_no_file_for_a_message_is_one_line(tmp_path: Path) -> None:
-    names = [tmp_path, tmp_path / "nowhere", tmp_path / ("x" * 300), "/dev/null", "a\0b"]
-    _, lines, _, _ = chat([f"/read {name}" for name in names])
-    for line, message in zip(
-        lines, ("is a directory", "no such file", "file name too long", "not a regular file", "no such"), strict=True
-    ):
-        assert line.startswith("error ")
-        assert message in line
-
-
-def test_save_and_load_carry_the_conversation_over(tmp_path: Path) -> None:
-    file = tmp_path / "my chat.json"
-    _, lines, _, _ = chat(["Hi", f"/save {file}", "/system No.", f"/save {file}"], ["Héllo"], system="Be kind.")
-    assert lines[2] == f"note Saved 2 turns to {file}."
-    saved = json.loads(file.read_text(encoding="utf-8"))
-    assert saved["model"] == "fake.gguf"
-    assert saved["messages"] == [{"role": "system", "content": "No."}, user("Hi"), assistant("Héllo")]
-    assert [entry.name for entry in tmp_path.iterdir()] == [file.name]
-
-    _, lines, engine, _ = chat([f"/load {file}", "And?"], ["One"])
-    assert lines[:2] == [f"note Loaded 2 turns from {file}.", "note assistant: Héllo"]
-    assert engine.asked[0] == [{"role": "system", "content": "No."}, user("Hi"), assistant("Héllo"), user("And?")]
-
-
-def test_save_never_overwrites_another_kind_of_file(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
-    file.write_text("mine")
-    _, lines, _, _ = chat([f"/save {file}"])
-    assert lines[0].startswith(f"error {file} exists and is not a medusa transcript")
-    assert file.read_text() == "mine"
-
-
-def test_save_into_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    _, lines, _, _ = chat([f"/save {tmp_path / 'no' / 'chat.json'}"])
-    assert lines[0].startswith("error ")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "not json",
-        "[]",
-        '{"messages": []}',
-        '{"format": "medusa-transcript", "version": 2, "messages": []}',
-        '{"format": "medusa-transcript", "version": 1, "messages": {}}',
-        '{"format": "medusa-transcript", "version": 1, "messages": [{"role": "user"}]}',
-        '{"format": "medusa-transcript", "version": 1, "messages": [{"role": "assistant", "content": "x"}]}',
-    ],
-)
-def test_a_bad_transcript_leaves_the_conversation_as_it_was(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "chat.json"
-    file.write_text(content)
-    _, lines, _, repl = chat(["Hi", f"/load {file}"], ["One"])
-    assert lines[-1].startswith(f"error {file}")
-    assert repl.conversation.turns == [user("Hi"), assistant("One")]
-
-
-def test_transcripts_survive_a_round_trip(tmp_path: Path) -> None:
-    conversation = Conversation("S\n", [user('"""\u2028\x00'), assistant("😀")])
-    conversation.save(tmp_path / "a.json", "m")
-    assert Conversation.load(tmp_path / "a.json") == conversation

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from chat_fakes import Engine, Script, Transcript, assistant, user
 from terminal import Terminal
-from test_repl import Engine, Script, Transcript, assistant, user
 
 from medusa_cli.chat import sessions
 from medusa_cli.chat.repl import Repl
