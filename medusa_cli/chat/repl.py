@@ -215,7 +215,8 @@ class Repl:
                 tokens, self.settings, self.seed, on_step, on_prompt=self.screen.reading
             )
         except BaseException as error:
-            if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
+            # SystemExit (sessions.resumed), OSError: the window was closed.
+            if not (isinstance(error, (KeyboardInterrupt, SystemExit, OSError)) or is_reportable(error)):
                 raise
             # Without a piece the engine may not have begun: its last generation could be the one before.
             cut, self.generation = error, self.engine.last if answered else None
@@ -240,11 +241,11 @@ class Repl:
         """
         generation = self.generation
         reason = "" if generation is None else generation.stop_reason
-        self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if text or not cut:
             self.conversation.add_answer(text, begun if cut or reason in UNFINISHED else None)
             if self.kept_at is not None:
                 self.conversation.save(self.kept_at, self.engine.name, self.engine.n_ctx)
+        self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
         if generation is not None and reason == "loop":
             self.screen.error(
                 f"the answer kept repeating the same {generation.loop_tokens} tokens, so it was stopped: "
