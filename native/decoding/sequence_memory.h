@@ -48,7 +48,7 @@ class SequenceMemory {
     virtual void keep() {}
     // The memory was cleared.
     virtual void forget() = 0;
-    // Before a tree of these tokens is decoded, behind the pending ones.
+    // Called before a tree of these tokens is decoded, after the pending ones.
     virtual void prepare(const Tree& tree, std::span<const Token> tokens) = 0;
     // Called after it was decoded: keeps `path` (nodes from the root downwards), drops all other nodes.
     virtual void commit(const Tree& tree, const std::vector<int>& path) = 0;
