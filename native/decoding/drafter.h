@@ -15,7 +15,7 @@ namespace medusa {
 
 // What a drafter reads besides token ids.
 struct DrafterNeeds {
-    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all nodes in committed()
+    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all of them in committed()
     std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
     bool attention = false;      // and what the layers above that one attend to
     bool all_states = false;     // committed() for every token of the prompt, not only for its last one

@@ -56,7 +56,7 @@ class GraphSteps {
     virtual Likeliest likeliest(int row) = 0;
 };
 
-// What the way of a session's steps depends on.
+// What the choice of StepWay depends on in a session.
 struct StepFacts {
     bool on_device = false;  // the output matrix lies on a device
     bool branches = true;    // not a recurrent model, which can only follow chains
@@ -66,7 +66,7 @@ struct StepFacts {
     std::string lacks;       // what the model's graph or its device lacks; empty: nothing
 };
 
-// What it depends on in an answer.
+// What the choice of StepWay depends on in an answer.
 struct AnswerFacts {
     bool greedy = true;       // always the most likely token
     bool bare_logits = true;  // no penalties, no biases

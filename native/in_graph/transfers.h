@@ -8,7 +8,7 @@
 
 namespace medusa::in_graph {
 
-// What it depends on in draft heads.
+// What the transfers depend on in draft heads.
 struct HeadsShape {
     bool reads_path = false, has_prefix = false;
     int head_count = 0, output_rows = 0;

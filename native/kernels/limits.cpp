@@ -40,7 +40,7 @@ std::pair<size_t, size_t> slice(size_t size, int index, int parts) {
     return {at(index), at(index + 1)};
 }
 
-// For the kernels of this name: of bytes, as matrices need them, and of floats, as the attention beside them does.
+// Peaks of the kernels with this name: for bytes, as matrices need them, and for floats, as attention does.
 struct Peaks {
     const char* name = "";
     const Peak *bytes = nullptr, *floats = nullptr;

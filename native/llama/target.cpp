@@ -50,8 +50,8 @@ size_t buckets_of(size_t count) {
 }
 
 // The same sequences, ordered so that libllama sees `first`, one of them, as the first: it puts them into a hash set,
-// from this same standard library, and takes the first element. If that fails, a graph is built again, no worse: any of
-// a token's sequences gives the same result.
+// from this same standard library, and takes the first element. If that fails, a graph is built again, nothing worse:
+// any of a token's sequences gives the same result.
 //
 // A set is a list in which a new entry comes first, but after the one that its bucket hangs on: so the entries of that
 // bucket go last, unless the list is reversed at the end, when the set grows.
