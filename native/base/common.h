@@ -1,4 +1,4 @@
-// Types every native file shares.
+// Types that every native file shares.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@ namespace medusa {
 using Token = int32_t;
 inline constexpr Token no_token = -1;
 
-// A failure a person can act on. The text is one line of UTF-8, whatever a damaged file put into it: what, where, what
-// to do.
+// A failure that a person can act on. The text is one line of UTF-8, whatever a damaged file put into it: what, where,
+// what to do.
 class Error : public std::runtime_error {
   public:
     explicit Error(const std::string& text) : std::runtime_error(one_line(text)) {}
-    // remedy: what to do, where that names options. Each stands there by its field, "lower {ctx_size}": what a person
-    // calls it knows who speaks to them.
+    // remedy: what to do, if that names options. Each is given by its field, "lower {ctx_size}": whoever reports the
+    // error knows what a person calls it.
     Error(const std::string& text, const char* remedy) : std::runtime_error(one_line(text)), remedy_(remedy) {}
 
     const std::string& remedy() const { return remedy_; }
@@ -28,7 +28,7 @@ class Error : public std::runtime_error {
     std::string remedy_;
 };
 
-// What was asked for does not fit into the memory of a device or of the machine: less of it may.
+// A request does not fit into the memory of a device or of the machine: a smaller one may.
 class OutOfMemory : public Error {
   public:
     using Error::Error;

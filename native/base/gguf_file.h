@@ -25,12 +25,12 @@ struct FileCloser {
 };
 using File = std::unique_ptr<std::FILE, FileCloser>;
 
-// Opens for reading in binary; the path is UTF-8. Throws Error when it cannot.
+// Opens for binary reading; the path is UTF-8. Throws Error on failure.
 File open_file(const std::string& path);
 // 64-bit seek; throws Error when it fails.
 void seek_file(std::FILE* file, uint64_t offset, const std::string& path);
 
-// Whether ggml computes with weights of this type. Not those of integers, doubles and quantized activations.
+// Whether ggml computes with weights of this type. Not integers, doubles or quantized activations.
 bool is_weight_type(ggml_type type);
 
 struct TensorInfo {
@@ -40,13 +40,13 @@ struct TensorInfo {
     int n_dims;
     uint64_t offset;  // absolute, in the file
     uint64_t size;    // bytes
-    size_t part;      // of a split model, from 0: which file
+    size_t part;      // in a split model, from 0: which file
 };
 
-// A file, or all parts of a split model (NAME-00001-of-00005.gguf, ...), whose first part has the metadata.
+// A file, or all parts of a split model (NAME-00001-of-00005.gguf, ...); the first part has the metadata.
 class GgufFile {
   public:
-    // Throws Error for a missing file or part, a later part of a split model, a directory, something else than GGUF,
+    // Throws Error for a missing file or part, a later part of a split model, a directory, anything other than GGUF,
     // keys or tensor names that are not UTF-8, or tensors outside the file.
     explicit GgufFile(const std::string& path);
 
@@ -56,16 +56,16 @@ class GgufFile {
     const gguf_context* header() const { return header_.get(); }
     const std::vector<TensorInfo>& tensors() const { return tensors_; }
     const TensorInfo* find(const std::string& name) const;
-    // The blob to open the base model at; nullptr when this is no single file.
+    // The blob at which to open the base model; nullptr if this is not a single file.
     const TensorInfo* base_header() const;
 
-    // Metadata of the expected type; nullopt when the key is absent, Error when it has another type or is a string that
-    // is not UTF-8.
+    // Metadata of the expected type; nullopt if the key is absent. Throws Error if it has another type or is a string
+    // that is not UTF-8.
     std::optional<std::string> get_string(const char* key) const;
     std::optional<uint32_t> get_u32(const char* key) const { return get(key, GGUF_TYPE_UINT32, gguf_get_val_u32); }
     std::optional<bool> get_bool(const char* key) const { return get(key, GGUF_TYPE_BOOL, gguf_get_val_bool); }
     std::optional<float> get_f32(const char* key) const { return get(key, GGUF_TYPE_FLOAT32, gguf_get_val_f32); }
-    // Empty when the key is absent.
+    // Empty if the key is absent.
     std::vector<float> get_f32_array(const char* key) const { return get_array<float>(key, GGUF_TYPE_FLOAT32); }
     std::vector<int32_t> get_i32_array(const char* key) const { return get_array<int32_t>(key, GGUF_TYPE_INT32); }
 
@@ -82,7 +82,7 @@ class GgufFile {
     // The other parts of a split model, if this is one.
     void add_other_parts();
     uint16_t split_key(const char* key) const;
-    // Throws Error when `text`, which is the file's `what`, is not UTF-8.
+    // Throws Error if `text`, the file's `what`, is not UTF-8.
     void check_text(const std::string& what, std::string_view text) const;
     int64_t find_key(const char* key, gguf_type type) const;
     template <typename Value>

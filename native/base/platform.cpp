@@ -84,7 +84,7 @@ double allowed_cores_cpu_ms() {
     const bool among_nice = getpriority(PRIO_PROCESS, 0) > 0;
     unsigned long long ticks = 0;
     bool found = false;
-    // A line for all of them together, then one for each.
+    // One line for all of them together, then one for each.
     for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
         if (line.size() < 4 || line[3] == ' ') continue;
         int cpu = 0;
@@ -119,7 +119,7 @@ uint64_t peak_rss_bytes() {
 #if defined(__linux__)
 namespace {
 
-// Whether one read-only mapping of a file covers [begin, end), by the kernel's list of mappings.
+// Whether one read-only mapping of a file covers [begin, end), according to the kernel's list of mappings.
 bool is_read_only_file(uintptr_t begin, uintptr_t end) {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
@@ -194,8 +194,8 @@ constexpr char line[] =
     "medusa: a mapped file, such as the model, was cut off while it was in use, or its disk failed: see that it is "
     "whole, then start again\n";
 
-// Only what is safe in a signal handler. The access is repeated afterwards, and ends the process; a signal that
-// somebody sent is sent again.
+// Does only what is safe in a signal handler. The access is then repeated and ends the process; a signal sent by
+// someone is sent again.
 void on_bus_error(int number, siginfo_t* info, void*) {
     signal(SIGBUS, SIG_DFL);
     if (info->si_code == BUS_ADRERR) {

@@ -10,7 +10,7 @@ namespace medusa {
 inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+FFFD
 
 struct Character {
-    size_t length;  // bytes looked at
+    size_t length;  // bytes examined
     bool valid;
     bool unfinished;  // the text ended inside it
 };
@@ -20,7 +20,7 @@ Character character_at(std::string_view text, size_t at);
 
 bool is_utf8(std::string_view text);
 
-// `text` as one line of valid UTF-8: bytes that are no character become U+FFFD, control characters become blanks.
+// `text` as one line of valid UTF-8: bytes that form no character become U+FFFD, control characters become blanks.
 std::string one_line(std::string_view text);
 
 }  // namespace medusa

@@ -41,11 +41,11 @@ using Value = nb::typed<nb::object, nb::any>;
 template <typename Call>
 using Callback = nb::typed<nb::object, nb::typed<nb::callable, Call>>;
 
-// Calls back with the GIL from code that no exception may pass. A Python exception or a pending signal ends the run,
+// Calls back with the GIL from code that no exception may cross. A Python exception or a pending signal ends the run,
 // and is raised afterwards.
 class Callbacks {
   public:
-    // What `call` returns, true for None; false once something is to be raised.
+    // What `call` returns, true for None; false once there is something to raise.
     template <typename Call>
     bool operator()(Call&& call) {
         if (failure_) return false;
@@ -67,7 +67,7 @@ class Callbacks {
     std::exception_ptr failure_;
 };
 
-// Metadata values, tokens and texts of models may hold bytes that are no UTF-8; they stay readable.
+// Metadata values, tokens and texts of models may hold bytes that are not UTF-8; they stay readable.
 inline nb::str text(std::string_view bytes) {
     return nb::steal<nb::str>(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }

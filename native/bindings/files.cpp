@@ -19,7 +19,7 @@ nb::object truth(const void* data, size_t i) {
 }
 
 nb::object scalar(gguf_type type, const void* data, size_t i) {
-    // By type. Strings and arrays are no scalars.
+    // By type. Strings and arrays are not scalars.
     constexpr decltype(&truth) readers[] = {number<uint8_t>,  number<int8_t>,  number<uint16_t>, number<int16_t>,
                                             number<uint32_t>, number<int32_t>, number<float>,    truth,
                                             nullptr,          nullptr,         number<uint64_t>, number<int64_t>,
@@ -53,7 +53,7 @@ Facts metadata(const GgufFile& file) {
     return out;
 }
 
-// Of one key, without the rest: a vocabulary takes a while to become a list.
+// Reads a single key: turning a vocabulary into a list takes a while.
 Value value_of(const GgufFile& file, const std::string& key) {
     const int64_t id = gguf_find_key(file.header(), key.c_str());
     return id < 0 ? Value(nb::none()) : value(file.header(), id);

@@ -35,8 +35,8 @@ int free_threads() {
     return advise_threads(physical_cores()).threads;
 }
 
-// fn(probabilities [output_rows]) for each level that `path`, the tokens from the root on, reaches; Medusa heads ask
-// for no path.
+// fn(probabilities [output_rows]) for each level that `path`, the tokens from the root on, reaches; Medusa heads need
+// no path.
 template <typename Fn>
 void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<Token> path, const Fn& fn) {
     check_step(*heads, states, path);

@@ -5,7 +5,7 @@
 namespace medusa {
 namespace {
 
-// Loading without the GIL; the progress callback takes it, and its exceptions abort the load and are passed on.
+// Loads without the GIL; the progress callback takes it, and its exceptions abort the load and are passed on.
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
                                        const Callback<std::optional<bool>(float)>& on_progress,
                                        const std::optional<std::vector<std::string>>& devices) {

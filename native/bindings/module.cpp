@@ -4,7 +4,7 @@
 
 namespace {
 
-PyObject *native_error = nullptr, *out_of_memory = nullptr;  // as long as the module, which is never unloaded
+PyObject *native_error = nullptr, *out_of_memory = nullptr;  // as long as the module lives, which is never unloaded
 
 constexpr const char* native_error_doc =
     "Something the person can put right, in one line: str() is that line, as on the command line.\n\n"
@@ -13,7 +13,7 @@ constexpr const char* native_error_doc =
 constexpr const char* out_of_memory_doc =
     "What was asked for does not fit into the memory of a device or of the machine: less of it may.";
 
-// Errors of Python have a text with slots for options; braces in what the engine says are none (support/errors.py).
+// Python's Errors have a text with slots for options; braces in the engine's text are not slots (support/errors.py).
 void raise(const medusa::Error& error, PyObject* type) {
     std::string text;
     for (const char c : std::string_view(error.what())) {

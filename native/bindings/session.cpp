@@ -21,7 +21,7 @@ AcceptKind accept_kind(const std::string& name) {
     throw Error("unknown accept rule " + name + ": greedy, exact, rejection, typical or nucleus");
 }
 
-// With how many threads the steps ran.
+// How many threads the steps used.
 nb::dict thread_statistics(const Counters& c) {
     nb::dict steps;
     for (const auto& [threads, ran] : c.by_threads) steps[nb::str(std::to_string(threads).c_str())] = ran.steps;
@@ -99,7 +99,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
 }
 
-// What a session and its answers go by unless they are told otherwise, by the names of the parameters.
+// The defaults of a session and its answers, by parameter name.
 Facts defaults() {
     const SamplingParams sampling;
     const AcceptParams accept;
@@ -234,8 +234,8 @@ Generation SessionBinding::generate(const std::vector<Token>& prompt, const Gene
         };
     }
     Stopwatch since_poll;
-    // Python handles signals on its main thread alone. Others need not wait for the GIL, which a busy thread of Python
-    // gives away only after 5 ms: all compute threads would wait with them.
+    // Python handles signals on its main thread only. Other threads need not wait for the GIL, which a busy Python
+    // thread releases only after 5 ms: all compute threads would wait with them.
     const bool handles_signals = on_main_thread();
     const StopPoll poll = [&] {
         constexpr double signal_interval_ms = 20;
@@ -414,7 +414,7 @@ void bind_session(nb::module_& m) {
         "defaults", &defaults,
         "What sessions (n_ctx) and answers (top_k, top_p, ..., epsilon, delta) go by, by the names of the parameters.");
     m.attr("LOWEST_TEMPERATURE") = float{SamplingParams::lowest_temperature};  // below, the likeliest token is taken
-    m.attr("CHECKPOINT_BYTES") = size_t{ChainMemory::most_bytes};              // at most, of one session
+    m.attr("CHECKPOINT_BYTES") = size_t{ChainMemory::most_bytes};              // at most, per session
     bind_params(m);
     bind_answers(m);
     bind_setup(m);

@@ -12,7 +12,7 @@
 
 namespace medusa {
 
-// Of one answer, or several: from any thread, before it begins or while it is written.
+// For one answer or several: from any thread, before it begins or while it is being written.
 class Cancellation {
   public:
     void cancel() { requested_ = true; }
@@ -27,15 +27,15 @@ class SessionBinding {
     explicit SessionBinding(ComposedSession composed)
         : session_(std::move(composed.session)), dynamic_(composed.dynamic) {}
 
-    // What does not change while it generates.
+    // For what does not change while it generates.
     const Session& session() const { return *session_; }
-    // All of it. Throws Error while it generates on another thread, or on this one (from on_step).
+    // The whole session. Throws Error while it generates on another thread, or on this one (from on_step).
     Session& idle_session() const {
         if (busy_) throw Error("this session is generating: wait for it");
         return *session_;
     }
     const DynamicTreeDrafter* dynamic() const { return dynamic_; }
-    // Calls `use` with the session and without the GIL; meanwhile nothing else may use it.
+    // Calls `use` with the session and without the GIL; nothing else may use the session meanwhile.
     template <typename Use>
     void while_idle(Use&& use) {
         const Busy busy(busy_);

@@ -17,7 +17,7 @@ void bind_states(nb::module_& m) {
     nb::class_<States>(m, "States", "What a model computes for a text of T tokens, float32.")
         .def_ro("best", &States::best, "The argmax after each token.")
         .def_ro("last_logits", &States::last_logits, "Behind the last token.")
-        // The arrays own their numbers: nothing of the object, which a property's policy would keep alive.
+        // The arrays own their numbers: they do not refer to the object, which a property's policy would keep alive.
         .def_prop_ro(
             "after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); }, nb::rv_policy::automatic,
             "[T, n_embd] states after the tapped layer; None without one.")

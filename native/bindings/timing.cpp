@@ -24,7 +24,7 @@ std::unique_ptr<VerifyTimer> make_timer(std::shared_ptr<LlamaModel> model, int w
     }
 }
 
-// More than any last-level cache of a laptop, so that all of it comes from memory.
+// More than any laptop's last-level cache, so that all of it comes from memory.
 constexpr size_t memory_bytes = size_t{1} << 28;
 
 std::tuple<double, std::optional<double>, std::optional<double>> machine_limits(int n_threads, int rounds) {

@@ -11,7 +11,7 @@
 namespace medusa {
 namespace {
 
-// Nodes of a draft for a recurrent model, root included: one tile of the kernels' columns. Each is a copy of the state.
+// Nodes in a draft for a recurrent model, root included: one tile of the kernels' columns. Each is a copy of the state.
 constexpr int longest_chain = 8;
 
 DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
@@ -37,7 +37,7 @@ TreeBounds bounds_of(const DraftingPlan& plan, const LookupParams& lookup) {
     return plan.lookup ? LookupDrafter::bounds(bounds, lookup) : bounds;
 }
 
-// The levels and recycled tokens of a plan, without prompt lookup; null where neither drafts.
+// The levels and recycled tokens of a plan, without prompt lookup; null if neither drafts.
 std::unique_ptr<Drafter> tree_drafter(const DraftingPlan& plan, Target& target, const MakeLevels& make_levels,
                                       const DynamicTreeStart& start, const std::shared_ptr<DraftCost>& cost,
                                       ComposedSession& parts) {

@@ -1,5 +1,5 @@
-// What a session is made of: which drafters, how large its trees may come out, what decides whether drafts pay. The
-// same for models and for the model without weights that tests use.
+// What a session is made of: which drafters, how large its trees can get, what decides whether drafts pay. The same for
+// real models and for the model without weights that tests use.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@
 namespace medusa {
 
 struct DraftingPlan {
-    Tree tree;                                // the same one in each step; the root alone: no levels are asked for
-    std::optional<DynamicTreeStart> dynamic;  // trees of each step's own in its place, as deep as `tree`
+    Tree tree;                                // the same one in each step; only the root: no levels are asked for
+    std::optional<DynamicTreeStart> dynamic;  // trees grown for each step instead, as deep as `tree`
     int ranks = DynamicTreeParams().ranks;    // most children of a node that the levels can fill
     bool lookup = false;
-    bool chains_only = false;  // the model follows one path of drafts: a recurrent state
+    bool chains_only = false;  // the model can follow only one path of drafts: a recurrent state
     bool recycling = false;  // the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads
     std::optional<LookaheadParams> lookahead;  // drafts alone
-    bool learns_cost = true;                   // false: costs hold throughout, so that runs repeat
+    bool learns_cost = true;                   // false: costs hold throughout, so that runs are repeatable
 
     // Whether heads or a draft model fill trees.
     bool has_levels() const { return tree.size() > 1; }
@@ -34,7 +34,7 @@ using MakeLevels = std::function<std::unique_ptr<LevelSource>(Target& target)>;
 
 struct ComposedSession {
     std::unique_ptr<Session> session;
-    const DynamicTreeDrafter* dynamic = nullptr;  // the part of it that grows trees, where there is one
+    const DynamicTreeDrafter* dynamic = nullptr;  // the part that grows trees, if there is one
 };
 
 ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make_target, const MakeLevels& make_levels,

@@ -13,7 +13,7 @@
 namespace medusa {
 namespace {
 
-// What a session with dynamic trees starts from: as deep as there are heads.
+// What a session with dynamic trees starts from: one as deep as there are heads.
 Tree chain_of(int depth) {
     std::vector<Choice> choices;
     for (int n = 1; n <= depth; ++n) choices.push_back(Choice(n, 0));
@@ -49,7 +49,7 @@ void check_lookahead(const LookaheadParams& params) {
     }
 }
 
-// Who drafts was chosen by whoever asks (medusa_cli/decoding/drafting.py): refused is only what cannot run.
+// The caller chose who drafts (medusa_cli/decoding/drafting.py): only what cannot run is refused.
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
     if (tree.size() > 1 && !heads && !params.draft_model) {
         throw Error("a tree needs heads to fill it", "give {heads} or {no_spec}");
@@ -92,13 +92,13 @@ DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSes
     return plan;
 }
 
-// A draft model as deep as the plan's tree, in a context of its own.
+// A draft model as deep as the plan's tree, in its own context.
 std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelSessionParams& params,
                                           ContextParams context, const Target& target) {
     const int depth = plan.tree.depth();
     TreeBounds bounds{plan.tree.leaf_count(), plan.tree.size()};
     if (plan.dynamic) {
-        // Each level gives children to so many nodes; one of them goes on in its parent's sequence.
+        // Each level gives children to this many nodes; one child continues in its parent's sequence.
         const int width = DynamicTreeParams().width;
         bounds = {1 + (width - 1) * (depth - 1), width};
     }

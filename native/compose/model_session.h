@@ -1,4 +1,4 @@
-// A session of a model, alone or with what drafts for it.
+// A session for a model, alone or with what drafts for it.
 #pragma once
 
 #include <memory>
@@ -10,23 +10,23 @@
 namespace medusa {
 
 struct ModelSessionParams {
-    // Of the context where none is asked for, if the model was trained on as many tokens.
+    // Context size if none is requested and the model was trained on at least as many tokens.
     static constexpr int default_context = 4096;
 
     int context_size = 0;  // 0: the model's own, at most default_context
     Threads threads;
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
-    Tree tree;                                // the root alone: the heads draft nothing
+    Tree tree;                                // only the root: the heads draft nothing
     std::optional<DynamicTreeStart> dynamic;  // instead of a tree
     bool lookup = false;
     bool recycling = false;                    // without heads, or beside dynamic trees
-    std::shared_ptr<LlamaModel> draft_model;   // fills the trees in place of heads
+    std::shared_ptr<LlamaModel> draft_model;   // fills the trees instead of heads
     int draft_max = 0;                         // depth of its dynamic trees
     std::optional<LookaheadParams> lookahead;  // drafts alone
 };
 
-// heads: may be null. Throws Error where the parts do not fit together.
+// heads: may be null. Throws Error if the parts do not fit together.
 ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads,
                              const ModelSessionParams& params);
 

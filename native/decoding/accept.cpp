@@ -7,7 +7,7 @@
 namespace medusa {
 namespace {
 
-// Divides by the sum. false: nothing is left, and nothing is changed.
+// Divides by the sum. false: nothing is left, so nothing changes.
 bool normalise(std::vector<Candidate>& distribution) {
     double sum = 0.0;
     for (const Candidate& candidate : distribution) sum += candidate.p;
@@ -21,14 +21,14 @@ void remove(std::vector<Candidate>& distribution, Token token) {
     normalise(distribution);
 }
 
-// nullptr: no probability. In token order.
+// In token order; nullptr: no probability.
 Candidate* find(std::vector<Candidate>& distribution, Token token) {
     const auto at = std::lower_bound(distribution.begin(), distribution.end(), token,
                                      [](const Candidate& c, Token wanted) { return c.token < wanted; });
     return at != distribution.end() && at->token == token ? &*at : nullptr;
 }
 
-// max(p - q, 0). Where rounding leaves nothing (q was p, so that rejecting has no chance), p stays.
+// max(p - q, 0). Where rounding leaves nothing (q was p, so a rejection has no chance), p stays.
 void subtract(std::vector<Candidate>& p, const Proposal& q) {
     std::vector<Candidate> left = p;
     for (const Candidate& candidate : q) {
@@ -66,7 +66,7 @@ int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, const 
 
 namespace {
 
-// What a rule is asked with.
+// What a rule has to work with.
 struct AcceptContext {
     Target& target;
     const Draft& draft;
@@ -76,7 +76,7 @@ struct AcceptContext {
     uint64_t emitted;
 };
 
-// --- what typical acceptance and the nucleus rule accept is what they draw from
+// --- typical acceptance and the nucleus rule draw from the tokens they accept
 
 float typical_threshold(const std::vector<Candidate>& distribution, const AcceptParams& params) {
     double entropy = 0.0;
@@ -99,10 +99,10 @@ void truncate_typical(std::vector<Candidate>& distribution, const AcceptParams& 
     normalise(distribution);
 }
 
-// Keeps the likeliest tokens until they hold more than top_p, the one that crosses it included.
+// Keeps the likeliest tokens until they hold more than top_p, including the one that crosses it.
 void truncate_nucleus(std::vector<Candidate>& distribution, float top_p) {
     if (top_p >= 1.0f) return;
-    // A heap, since the nucleus is small: its likeliest are taken to the end of the array one by one.
+    // A heap, since the nucleus is small: its likeliest tokens move to the end of the array one by one.
     const auto less = [](const Candidate& a, const Candidate& b) {
         return a.p < b.p || (a.p == b.p && a.token > b.token);
     };
@@ -133,8 +133,8 @@ void model_distribution(std::span<const float> logits, const SamplingParams& sam
     normalise(out);
 }
 
-// What the rule takes for the model's distribution after `row`, in token order: the chain's output, or that of the
-// model at the temperature alone.
+// What the rule takes for the model's distribution after `row`, in token order: the chain's output, or the model's own
+// at the temperature alone.
 void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& params, const SamplingParams& sampling,
                      std::vector<Candidate>& out) {
     const bool alone = params.kind == AcceptKind::nucleus || (params.kind == AcceptKind::typical && params.model_alone);
@@ -149,7 +149,7 @@ void distribution_of(Target& target, int row, Chain& chain, const AcceptParams& 
     }
 }
 
-// Draws from such a distribution by the rule, with the number of the token `emitted`.
+// Draws from such a distribution by the rule; `emitted` is the number of the token.
 Token pick_from(std::vector<Candidate>& distribution, const AcceptParams& params, const SamplingParams& sampling,
                 uint64_t emitted) {
     const bool truncates = params.kind == AcceptKind::typical || params.kind == AcceptKind::nucleus;
@@ -162,7 +162,7 @@ Token pick_from(std::vector<Candidate>& distribution, const AcceptParams& params
     return draw(distribution, uniform(sampling.seed, emitted));
 }
 
-// Moves the chain past the path and a new root that is drawn at its end.
+// Moves the chain past the path and past a new root drawn at its end.
 Accepted finish(const AcceptContext& context, std::vector<int> path, std::vector<Candidate>& distribution) {
     Accepted accepted{std::move(path), 0};
     const uint64_t drawn = context.emitted + accepted.path.size() - 1;
@@ -270,7 +270,7 @@ Accepted accept_rejection(const AcceptContext& context) {
     }
 }
 
-// Each reached node is sampled as in accept_sampled, so that the time is the same.
+// Samples each reached node as accept_sampled does, so that it takes the same time.
 Accepted accept_synthetic(const AcceptContext& context) {
     Accepted accepted{{0}, 0};
     for (uint64_t emitted = context.emitted;; ++emitted) {

@@ -28,7 +28,7 @@ struct Accepted {
 };
 
 // Draws the token after `row` of the target and moves the chain past it.
-// greedy: argmax of the chain's output. Others: one random number; typical and nucleus: from what they accept.
+// greedy: argmax of the chain's output. Others: one random number; typical and nucleus draw from what they accept.
 Token pick(Target& target, int row, Chain& chain, const AcceptParams& params, const SamplingParams& sampling,
            uint64_t emitted);
 
@@ -38,14 +38,14 @@ Token pick(Target& target, int row, Chain& chain, const AcceptParams& params, co
 //     the base distribution because a child is taken exactly when the base model drew it).
 //   rejection: tests the children in turn (accept_child); keeps the base distribution, too.
 //   typical: a child passes when p > min(epsilon, delta * exp(-H)); the longest passing path wins, ties by likelihood.
-//   nucleus (the Medusa repository's): each path from the root to a leaf is followed as far as it carries tokens drawn
-//     for it alone from the top_p nucleus of softmax(logits / temperature); the longest wins, the first of equals.
+//   nucleus (the Medusa repository's): follows each path from the root to a leaf while it carries the tokens drawn for
+//     it alone from the top_p nucleus of softmax(logits / temperature); the longest wins, the first among equals.
 //   synthetic: goes on to the first child with a fixed probability, whatever the model says. Not real output: it costs
-//     what real drafts of that acceptance would.
+//     what real drafts with that acceptance would.
 Accepted accept_draft(Target& target, const Draft& draft, Chain& chain, const AcceptParams& params,
                       const SamplingParams& sampling, uint64_t emitted);
 
-// Whether a test of that chance is passed.
+// Whether a test with this chance of passing is passed.
 using Passes = std::function<bool(double chance)>;
 
 // Rejection sampling over the children of one node (SpecInfer, Miao et al. 2023, arXiv:2305.09781; Speculative
@@ -54,9 +54,9 @@ using Passes = std::function<bool(double chance)>;
 // The accepted child of `node`, or -1. `p`: the model's distribution there, in token order; without an accepted child
 // it becomes what the next token is drawn from.
 //
-// Children that were not drawn come first, by rank: x passes with probability p(x), else p loses x. They also leave the
-// proposal q: a drawn child stands for the next draw from what is left of q, and passes with probability min(1, p / q),
-// else p becomes max(p - q, 0) and q loses it; p and q always sum to 1.
+// Children that were not drawn come first, by rank: x passes with probability p(x), else p loses x. They leave the
+// proposal q, too: a drawn child stands for the next draw from what is left of q, and passes with probability min(1, p
+// / q), else p becomes max(p - q, 0) and q loses it; p and q always sum to 1.
 int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, const Passes& passes);
 
 }  // namespace medusa

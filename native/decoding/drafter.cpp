@@ -55,7 +55,7 @@ void draw_children(int node, std::span<const Token> tokens, std::span<const floa
     for (size_t i = 0; i < children.size(); ++i) {
         const int child = children[i];
         draft.drawn[child] = i < drawn.size();
-        // A proposal is a prefix of the tokens: with all of it drawn, the rest follows.
+        // A proposal is a prefix of the tokens: once all of it is drawn, the rest follow.
         draft.tokens[child] = draft.drawn[child] ? drawn[i].token : tokens[i];
         draft.q[child] = draft.drawn[child] ? drawn[i].p : q[i];
     }

@@ -1,4 +1,4 @@
-// What proposes tokens. Medusa heads are the first; Hydra, prompt lookup and others come through the same door.
+// What proposes tokens: Medusa heads, Hydra, prompt lookup and others share this interface.
 #pragma once
 
 #include <functional>
@@ -15,17 +15,17 @@ namespace medusa {
 
 // What a drafter reads besides token ids.
 struct DrafterNeeds {
-    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all in committed()
+    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all of them in committed()
     std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
     bool attention = false;      // and what the layers above that one attend to
-    bool all_states = false;     // committed() for the tokens of the prompt, too, and not for its last one alone
+    bool all_states = false;     // committed() for every token of the prompt, not only for its last one
     bool rows = false;           // verified(): what the model said at every node of a draft
 };
 
-// The distribution that the children of a node are drawn from, without replacement: likeliest first, summing to 1.
+// The distribution from which a node's children are drawn without replacement: likeliest first, summing to 1.
 using Proposal = std::vector<Candidate>;
 
-// Most tokens of a proposal; the likeliest ones of a drafter's distribution.
+// Most tokens in a proposal: the likeliest of a drafter's distribution.
 inline constexpr int proposal_width = 64;
 
 // How a step's drafts are drawn.
@@ -34,21 +34,21 @@ struct Drawing {
     StepRandom random;
 };
 
-// tokens, q: what the drafter finds likeliest, in that order, with its probabilities. Keeps of them what the chain's
-// top-k, top-p and min-p would, a prefix, and puts the rest at its temperature.
+// tokens, q: the tokens a drafter finds likeliest, in that order, and their probabilities. Keeps the prefix that the
+// chain's top-k, top-p and min-p would keep, and applies the chain's temperature to it.
 Proposal make_proposal(std::span<const Token> tokens, std::span<const float> q, const SamplingParams& sampling);
 
-// `count` candidates, or all where there are fewer, one after the other in proportion to the probabilities of those
-// that are left (the law of Gumbel-top-k).
+// `count` candidates, or all where there are fewer, drawn one after the other in proportion to the probabilities of
+// those left (the law of Gumbel-top-k).
 std::vector<Candidate> draw_distinct(const Proposal& proposal, int count, StepRandom& random);
 
-// A drafter cannot follow this text any more. The answer goes on without drafts.
+// A drafter cannot follow this text any further. The answer goes on without drafts.
 class DraftsEnd : public Error {
   public:
     using Error::Error;
 };
 
-// A token that may follow the one before it, and how likely it does.
+// A token that may follow the one before it, and how likely it is to.
 struct Guess {
     Token token;
     float q;
@@ -57,28 +57,28 @@ struct Guess {
 struct DraftInput {
     std::span<const Token> context;  // committed tokens, then the root
     std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
-    int room;                        // most nodes, with root, that the context has cells for
+    int room;                        // most nodes, including the root, that the context has cells for
     const Tree& shape;               // what a drafter of a fixed tree fills
-    bool plain = false;              // no drafts are wanted, but of those that weigh their own cost
+    bool plain = false;              // no drafts are wanted, except from drafters that weigh their own cost
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
-    int row = 0;                     // of the newest decode, that `hidden` belongs to
+    int row = 0;                     // row of the newest decode that `hidden` belongs to
     std::span<const Guess> chain{};  // what else may follow the root, one after the other: for drafters that join it
-    bool rests = false;              // nor will the next step want drafts, as far as is known: none need be made ahead
+    bool rests = false;  // as far as is known, the next step wants no drafts either: none need be made ahead
 };
 
 // tree->size() tokens; tokens[0] is the root. q[i]: the drafter's probability of node i given its path (q[0] = 1).
 //
-// Where tokens are drawn, the number of a node's children, and which of them are drawn, never depends on what they or
-// nodes below them turn out to be: else rejection sampling is biased.
+// Where tokens are drawn, how many children a node has, and which of them are drawn, never depends on how they or the
+// nodes below them turn out: otherwise rejection sampling would be biased.
 struct Draft {
     const Tree* tree = nullptr;
     std::vector<Token> tokens;
     std::vector<float> q;
     std::vector<bool>
         drawn;  // [i]: node i was drawn from its parent's proposal, after its drawn siblings of lower rank
-    std::vector<Proposal> proposals;  // of the nodes as far as there are any
+    std::vector<Proposal> proposals;  // of the nodes, for as many as have one
 
-    // The root by itself: nothing drafted.
+    // Only the root: nothing drafted.
     void set_root(Token root);
 };
 
@@ -89,32 +89,31 @@ struct Verified {
     const std::vector<int>& path;                              // accepted nodes, from the root down
     Token next;                                                // the token after the last of them
     std::function<std::span<const float>(int node)> logits{};  // of the token after a node
-    std::function<Likeliest(int node)> likeliest{};            // of that token; none where only the logits tell
+    std::function<Likeliest(int node)> likeliest{};            // for the same token; none where only the logits tell
 };
 
-// Gives the children that draft.tree has below `node` tokens of those that the drafter finds likeliest there, as
-// drawn as they can be: where the proposal has fewer tokens than there are children, the likeliest ones beside it
-// follow.
+// Gives the children of `node` in draft.tree the tokens that the drafter finds likeliest there, drawn as far as
+// possible: where the proposal has fewer tokens than there are children, the likeliest of the other tokens follow.
 void draw_children(int node, std::span<const Token> tokens, std::span<const float> q, Drawing& drawing, Draft& draft);
 
 class Drafter {
   public:
     virtual ~Drafter() = default;
     virtual DrafterNeeds needs() const = 0;
-    // Whether it makes one tree of its own drafts and those of DraftInput::chain.
+    // Whether it builds one tree from its own drafts and DraftInput::chain.
     virtual bool joins_chain() const { return false; }
     // A generation starts: the contexts of its drafts extend `prompt`.
     virtual void begin(std::span<const Token> prompt) {}
-    // The state of a committed token, in the order of the positions. Only where hidden states are needed.
+    // The state of a committed token, in order of position. Only where hidden states are needed.
     virtual void committed(int position, std::span<const float> state) {}
-    // Tokens from `position` on are no longer part of the text.
+    // Tokens from `position` on no longer belong to the text.
     virtual void rolled_back(int position) {}
-    // Only where rows are needed; before the nodes of the path are committed.
+    // Only where rows are needed; called before the nodes of the path are committed.
     virtual void verified(const Verified& step) {}
-    // What it would have to compute again of the committed tokens, for restore() by a drafter of the same kind and
-    // file.
+    // Whatever it would otherwise compute again from the committed tokens, for restore() by a drafter of the same kind
+    // and file.
     virtual void save(StateWriter& out) {}
-    // In place of what is there. Error where that is not its own: then it is as after rolled_back(0).
+    // Replaces what is there. Throws Error where the state is not its own: then it is as after rolled_back(0).
     virtual void restore(StateReader& in) {}
     // Throws DraftsEnd. Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes.
     // Siblings carry distinct tokens. draft.tree stays valid until the next call.

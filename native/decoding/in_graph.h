@@ -1,5 +1,5 @@
-// Whether steps are accepted and drafted on the host, or where the model runs, by its own graph: there no rows of
-// logits and states come to the host, only what was found.
+// Whether steps are accepted and drafted on the host, or by the model's own graph where the model runs: then only the
+// results come to the host, no rows of logits or states.
 #pragma once
 
 #include <optional>
@@ -16,12 +16,12 @@ namespace medusa {
 enum class StepWay {
     host,    // rows of logits and states come to the host
     greedy,  // the graph of a decode accepts greedily, and drafts
-    ranked   // it names the likeliest tokens of each row; the host accepts, and a graph of the heads drafts behind it
+    ranked   // it names the likeliest tokens of each row; the host accepts, and a graph of the heads drafts after it
 };
 
-// What the graph of a decode found, by greedy acceptance.
+// What the graph of a decode found by greedy acceptance.
 struct GreedyStep {
-    int node = 0;    // the deepest accepted node of the tree that was decoded
+    int node = 0;    // the deepest accepted node of the decoded tree
     Token next = 0;  // the token after it
 };
 
@@ -30,10 +30,10 @@ struct RankedToken {
     Token token;
     float logit;
 };
-// Of each row, at most.
+// Per row, at most.
 inline constexpr int most_ranked = 40;
 
-// What a drafter learns from a row: its likeliest tokens, likeliest first, the lowest first among equals.
+// What a drafter learns from a row: its likeliest tokens, likeliest first (ties: the lowest first).
 struct Likeliest {
     std::vector<Token> tokens;
     float lead = 0;  // of the first over the second, in logits
@@ -43,32 +43,32 @@ struct Likeliest {
 class GraphSteps {
   public:
     virtual ~GraphSteps() = default;
-    // From the next prefill on. Returns the way that is taken.
+    // Takes effect with the next prefill. Returns the way actually taken.
     virtual StepWay take_way(StepWay wanted) = 0;
     // Whether trees are decoded as if they had padded_size() nodes.
     virtual bool pads() const = 0;
-    // Of greedy steps: what the newest decode found. None: rows hold what it does not judge (NaN), look at them.
+    // For greedy steps: what the newest decode found. None: rows hold values it cannot judge (NaN), look at them.
     virtual std::optional<GreedyStep> greedy_step() const = 0;
-    // Of ranked steps: the likeliest tokens of a row, likeliest first, the lowest first among equals. Empty: look at
-    // the row.
+    // For ranked steps: the likeliest tokens of a row, likeliest first (ties: the lowest first). Empty: look at the
+    // row.
     virtual std::span<const RankedToken> ranked(int row) = 0;
-    // What the newest graph said of a row to drafters. No tokens: look at the row.
+    // What the newest graph told drafters about a row. No tokens: look at the row.
     virtual Likeliest likeliest(int row) = 0;
 };
 
-// A session, as far as the way of its steps depends on it.
+// What the choice of StepWay depends on in a session.
 struct StepFacts {
     bool on_device = false;  // the output matrix lies on a device
-    bool branches = true;    // not a recurrent model, which follows chains
+    bool branches = true;    // not a recurrent model, which can only follow chains
     bool draft_model = false;
     bool lookahead = false;
-    std::string heads_need;  // what the heads read that the graph does not have; empty: nothing
-    std::string lacks;       // what the graph of the model, or its device, does not have; empty: nothing
+    std::string heads_need;  // what the heads read and the graph lacks; empty: nothing
+    std::string lacks;       // what the model's graph or its device lacks; empty: nothing
 };
 
-// An answer, as far as it depends on it.
+// What the choice of StepWay depends on in an answer.
 struct AnswerFacts {
-    bool greedy = true;       // the most likely token, always
+    bool greedy = true;       // always the most likely token
     bool bare_logits = true;  // no penalties, no biases
     bool few_ranks = true;    // no more than the `most_ranked` likeliest tokens count
 };
@@ -76,9 +76,9 @@ struct AnswerFacts {
 // Why steps take place on the host; empty: in the model's graph.
 std::string host_reason(const StepFacts& session, const AnswerFacts& answer);
 
-// Trees whose shape changes from step to step are decoded as if they had so many nodes: then few graphs do for all.
+// Trees whose shape changes from step to step are decoded as if they had this many nodes: then a few graphs serve all.
 int padded_size(int nodes);
-// Nodes at its end, up to `size`, that are never accepted, and a sequence for each node.
+// Adds nodes at the end, up to `size`, that are never accepted, and gives each node a sequence.
 Tree padded(const Tree& tree, int size);
 
 }  // namespace medusa

@@ -1,4 +1,4 @@
-// Where an answer says nothing new any more.
+// Where an answer no longer says anything new.
 #pragma once
 
 #include <array>
@@ -10,13 +10,13 @@
 namespace medusa {
 
 // Tells, token by token, whether an answer ends in a loop: the same 1 to `longest` tokens, over and over, at least
-// `rounds` times and for at least `tokens` tokens. A function of the answer's tokens alone, so that drafted and plain
-// text end at the same place.
+// `rounds` times and for at least `tokens` tokens. Depends on the answer's tokens alone, so that drafted and plain text
+// end at the same place.
 class LoopWatch {
   public:
     static constexpr size_t longest = 64, rounds = 20, tokens = 256;
 
-    // text: the answer, of which the last token is new. Returns the tokens of a round, 0 outside of loops.
+    // text: the answer; its last token is new. Returns the tokens in a round, 0 outside loops.
     size_t push(std::span<const Token> text) {
         for (size_t period = 1; period <= longest && period < text.size(); ++period) {
             size_t& same = same_[period - 1];
@@ -28,7 +28,7 @@ class LoopWatch {
     }
 
   private:
-    std::array<size_t, longest> same_{};  // by period: newest tokens in a row that are those of a round before
+    std::array<size_t, longest> same_{};  // by period: how many of the newest tokens repeat the round before
 };
 
 }  // namespace medusa

@@ -8,7 +8,7 @@ namespace medusa {
 
 namespace {
 
-// Maximum of a block in eight lanes, a loop that compilers turn into vector instructions.
+// Maximum of a block in eight lanes: a loop that compilers turn into vector instructions.
 float block_max(const float* values, size_t count) {
     float lanes[8];
     std::fill(std::begin(lanes), std::end(lanes), -std::numeric_limits<float>::infinity());
@@ -42,7 +42,7 @@ Token argmax(std::span<const float> logits) {
 
 void top_indices(std::span<const float> values, int k, std::vector<int>& out) {
     out.clear();
-    // A short sorted list; blocks without a value above its end are skipped whole.
+    // A short sorted list; blocks with no value above its end are skipped whole.
     float lowest = -std::numeric_limits<float>::infinity();
     const auto full = [&] { return out.size() == static_cast<size_t>(k); };
     for (size_t start = 0; start < values.size(); start += block_size) {

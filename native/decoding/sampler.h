@@ -1,4 +1,4 @@
-// What a token is drawn from: logits through the sampler chain, and the one random number per emitted token.
+// How a token is drawn: logits through the sampler chain, and one random number per emitted token.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace medusa {
 
 struct SamplingParams {
-    // Below, the likeliest token is taken: logits divided by less could overflow.
+    // Below this, the likeliest token is taken: dividing logits by less could overflow.
     static constexpr float lowest_temperature = 1e-5f;
 
     float temperature = 0.0f;
@@ -21,9 +21,9 @@ struct SamplingParams {
     float top_p = 0.95f;  // >= 1: off
     float min_p = 0.05f;  // <= 0: off
     float repeat_penalty = 1.0f;
-    float frequency_penalty = 0.0f;  // off a token's logit, for each time it is there
-    float presence_penalty = 0.0f;   // the same, once
-    int repeat_last_n = 64;          // tokens that penalties look back on; < 0: all
+    float frequency_penalty = 0.0f;  // taken off a token's logit each time it occurs
+    float presence_penalty = 0.0f;   // the same, but once
+    int repeat_last_n = 64;          // how many tokens penalties look back; < 0: all
     std::vector<std::pair<Token, float>> logit_bias;
     uint64_t seed = 0;
 
@@ -37,7 +37,7 @@ struct Candidate {
     float p;
 };
 
-// Logits that are no numbers, or infinite where a distribution is needed: weights are damaged, or a sum overflowed.
+// Logits that are not numbers, or infinite where a distribution is needed: weights are damaged, or a sum overflowed.
 class BadLogits : public Error {
   public:
     BadLogits() : Error("the model's output is not a number") {}
@@ -49,9 +49,9 @@ class Chain {
   public:
     virtual ~Chain() = default;
     // The distribution the next token is drawn from: candidates of non-zero probability in token order, summing to 1,
-    // at least one. Where the params are greedy one candidate, the argmax (ties: the lowest token). Throws BadLogits.
+    // at least one. With greedy params, one candidate: the argmax (ties: the lowest token). Throws BadLogits.
     virtual void apply(std::span<const float> logits, std::vector<Candidate>& out) = 0;
-    // The same of ranked tokens in place of a whole row: for chains without penalties and biases, to which no more
+    // The same from ranked tokens instead of a whole row: for chains without penalties and biases, for which no further
     // tokens count.
     virtual void apply(std::span<const RankedToken> ranked, std::vector<Candidate>& out) = 0;
     // Moves the state past `token`.
@@ -59,7 +59,7 @@ class Chain {
     virtual std::unique_ptr<Chain> clone() const = 0;
 };
 
-// Index of the largest value, the lowest of equals. Throws BadLogits where there is no number.
+// Index of the largest value (ties: the lowest). Throws BadLogits where there is no number.
 Token argmax(std::span<const float> logits);
 
 // Indices of the k largest values, largest first (ties: the lowest index). Fewer when there are fewer numbers.
@@ -69,7 +69,7 @@ void top_indices(std::span<const float> values, int k, std::vector<int>& out);
 // not it was drafted.
 double uniform(uint64_t seed, uint64_t index);
 
-// The numbers that one step takes beside those of its tokens: of another sequence for each seed, step and purpose.
+// The numbers that a step takes besides those for its tokens: a separate sequence for each seed, step and purpose.
 class StepRandom {
   public:
     enum class Purpose : uint64_t { drafts = 1, acceptance = 2 };
@@ -82,7 +82,7 @@ class StepRandom {
     uint64_t key_, index_ = 0;
 };
 
-// Inverse of the cumulative distribution in token order, for u in [0, 1). In token order a tiny change of the
+// Inverse of the cumulative distribution in token order, for u in [0, 1). In token order a tiny change in the
 // probabilities moves the result only when u lies next to a boundary.
 Token draw(std::span<const Candidate> distribution, double u);
 
@@ -92,7 +92,7 @@ struct Chance {
     double logprob;  // ln p
 };
 
-// Of `token`, and of the `most` likeliest tokens, likeliest first (ties: the lowest), by softmax(logits).
+// For `token`, and for the `most` likeliest tokens, likeliest first (ties: the lowest), by softmax(logits).
 struct Chances {
     double logprob = 0.0;
     std::vector<Chance> top;

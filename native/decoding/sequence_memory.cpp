@@ -30,9 +30,9 @@ void TreeCache::commit(const Tree& tree, const std::vector<int>& path) {
     const int start = position();
     const int end = start + static_cast<int>(path.size());
     const int winner = tree.sequences(path.back()).front();
-    // All that is deeper than the accepted path goes, whatever branch it is on.
+    // Removes everything deeper than the accepted path, whatever branch it is on.
     if (tree.depth() >= static_cast<int>(path.size())) ops_.remove(-1, end, -1);
-    // How many nodes of the path each leaf shares; its own nodes beside the path are removed, the path's are added.
+    // How many nodes of the path each leaf shares; its nodes off the path are removed, those of the path are added.
     std::vector<int> shared(tree.leaf_count(), 0);
     for (const int node : path) {
         for (const int leaf : tree.sequences(node)) ++shared[leaf];
@@ -60,7 +60,7 @@ bool TreeCache::restore(StateReader& in) {
     forget();
     in_step_[0] = in.number<int32_t>();
     if (!ops_.set_all(in) || position() < 0) return false;
-    // Of a cell that a window hides, and that has one sequence alone, libllama makes room for new tokens.
+    // libllama overwrites a cell that a window hides if it belongs to one sequence alone.
     if (in_step_.size() > 1) {
         ops_.copy(0, 1, 0, position());
         in_step_[1] = position();
@@ -83,14 +83,14 @@ bool ChainMemory::truncate(int count) {
     return true;
 }
 
-// To the newest checkpoint within the first `count` tokens.
+// Goes back to the newest checkpoint within the first `count` tokens.
 bool ChainMemory::go_back(int count) {
     while (newest_checkpoint() > count) checkpoints_.pop_back();
     if (checkpoints_.empty() || newest_checkpoint() < ops_.shortest()) return false;
     drop_copy();
     pending_.clear();
     position_ = newest_checkpoint();
-    // Cells of single tokens beside the state go only after it: what holds both asks the state first.
+    // Cells of single tokens beside the state are removed only after it: a memory that holds both asks the state first.
     return ops_.set_state(checkpoints_.back().state) && ops_.remove(0, position_, -1);
 }
 
@@ -105,7 +105,7 @@ void ChainMemory::keep() {
     try {
         state = ops_.state();
     } catch (const std::bad_alloc&) {
-        return;  // the text is the same without
+        return;  // the text is the same without it
     }
     if (state.empty() || state.size() > most_bytes || !pending_.empty()) return;
     checkpoints_.push_back({position_, std::move(state)});

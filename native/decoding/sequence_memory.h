@@ -22,11 +22,11 @@ class CacheOps {
     virtual int shortest() { return 0; }
     // The running state of sequence 0 alone, without the cells of single tokens; empty where there is none.
     virtual std::vector<uint8_t> state() { return {}; }
-    // Puts it back, with the position it had. False, and the memory has to be cleared: it was not taken.
+    // Puts it back, with the position it had. False: not taken, and the memory has to be cleared.
     virtual bool set_state(std::span<const uint8_t> state) { return false; }
-    // All of the memory, for set_all(). Its cells may come to lie elsewhere.
+    // All of the memory, for set_all(). Its cells may end up elsewhere.
     virtual void save_all(StateWriter& out) = 0;
-    // In place of whatever is there. False, and the memory has to be cleared: it was not taken.
+    // Replaces whatever is there. False: not taken, and the memory has to be cleared.
     virtual bool set_all(StateReader& in) = 0;
 };
 
@@ -36,33 +36,32 @@ class SequenceMemory {
     virtual ~SequenceMemory() = default;
     // Committed tokens.
     virtual int position() const = 0;
-    // The last of the committed tokens that the memory does not hold (any more): they have to come before all others in
-    // the next decode.
+    // The last committed tokens, where the memory does not hold them (any more): the next decode must begin with them.
     virtual std::span<const Token> pending() const { return {}; }
     // The pending tokens and `count` others were decoded into sequence 0.
     virtual void appended(int count) = 0;
     // Keeps the first `count` positions, or as many of them as it can go back to. False: none, it has to be cleared.
     virtual bool truncate(int count) = 0;
-    // Of a prompt that ends at `end`: where decoding is to stop for keep(); `end` where nowhere.
+    // For a prompt that ends at `end`: where decoding has to stop for keep(); `end` if nowhere.
     virtual int next_keep(int end) const { return end; }
     // Remembers the present state, so that truncate() can go back to it.
     virtual void keep() {}
     // The memory was cleared.
     virtual void forget() = 0;
-    // Before a tree of these tokens is decoded, behind the pending ones.
+    // Called before a tree of these tokens is decoded, after the pending ones.
     virtual void prepare(const Tree& tree, std::span<const Token> tokens) = 0;
-    // After it was decoded: keeps `path` (nodes from the root downwards), drops all other nodes.
+    // Called after it was decoded: keeps `path` (nodes from the root downwards), drops all other nodes.
     virtual void commit(const Tree& tree, const std::vector<int>& path) = 0;
-    // After a failed decode, or a tree that will not be committed: drops whatever lies beyond position(), or goes
-    // back as truncate() does. False as there.
+    // After a failed decode, or for a tree that will not be committed: drops whatever lies beyond position(), or goes
+    // back as truncate() does. Returns false as truncate() does.
     virtual bool rollback() = 0;
     // What is committed, for restore(). Between answers.
     virtual void save(StateWriter& out) = 0;
-    // In place of whatever is there. False, or an Error: it was not taken, and the memory has to be cleared.
+    // Replaces whatever is there. False, or an Error: not taken, and the memory has to be cleared.
     virtual bool restore(StateReader& in) = 0;
 };
 
-// A KV cache, whose leaves follow a tree.
+// A KV cache whose leaves follow a tree.
 //
 // Invariants between calls: sequence 0 holds positions [0, position()), each once and nothing else; sequence s holds
 // exactly the first in_step_[s] of the same cells. Every call of `remove` or `copy` scans the whole cache, so only the
@@ -89,12 +88,12 @@ class TreeCache final : public SequenceMemory {
 
 // The memory of a recurrent or hybrid model: one running state, which follows a chain and cannot be cut at will.
 //
-// What was committed long ago is cut off by going back to a checkpoint: a copy of the state, taken shortly before the
+// To cut off what was committed long ago, it goes back to a checkpoint: a copy of the state, taken shortly before the
 // end of each prompt (the next one often differs where the answer begins) and now and then within long ones.
 //
-// A refused draft is taken back in one of two ways. With `snapshots`, the memory can step back by up to so many of the
-// newest decode's tokens. Without, sequence 1 keeps the state from before a draft; it becomes sequence 0 again, and the
-// accepted tokens are pending.
+// A refused draft is taken back in one of two ways. With `snapshots`, the memory can step back by up to that many of
+// the newest decode's tokens. Without, sequence 1 keeps the state from before a draft; it becomes sequence 0 again, and
+// the accepted tokens are pending.
 class ChainMemory final : public SequenceMemory {
   public:
     ChainMemory(CacheOps& ops, int snapshots) : ops_(ops), snapshots_(snapshots) {}
@@ -113,13 +112,13 @@ class ChainMemory final : public SequenceMemory {
     void save(StateWriter& out) override;
     bool restore(StateReader& in) override;
 
-    // Tokens before the end of a prompt: the words with which a template opens an answer are fewer.
+    // Tokens before the end of a prompt: a template opens an answer with fewer.
     static constexpr int before_end = 8;
     // Tokens of a long prompt between two checkpoints.
     static constexpr int stride = 2048;
-    // Fewer tokens are decoded again instead.
+    // Fewer tokens than this are decoded again instead.
     static constexpr int least = 32;
-    // Of all checkpoints; the oldest go first, the newest stays.
+    // For all checkpoints; the oldest are dropped first, the newest stays.
     static constexpr size_t most_bytes = size_t{256} << 20, most_checkpoints = 32;
 
   private:

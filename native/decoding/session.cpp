@@ -106,7 +106,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         }
     }
     const AnswerFacts facts = answer_facts(params.sampling, params.accept);
-    // Rows of logits stay on a device whose graph accepts.
+    // Rows of logits stay on a device whose graph accepts drafts.
     const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
     graph_ = target_->in_graph();
     if (graph_) graph_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
@@ -134,7 +134,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
         give_up(run);
         throw;
     }
-    // Text that was held back because it might have become a stop string or a whole character.
+    // Text held back because it might have become a stop string or a whole character.
     const std::string rest = run.text.finish();
     if (!rest.empty()) {
         run.out.text += rest;
@@ -143,7 +143,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     return *last_;
 }
 
-// Of an answer that ends with an error; what came of it stays.
+// Ends an answer that failed; what it has produced so far stays.
 void Session::give_up(Run& run) {
     target_->discard();
     keep_committed();
@@ -164,7 +164,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run, const OnPrompt& o
             on_state = [&](int position, std::span<const float> state) { drafter_->committed(position, state); };
         }
         int told = -1;
-        // Asked before each piece, and while one is computed, when the position does not move.
+        // Polled before each piece, and while one is computed, when the position does not move.
         const StopPoll stop = [&] {
             if (on_prompt && std::exchange(told, target_->position()) != target_->position()) {
                 on_prompt(target_->position() - reused, static_cast<int>(prompt.size()) - reused);
@@ -197,7 +197,7 @@ std::optional<GreedyStep> Session::greedy_step() const {
     return graph_ ? graph_->greedy_step() : std::nullopt;
 }
 
-// Of the token after the prompt.
+// Draws the token after the prompt.
 Token Session::first_root(Run& run) {
     if (const auto found = greedy_step()) return found->next;
     return pick(*target_, 0, *run.chain, run.params.accept, run.params.sampling, run.emitted);
@@ -367,7 +367,7 @@ double Generation::prompt_tokens_per_second() const {
     return counters.prompt_ms > 0 ? 1000.0 * decoded / counters.prompt_ms : 0.0;
 }
 
-// rows: of the newest decode, from which each of the tokens follows.
+// rows: of the newest decode; each token follows from its row.
 void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int> rows) {
     run.emitted += tokens.size();
     Generation& out = run.out;

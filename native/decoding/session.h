@@ -25,7 +25,7 @@ struct GenerateParams {
     std::vector<std::string> stop;
     bool ignore_eos = false;
     bool stop_loops = false;  // end where the text only repeats itself (LoopWatch)
-    int logprobs = -1;        // how many likeliest tokens are told for each emitted one; 0: only that one; < 0: nothing
+    int logprobs = -1;        // likeliest tokens to report with each emitted one; 0: only that one; < 0: nothing
     bool watchdog = false;    // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
@@ -44,7 +44,7 @@ struct Piece {
 // Counts and times of one generation. A step commits its root and the accepted nodes below it.
 struct Counters {
     int64_t steps = 0;
-    int64_t plain_steps = 0;                 // of them, those that the watchdog or the drafter's end kept from drafting
+    int64_t plain_steps = 0;                 // those that the watchdog or the drafter's end kept from drafting
     int64_t committed = 0;                   // by the other steps, before any clipping at a stop
     std::vector<int64_t> accepted_at_depth;  // [d]: steps that accepted a node of depth d + 1
     int tree_nodes = 0;                      // with root, maximum over steps
@@ -54,7 +54,7 @@ struct Counters {
     };
     std::map<int, Threaded> by_threads;
     int most_threads = 0;
-    int64_t repeated = 0;  // steps that were given up once, since other programs ran in their place
+    int64_t repeated = 0;  // steps given up once and repeated, since other programs ran instead
     double draft_ms = 0, verify_ms = 0, accept_ms = 0, commit_ms = 0, other_ms = 0;
     double prompt_ms = 0, first_token_ms = 0;
 
@@ -63,60 +63,60 @@ struct Counters {
     void count_threads(const ThreadUse& use);
 
     int64_t drafting_steps() const { return steps - plain_steps; }
-    // Of those; 0 without any. By depth: the share of them that accepted a node there.
+    // Over those steps; 0 without any. By depth: the share of them that accepted a node there.
     double tokens_per_step() const;
     std::vector<double> acceptance_per_depth() const;
-    // That of the number of threads that most steps ran with.
+    // For the number of threads that most steps ran with.
     const char* thread_reason() const;
 };
 
 struct Generation {
     std::vector<Token> tokens;  // emitted, without an end-of-generation token
-    size_t loop_tokens = 0;     // where it ended in a loop: tokens of a round
-    // Of each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
+    size_t loop_tokens = 0;     // if it ended in a loop: tokens per round
+    // For each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
     std::vector<std::vector<int>> parents, paths;
     std::string text;
     StopReason stop_reason = StopReason::none;
     int prompt_tokens = 0;
-    int reused_tokens = 0;  // of the prompt, already in the cache
+    int reused_tokens = 0;  // tokens of the prompt that were already in the cache
     AcceptKind accept = AcceptKind::greedy;
     std::string drafts_ended;  // why the later steps had no drafts; empty: they had
     Counters counters;
 
-    // 0 where no time was taken.
+    // 0 where nothing was timed.
     double tokens_per_second() const;
     double prompt_tokens_per_second() const;
 };
 
 using MakeChain = std::function<std::unique_ptr<Chain>(const SamplingParams&, std::span<const Token> prompt)>;
-// Gets the pieces of each step. What it throws ends the generation and is passed on.
+// Gets the pieces of each step. An exception from it ends the generation and is passed on.
 using OnStep = std::function<void(const std::vector<Piece>&)>;
-// Of the tokens that a prompt adds to the cache, how many are read: before the first and after each piece of them. Must
-// not throw.
+// How many of the tokens that a prompt adds to the cache have been read: called before the first and after each piece
+// of them. Must not throw.
 using OnPrompt = std::function<void(int done, int total)>;
 
 class Session {
   public:
-    // drafter may be null: plain decoding. `tree` must fit the drafter; it is what a step starts from. `policy` decides
-    // whether a step drafts, where a generation asks for a watchdog.
+    // drafter may be null: plain decoding. `tree` must fit the drafter; each step starts from it. `policy` decides
+    // whether a step drafts where a generation asks for a watchdog.
     Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
             std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree,
             std::unique_ptr<StepPolicy> policy);
 
-    // Decodes after `prompt`, whose longest cached prefix is reused. `poll` is asked at least once per step and per
-    // prompt chunk; true cancels. The returned record is also kept in last(), when OnStep throws, too.
+    // Decodes after `prompt`, reusing its longest cached prefix. `poll` is asked at least once per step and per prompt
+    // chunk; true cancels. The returned record is also kept in last(), even when OnStep throws.
     const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
                                const StopPoll& poll, const OnPrompt& on_prompt = nullptr);
     void reset();
-    // The cache of the committed tokens and what the drafter knows of them. Between answers.
+    // The cache of the committed tokens and what the drafter knows about them. Between answers.
     void save(StateWriter& out);
-    // In place of what is there, with the tokens that were cached then. `drafts`: the drafter is of the same kind and
-    // file, too; it starts anew where it is not. Throws Error where it is another model's or context's: then nothing is
-    // cached.
+    // Replaces what is there; `cached`: the tokens that were cached then. `drafts`: the drafter is of the same kind and
+    // file, too; otherwise it starts anew. Throws Error where the state belongs to another model or context: then
+    // nothing is cached.
     void restore(std::span<const Token> cached, StateReader in, bool drafts);
-    // In place of the policy it was made with.
+    // Replaces the policy it was made with.
     void set_step_policy(std::unique_ptr<StepPolicy> policy) { policy_ = std::move(policy); }
-    // What it is as far as the place of its steps depends on it; by default they take place on the host.
+    // What decides where its steps take place; by default, on the host.
     void set_step_facts(StepFacts facts) { facts_ = std::move(facts); }
     // Why the steps of such an answer take place on the host; empty: in the model's graph.
     std::string host_reason(const SamplingParams& sampling, const AcceptParams& accept) const;
@@ -147,7 +147,7 @@ class Session {
     const Tree& shape_for(int room);
 
     std::unique_ptr<Target> target_;
-    GraphSteps* graph_ = nullptr;  // the target's, in an answer
+    GraphSteps* graph_ = nullptr;  // the target's, during an answer
     std::unique_ptr<Drafter> drafter_;
     std::shared_ptr<const Vocabulary> vocabulary_;
     MakeChain make_chain_;

@@ -1,4 +1,4 @@
-// What a session knows of its text, as bytes: read back in the order in which they were written.
+// What a session knows of its text, as bytes, which are read back in the order they were written.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace medusa {
 
 class StateWriter {
   public:
-    // Counts the bytes, and writes none.
+    // Counts the bytes without writing any.
     StateWriter() : counts_(true) {}
     // Throws Error where `out` is too small.
     explicit StateWriter(std::span<uint8_t> out) : out_(out), counts_(false) {}
@@ -49,7 +49,7 @@ class StateWriter {
     size_t size_ = 0;
 };
 
-// Throws Error where fewer bytes are left than are asked for.
+// Throws Error where fewer bytes are left than requested.
 class StateReader {
   public:
     explicit StateReader(std::span<const uint8_t> in) : in_(in) {}

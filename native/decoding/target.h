@@ -23,9 +23,9 @@ using OnState = std::function<void(int position, std::span<const float> state)>;
 // How the newest decode ran on the processor.
 struct ThreadUse {
     int threads = 0;          // 0: not known
-    int most = 0;             // that it might have taken
+    int most = 0;             // that it might have used
     bool repeated = false;    // a first try was given up, since its threads did not run
-    const char* reason = "";  // for the number: "asked", "all", "others" (programs), "slower" (more of them were)
+    const char* reason = "";  // for the number: "asked", "all", "others" (programs), "slower" (with more threads)
 };
 
 // A language model with a KV cache, batch 1. Rows are the outputs of the newest decode: row i belongs to node i of a
@@ -38,16 +38,16 @@ class Target {
     virtual int context_size() const = 0;
     // Committed tokens in the cache.
     virtual int position() const = 0;
-    // Keeps the first `count` committed tokens, or, where the cache cannot be cut, fewer. Returns what is left.
+    // Keeps the first `count` committed tokens, or fewer if the cache cannot be cut there. Returns what is left.
     virtual int truncate(int count) = 0;
 
-    // prefill() and verify() return when the work is done, so that a clock around them tells what they cost.
+    // prefill() and verify() return when the work is done, so that timing them gives their cost.
     // Decodes and commits `tokens` (at least one) after position(); on_state, if given, gets the hidden state of each.
-    // Not ok: position() tells what is committed.
+    // Not ok: position() tells how much is committed.
     virtual DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,
                                  const OnState& on_state = nullptr) = 0;
-    // Decodes a tree at position(); tokens[i] belongs to node i. Not ok: nothing of the tree
-    // stays, position() tells what does.
+    // Decodes a tree at position(); tokens[i] belongs to node i. Not ok: nothing of the tree stays, and position()
+    // tells how much does.
     virtual DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) = 0;
     // Keeps the nodes of `path` (from the root downwards) of the tree just verified.
     virtual void commit(const Tree& tree, const std::vector<int>& path) = 0;
@@ -56,11 +56,11 @@ class Target {
 
     // The cache of the committed tokens, for restore() by a target of the same model. Between answers.
     virtual void save(StateWriter& out) = 0;
-    // In place of what is there. False, or an Error, where it does not fit this target, which is to be cut to 0 then.
+    // Replaces what is there. False, or an Error, where it does not fit this target, which must then be cut to 0.
     virtual bool restore(StateReader& in) = 0;
 
     virtual std::span<const float> logits(int row) = 0;
-    // State after the final norm, or after the layer that was asked for; only when hidden states were, at construction,
+    // State after the final norm, or after the requested layer; only when hidden states were requested at construction,
     // and not accepted in the graph.
     virtual std::span<const float> hidden(int row) = 0;
 
@@ -69,7 +69,7 @@ class Target {
     virtual GraphSteps* in_graph() { return nullptr; }
 };
 
-// Token ids to text.
+// Converts token ids to text.
 class Vocabulary {
   public:
     virtual ~Vocabulary() = default;

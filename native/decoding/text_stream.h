@@ -10,10 +10,10 @@ class TextStream {
   public:
     explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-    // Adds a token's bytes; returns what can be printed now. Bytes that may begin a stop string, or a character that
-    // is not whole, are held back. After a stop string matched, nothing more is returned.
+    // Adds a token's bytes; returns what can be printed now. Bytes that may begin a stop string, or an incomplete
+    // character, are held back. Once a stop string has matched, nothing more is returned.
     std::string push(const std::string& bytes);
-    // The rest at the end of the text; a character cut short becomes U+FFFD.
+    // The rest at the end of the text; a truncated character becomes U+FFFD.
     std::string finish();
     bool stopped() const { return stopped_; }
 

@@ -15,7 +15,7 @@ using Choice = std::vector<int>;
 // holds exactly its own path (the attention mask is the ancestor closure).
 class Tree {
   public:
-    // libllama's LLAMA_MAX_SEQ bounds the leaves, one byte of node index the rest.
+    // libllama's LLAMA_MAX_SEQ limits the leaves; one byte for a node index limits the rest.
     static constexpr int max_size = 256;
 
     Tree() : Tree(std::vector<Choice>{}) {}
@@ -27,21 +27,21 @@ class Tree {
     // parents come first and depths never descend.
     static Tree from_parents(const std::vector<int>& parents);
 
-    // Nodes that are decoded like the others, but never accepted: for a drafter that wants to know what the model says
-    // there. hidden: by node; below a hidden node all are.
+    // Nodes that are decoded like the others but never accepted: for a drafter that wants to know what the model says
+    // there. hidden: by node; all nodes below a hidden one are hidden.
     void hide(const std::vector<bool>& hidden);
 
-    // A sequence for each node, of its number, in place of one for each leaf: trees of one size then have as many. A
-    // node is decoded with its own and those of all nodes below it.
+    // Gives each node a sequence with its own number, instead of one for each leaf: trees of one size then have equally
+    // many. A node is decoded with its own sequence and those of all nodes below it.
     void follow_nodes();
 
-    // The part of the tree that `head_count` heads of `ranks` ranks can fill, at most `max_nodes` nodes (with root).
+    // The part of the tree that `head_count` heads of `ranks` ranks can fill; at most `max_nodes` nodes (with root).
     Tree clipped(int head_count, int ranks, int max_nodes = max_size) const;
 
     int size() const { return static_cast<int>(parents_.size()); }
     int depth() const { return depths_.back(); }
     int max_rank() const;
-    // Sequences.
+    // Number of sequences.
     int leaf_count() const { return leaf_count_; }
     const std::vector<Choice>& choices() const { return choices_; }
     const std::vector<int>& parents() const { return parents_; }
@@ -50,7 +50,7 @@ class Tree {
     int rank(int node) const { return ranks_[node]; }
     // From the root down to the node.
     std::vector<int> path(int node) const;
-    // By rank; those that may be accepted.
+    // By rank; only those that may be accepted.
     const std::vector<int>& children(int node) const { return children_[node]; }
     const std::vector<int>& sequences(int node) const { return sequences_[node]; }
 
@@ -64,7 +64,7 @@ class Tree {
     int leaf_count_ = 1;
 };
 
-// Most that the trees of a session have.
+// The most that the trees of a session have.
 struct TreeBounds {
     int leaves = 1;
     int nodes = 1;

@@ -10,7 +10,7 @@ namespace medusa {
 DraftModelLevels::DraftModelLevels(std::unique_ptr<BranchingModel> model, int vocab_size, int depth)
     : model_(std::move(model)), vocab_size_(std::min(vocab_size, model_->vocab_size())), depth_(depth) {}
 
-// `came`: the tokens behind the committed ones. Those that were decoded ahead are committed.
+// `came`: the tokens after the committed ones. Commits those that were decoded ahead.
 void DraftModelLevels::keep_accepted(std::span<const Token> came) {
     std::vector<int> path;
     for (size_t d = 0; d < levels_.size() && d < came.size(); ++d) {
@@ -28,7 +28,7 @@ void DraftModelLevels::keep_accepted(std::span<const Token> came) {
     text_.insert(text_.end(), came.begin(), came.begin() + static_cast<std::ptrdiff_t>(path.size()));
 }
 
-// Afterwards the model's newest row is that of the text's last token.
+// Makes the row of the text's last token the model's newest.
 void DraftModelLevels::follow(std::span<const Token> text) {
     const auto mismatch = std::mismatch(text_.begin(), text_.end(), text.begin(), text.end()).first;
     auto same = static_cast<size_t>(mismatch - text_.begin());
@@ -37,7 +37,7 @@ void DraftModelLevels::follow(std::span<const Token> text) {
         same = text_.size();
     }
     levels_.clear();
-    // The last token is decoded again where it is known, for its row.
+    // Where the last token is already known, it is decoded again for its row.
     same = std::min(same, text.size() - 1);
     if (same < text_.size()) {
         model_->truncate(static_cast<int>(same));

@@ -9,11 +9,10 @@
 
 namespace medusa {
 
-// Probabilities are those of the draft model at temperature 1. Its cache follows the text: drafts that were accepted
-// stay in it.
+// Probabilities are those of the draft model at temperature 1. Its cache follows the text: accepted drafts stay in it.
 class DraftModelLevels final : public LevelSource {
   public:
-    // vocab_size: of the model that is drafted for; the two may differ by padding.
+    // vocab_size: of the model drafted for; the two may differ by padding.
     DraftModelLevels(std::unique_ptr<BranchingModel> model, int vocab_size, int depth);
 
     DrafterNeeds needs() const override { return {}; }
@@ -25,7 +24,7 @@ class DraftModelLevels final : public LevelSource {
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:
-    // Tokens of the newest step that were decoded ahead: paths [n][depth + 1], from the root on, of level `depth`.
+    // Tokens decoded ahead in the newest step: paths [n][depth + 1], from the root on, at level `depth`.
     struct Level {
         std::vector<Token> paths;
         std::vector<int> parents;
@@ -39,7 +38,7 @@ class DraftModelLevels final : public LevelSource {
     std::unique_ptr<BranchingModel> model_;
     int vocab_size_, depth_;
     std::vector<Token> text_;    // committed in the model's cache
-    std::vector<Level> levels_;  // [d]: of depth d + 1
+    std::vector<Level> levels_;  // [d]: the one at depth d + 1
     std::vector<int> likeliest_;
 };
 

@@ -1,4 +1,4 @@
-// A llama.cpp model that is decoded ahead of its text.
+// A llama.cpp model that decodes ahead of its text.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace medusa {
 
 class LlamaBranches final : public BranchingModel {
   public:
-    // bounds: branches at a time, and rows of one level. params.context_size: cells for the text; those of `ahead`
+    // bounds: branches at a time, and rows of one level. params.context_size: cells for the text; cells for `ahead`
     // tokens decoded below it are added.
     LlamaBranches(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, int ahead);
 
@@ -31,10 +31,10 @@ class LlamaBranches final : public BranchingModel {
     LlamaContext context_;
     BranchCache cache_;
     std::vector<BatchRow> rows_;
-    int first_row_ = 0;  // in the batch, of the newest rows
+    int first_row_ = 0;  // in the batch: the first of the newest rows
 };
 
-// Throws Error unless both models have the same tokens; one may have more of them that are padding.
+// Throws Error unless both models have the same tokens; one may have additional padding tokens.
 void check_same_vocabulary(const LlamaModel& model, const LlamaModel& draft);
 
 }  // namespace medusa

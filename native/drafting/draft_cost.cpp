@@ -9,13 +9,13 @@
 namespace medusa {
 namespace {
 
-constexpr double keep = 0.98;                                   // a step fades to one half after 34 later ones
-constexpr double prior_weight = 5;                              // as much as five steps of two nodes
+constexpr double keep = 0.98;                                   // a step's weight falls to one half after 34 later ones
+constexpr double prior_weight = 5;                              // counts as much as five steps of two nodes
 constexpr double least_cost = 0.01;                             // noise can tilt the line downwards
-constexpr double first_node_cost = 0.15, first_rebuild = 0.05;  // plain steps, before any was measured
+constexpr double first_node_cost = 0.15, first_rebuild = 0.05;  // in plain steps, before any was measured
 constexpr double unit_weight = 0.1, correction_weight = 0.05, rebuild_weight = 0.05, level_weight = 0.1;
-constexpr double disturbed = 1.5;       // a step that is off by more says nothing of its size
-constexpr double disturbed_level = 4;   // a level counts as so many usual ones at most
+constexpr double disturbed = 1.5;       // a step that is off by more says nothing about its size
+constexpr double disturbed_level = 4;   // a level counts as this many usual ones at most
 constexpr double rate_prior_steps = 4;  // plain steps that the rate starts from
 
 }  // namespace
@@ -64,13 +64,13 @@ void DraftCost::runs_with(int threads) {
                 .first->second;
 }
 
-// The smallest of the sizes that holds so many nodes.
+// The smallest of the sizes that holds this many nodes.
 size_t DraftCost::slot(int nodes) const {
     const auto at = std::lower_bound(std::begin(dynamic_sizes), std::end(dynamic_sizes), nodes);
     return std::min<size_t>(at - std::begin(dynamic_sizes), now_->correction.size() - 1);
 }
 
-// Between measured sizes on the line through them, beyond them with the slope of the last two.
+// Between measured sizes, on the line through them; beyond them, with the slope of the last two.
 double DraftCost::base(int nodes) const {
     if (curve_.size() < 2) return 1 + now_->line.per_node() * (nodes - 1);
     auto after = std::lower_bound(curve_.begin(), curve_.end(), std::pair(nodes, 0.0));

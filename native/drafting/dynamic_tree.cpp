@@ -12,8 +12,8 @@ namespace {
 
 constexpr float lowest_odds = -6.0f, bin_width = 0.5f;         // of log-odds: 24 bins reach from 1/400 to 399/400
 constexpr float lowest_share = 1e-4f, highest_share = 0.999f;  // a child stays less likely than its parent
-constexpr double doubted = 1, trusted = 64;                    // records that a start without and with a table weighs
-constexpr double memory = 400;                                 // records of a bin, after which the old ones count half
+constexpr double doubted = 1, trusted = 64;                    // weight of the start in records: without, with a table
+constexpr double memory = 400;                                 // records in a bin, after which the old ones count half
 
 double centre(int bin) {
     return 1.0 / (1.0 + std::exp(-(lowest_odds + bin_width * (bin + 0.5))));
@@ -39,7 +39,7 @@ HeadCalibration::HeadCalibration(int depth, const Table& known) {
     }
 }
 
-// Heads of NaN are right about nothing.
+// Heads that return NaN are never right.
 int HeadCalibration::bin_of(float q) {
     if (!(q > 0.0f)) return 0;
     if (q >= 1.0f) return bins - 1;
@@ -57,7 +57,7 @@ void HeadCalibration::record(int depth, float q, bool came) {
     pool(depth);
 }
 
-// Isotonic regression: neighbouring bins out of order are taken as one.
+// Isotonic regression: neighbouring bins out of order are merged.
 void HeadCalibration::pool(int depth) {
     struct Block {
         Counts counts;
@@ -137,8 +137,8 @@ void DynamicTree::begin_chain(std::span<const Guess> chain) {
     }
 }
 
-// Whether a candidate that a level found stands in the chain, too: it is one node then, which the likelier of the two
-// speaks for.
+// Whether a candidate found by a level also stands in the chain: then it is one node, with the probability of the
+// likelier of the two.
 bool DynamicTree::join_chain(int depth, const Candidate& found) {
     const auto at = static_cast<size_t>(depth) - 1;
     if (at >= chain_) return false;
@@ -152,8 +152,8 @@ bool DynamicTree::join_chain(int depth, const Candidate& found) {
     return true;
 }
 
-// Whether level `depth` is worth asking for. A node's children can bring no more than its own probability, so nodes
-// that would not pay themselves get none; of the rest, the likeliest child of each is worth what it was on average.
+// Whether level `depth` is worth asking for. A node's children can gain no more than its own probability, so nodes that
+// would not pay for themselves get none; for the others, the likeliest child is worth its past average.
 bool DynamicTree::choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free) {
     frontier_.clear();
     if (depth == 1) {
@@ -177,7 +177,7 @@ bool DynamicTree::choose_frontier(const LevelSource& source, int depth, Token ro
     return gain > (free ? 0 : cost.rate() * cost.level_ms(depth));
 }
 
-// Of a candidate of depth - 1, from the root on.
+// The path to a candidate at depth - 1, from the root on.
 void DynamicTree::path_of(int candidate, int depth, Token root, std::span<Token> out) const {
     out.front() = root;
     for (int i = depth - 1; i > 0; --i, candidate = pool_[candidate].parent) out[i] = pool_[candidate].token;
@@ -207,7 +207,7 @@ void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calib
     }
 }
 
-// How many nodes, root included, bring the most: expected tokens less what their time is worth.
+// How many nodes, root included, gain the most: expected tokens less what their time is worth.
 DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost, size_t settled) {
     order_.resize(pool_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -226,7 +226,7 @@ DynamicTree::Size DynamicTree::choose_size(int room, const DraftCost& cost, size
             const Candidate& candidate = pool_[order_[size.nodes - 1]];
             tokens += candidate.p;
             const size_t parent = static_cast<size_t>(candidate.parent + 1);
-            // The first child takes the leaf of its parent over.
+            // The first child takes over its parent's leaf.
             if (has_child[parent]) ++size.leaves;
             has_child[parent] = true;
         }
@@ -278,8 +278,8 @@ void DynamicTree::learn(std::span<const Token> came, Calibrations& calibrations)
     forget();
 }
 
-// The pool ends with all candidates of level `depth`, after `settled` nodes. Keeps of them what belongs to the best
-// tree that deeper levels could make of it, and draws their tokens. Returns how many nodes are settled then.
+// The pool ends with all candidates of level `depth`, after `settled` nodes. Keeps those that belong to the best tree
+// that deeper levels could make of it, and draws their tokens. Returns how many nodes are settled then.
 size_t DynamicTree::settle(int depth, size_t settled, int room, const DraftCost& cost, Drawing& drawing) {
     const size_t known = pool_.size();
     const double node_worth = cost.rate() * cost.node_ms();
@@ -303,7 +303,7 @@ size_t DynamicTree::settle(int depth, size_t settled, int room, const DraftCost&
     return pool_.size();
 }
 
-// Of the tree that holds the whole pool.
+// For the tree that holds the whole pool.
 DynamicTree::Size DynamicTree::settled_size(const DraftCost& cost) {
     order_.resize(pool_.size());
     std::iota(order_.begin(), order_.end(), 0);
@@ -320,7 +320,7 @@ DynamicTree::Size DynamicTree::settled_size(const DraftCost& cost) {
     return {size.nodes, tokens - cost.rate() * cost.verify_ms(size) - plain_worth};
 }
 
-// Children of the candidates from `from` on, as level `depth` has had them on average.
+// Adds children to the candidates from `from` on, as level `depth` has had on average.
 void DynamicTree::foresee(int depth, size_t from, double node_worth) {
     for (size_t i = from, end = pool_.size(); i < end; ++i) {
         for (int rank = 0; rank < params_.ranks; ++rank) {
@@ -331,7 +331,7 @@ void DynamicTree::foresee(int depth, size_t from, double node_worth) {
     }
 }
 
-// The chosen candidates of a row become nodes: recycled ones as they are, in place of the others as many drawn ones.
+// The chosen candidates of a row become nodes: recycled ones as they are, the others replaced by as many drawn ones.
 void DynamicTree::draw_row(size_t row, const std::vector<Candidate>& chosen, Drawing& drawing) {
     const int parent = frontier_[row];
     std::vector<Token> tokens;
@@ -351,7 +351,7 @@ void DynamicTree::draw_row(size_t row, const std::vector<Candidate>& chosen, Dra
     for (Candidate candidate : chosen) {
         if (candidate.origin != Origin::recycled) {
             candidate.drawn = next < drawn.size();
-            // A proposal is a prefix of the tokens: with all of it drawn, the rest follows.
+            // A proposal is a prefix of the tokens: once all of it is drawn, the rest follow.
             candidate.token = candidate.drawn ? drawn[next].token : tokens[next];
             ++next;
         }

@@ -25,7 +25,7 @@ void HeadsDrafter::draft(const DraftInput& input, Draft& out) {
     }
 }
 
-// The level of the nodes first..last-1, all of one depth, for each of their parents; returns its ranks.
+// Asks for the level of nodes first..last-1, all at one depth, for each of their parents; returns its ranks.
 int HeadsDrafter::ask(const Tree& shape, int first, int last, const Drawing* drawing, const Draft& out) {
     const int depth = shape.depth_of(first);
     int ranks = drawing ? std::min(proposal_width, ranks_) : 0, rows = 0;

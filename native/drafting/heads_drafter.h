@@ -1,4 +1,4 @@
-// Draft heads as a drafter: fills the shape of a tree, level by level.
+// Draft heads as a drafter: they fill the shape of a tree, level by level.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace medusa {
 
 class HeadsDrafter final : public Drafter {
   public:
-    // ranks: most that the source can fill.
+    // ranks: the most that the source can fill.
     HeadsDrafter(std::unique_ptr<LevelSource> source, int ranks) : source_(std::move(source)), ranks_(ranks) {}
 
     DrafterNeeds needs() const override { return source_->needs(); }
@@ -31,7 +31,7 @@ class HeadsDrafter final : public Drafter {
     int ranks_;
     LevelDrafts drafts_;
     std::vector<Token> paths_;
-    std::vector<int> row_of_;  // of a node with children: its row among the paths of its level
+    std::vector<int> row_of_;  // by node with children: its row among the paths of its level
 };
 
 }  // namespace medusa

@@ -1,4 +1,4 @@
-// Where the tokens of a tree come from, one level of it at a time.
+// Where the tokens of a tree come from, one level at a time.
 #pragma once
 
 #include <span>
@@ -8,16 +8,16 @@
 
 namespace medusa {
 
-// Who says so: what a probability is worth is learned for each apart.
+// Where a token comes from: what a probability is worth is learned separately for each origin.
 enum class Origin : uint8_t { heads, recycled, both, chain };
-inline constexpr int origins = 3;  // that are learned about here: who gives a chain knows what it is worth
+inline constexpr int origins = 3;  // learned about here: a chain's giver knows what it is worth
 
 // The `ranks` most probable tokens below each of n nodes, most probable first: [n][ranks].
 struct LevelDrafts {
     int ranks = 0;
     std::vector<Token> tokens;
     std::vector<float> q;           // probability of the token given the path to it
-    std::vector<Origin> origins{};  // empty: all of the heads
+    std::vector<Origin> origins{};  // empty: all from the heads
 
     Origin origin(size_t i) const { return origins.empty() ? Origin::heads : origins[i]; }
 };
@@ -26,13 +26,13 @@ class LevelSource {
   public:
     virtual ~LevelSource() = default;
     virtual DrafterNeeds needs() const = 0;
-    // Whether asking takes no time worth saving: then it is asked at every step.
+    // Whether asking takes no time worth saving: then the source is asked at every step.
     virtual bool is_free() const { return false; }
-    // begin() of a step that asks only for what takes no time worth saving. False: there is no such part.
+    // begin() for a step that asks only for what takes no time worth saving. False: there is no such part.
     virtual bool begin_free(const DraftInput& input) { return false; }
-    // A step that asks for nothing. What drafts ahead leaves it, and reaches nothing in the next step.
+    // A step that asks for nothing. A source that drafts ahead does not do so, and reaches nothing in the next step.
     virtual void rest() {}
-    // Levels it can fill.
+    // How many levels it can fill.
     virtual int depth() const = 0;
     // A generation starts after `prompt`.
     virtual void prompt(std::span<const Token> prompt) {}
@@ -46,8 +46,8 @@ class LevelSource {
     virtual void begin(const DraftInput& input) = 0;
     // Whether level() can be asked below the node that `path` leads to, from the root on.
     virtual bool reaches(std::span<const Token> path) const { return true; }
-    // Tokens of depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each of them.
-    // Siblings are distinct. Of one step, levels are asked for in order.
+    // Tokens at depth `depth` (from 1) below n nodes; paths [n][depth]: the tokens from the root down to each node.
+    // Siblings are distinct. Within a step, levels are asked for in order.
     virtual void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) = 0;
 };
 

@@ -61,7 +61,7 @@ std::span<const std::vector<Token>> NgramPool::after(Token token) const {
 }
 
 void JacobiWindow::start(std::span<const Token> text) {
-    // One column more for each row that is still to come: each of these steps moves the window on by a column.
+    // One more column for each row still to come: each of these steps moves the window on by a column.
     rows_.assign(1, {});
     for (int i = 0; i < params_.window + params_.ngram - 3; ++i) {
         const auto at = static_cast<size_t>(uniform(0, static_cast<uint64_t>(i)) * static_cast<double>(text.size()));
@@ -88,12 +88,12 @@ void JacobiWindow::move(Token root, std::span<const Token> answers, std::vector<
             for (size_t row = 1; row < rows_.size(); ++row) ngram.push_back(rows_[row][column]);
             ngram.push_back(answered[column]);
         }
-        // Each row becomes the one before it, whose columns begin a position earlier.
+        // Each row becomes the one before it; its columns begin one position earlier.
         rows_.push_back(std::move(answered));
         rows_.erase(rows_.begin());
         rows_[0].erase(rows_[0].begin());
     } else {
-        // Another row in place of the first column.
+        // Another row replaces the first column.
         rows_.push_back(std::move(answered));
         for (auto& row : rows_) row.erase(row.begin());
     }

@@ -1,5 +1,5 @@
-// Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): n-grams that a Jacobi iteration of the model itself comes
-// across are the drafts.
+// Lookahead decoding (Fu et al. 2024, arXiv:2402.02057): drafts n-grams that come up in a Jacobi iteration of the model
+// itself.
 #pragma once
 
 #include <span>
@@ -10,17 +10,17 @@
 
 namespace medusa {
 
-// Paths of tokens below a root as one tree, each common beginning once.
+// Paths of tokens below a root as one tree; each shared beginning appears once.
 class TokenTrie {
   public:
     static constexpr int root = 0;
 
     void clear(Token root_token);
-    // The child of `parent` that carries `token`, made where there is none. hidden: it need not be accepted; a node
-    // stays hidden until it is asked for otherwise.
+    // The child of `parent` that carries `token`, created if there is none. hidden: it need not be accepted; a node
+    // stays hidden until it is requested as not hidden.
     int child(int parent, Token token, float q, bool hidden);
     int size() const { return static_cast<int>(nodes_.size()); }
-    // The tree goes to `tree`, which `out` refers to. Afterwards place() tells where a node has come to stand.
+    // Stores the tree in `tree`, which `out` refers to. Afterwards place() tells where a node has ended up.
     void build(Tree& tree, Draft& out);
     int place(int node) const { return places_[node]; }
 
@@ -35,7 +35,7 @@ class TokenTrie {
     std::vector<int> places_;
 };
 
-// As the paper calls them: W columns of the window, n-grams of N tokens, at most G of them verified in a step.
+// Names as in the paper: W columns of the window, n-grams of N tokens, at most G of them verified in a step.
 struct LookaheadParams {
     int window = 4;
     int ngram = 3;
@@ -47,7 +47,7 @@ class NgramPool {
   public:
     NgramPool(int ngram, int most) : ngram_(ngram), most_(most) {}
 
-    // ngram: of N tokens. It becomes the newest of its first token; the oldest makes room.
+    // ngram: N tokens. It becomes the newest for its first token; the oldest makes room.
     void add(std::span<const Token> ngram);
     // What followed `token`, N - 1 tokens each, the newest last.
     std::span<const std::vector<Token>> after(Token token) const;
@@ -59,24 +59,23 @@ class NgramPool {
 };
 
 // The trajectory of the newest N - 1 Jacobi iterations. Row 0 is a line of guesses from the root on; the token of row r
-// in column c stands at position c + r and has above it the rows of its own column, then row 0 up to column c: a path
-// of a tree. A new row comes from the model's answers at the ends of the columns.
+// in column c stands at position c + r; above it are the rows of its own column, then row 0 up to column c: a path of a
+// tree. A new row comes from the model's answers at the ends of the columns.
 class JacobiWindow {
   public:
     explicit JacobiWindow(const LookaheadParams& params) : params_(params) {}
 
-    // Guesses from `text`, in a fixed sequence; the rows fill up one by one with the next steps.
+    // Guesses from `text`, in a fixed sequence; the next steps fill the rows one by one.
     void start(std::span<const Token> text);
     bool is_full() const { return static_cast<int>(rows_.size()) == params_.ngram - 1; }
-    // Hangs the window below the root, hidden.
+    // Hangs the window below the root, as hidden nodes.
     void draw(TokenTrie& trie);
     // Nodes of the trie that end the columns, the root's own column first.
     const std::vector<int>& ends() const { return ends_; }
     // answers: the model's likeliest token after each of ends(). `found` gets the n-gram of each column of a full
-    // window
-    // ([columns][N], first the token of row 0). The window moves on by one position.
+    // window ([columns][N], first the token of row 0). The window moves on by one position.
     void move(Token root, std::span<const Token> answers, std::vector<std::vector<Token>>& found);
-    // Nodes without the root, and leaves, that a window has at most.
+    // The most nodes (without the root) and leaves that a window has.
     static TreeBounds bounds(const LookaheadParams& params);
 
   private:

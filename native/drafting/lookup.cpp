@@ -34,7 +34,7 @@ void LookupIndex::append(Token token) {
     }
 }
 
-// Equal hashes are not yet equal tokens.
+// Equal hashes need not mean equal tokens.
 bool LookupIndex::same_suffix(int end, int length) const {
     return end >= length && std::equal(tokens_.begin() + end - length, tokens_.begin() + end, tokens_.end() - length);
 }
@@ -48,7 +48,7 @@ void LookupIndex::continuation(int count, std::vector<Token>& out) const {
 
 namespace {
 
-// A record fades to one half after about 14 later ones of its length; the prior weighs like two fresh ones.
+// A record fades to one half after about 14 later ones of its length; the prior weighs as much as two fresh ones.
 constexpr double keep = 0.95;
 constexpr double prior_weight = 2.0;
 
@@ -78,7 +78,7 @@ float LookupAccuracy::probability(int length) const {
 
 namespace {
 
-constexpr double keep_rate = 0.95;  // a step fades to one half after 14 later ones
+constexpr double keep_rate = 0.95;  // a step's weight falls to one half after 14 later ones
 
 }  // namespace
 
@@ -109,7 +109,7 @@ void LookupDrafter::begin(std::span<const Token> prompt) {
     for (const Token token : prompt.subspan(index_.tokens().size())) append(token, false);
 }
 
-// The newest step brought so many tokens.
+// The newest step yielded this many tokens.
 void LookupDrafter::learn_rate(size_t tokens) {
     if (!inner_only_) return;
     if (rate_threads_ != cost_->threads()) inner_tokens_ = inner_step_ms_ = 0;
@@ -152,10 +152,10 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     for (const Token token : came) append(token, true);
     out.set_root(input.context.back());
     const int room = std::min(input.room, params_.total_nodes);
-    // One path has nothing beside it.
+    // A single path has no other nodes.
     const auto planned = [&](int inner_size) { return plan_chain(params_.chains_only ? 1 : inner_size, room).length; };
     // Where tokens are drawn, the chain must not depend on them: it is planned for a tree as large as the newest one,
-    // and where one path is all there is, it takes the place of the inner drafter's.
+    // and where only one path is allowed, it replaces the inner drafter's.
     int length = 0;
     if (input.drawing) length = planned(std::max(inner_size_, inner_ ? input.shape.size() : 1));
     const bool alone = input.plain || chain_beats_inner(room);
@@ -179,7 +179,7 @@ void LookupDrafter::draft(const DraftInput& input, Draft& out) {
     }
 }
 
-// The inner drafter weighs the chain's nodes beside its own.
+// The inner drafter weighs the chain's nodes along with its own.
 void LookupDrafter::draft_as_one(const DraftInput& input, int room, Draft& out) {
     guesses_.clear();
     const int length = index_.match().length;
@@ -195,7 +195,7 @@ void LookupDrafter::draft_as_one(const DraftInput& input, int room, Draft& out) 
     inner_only_ = inner_size_ > 1 && chain_.empty();
 }
 
-// One path of the two: as far as they agree, then whichever promises more tokens.
+// Makes one path of the two: as far as they agree, then whichever promises more tokens.
 void LookupDrafter::join_chain(Draft& out) {
     const auto inner = static_cast<size_t>(out.tree->size()) - 1;
     size_t shared = 0;
@@ -253,7 +253,7 @@ void LookupDrafter::graft(Draft& out) {
         out.tree = &chains_[chain_.size()];
         return;
     }
-    // A tree sorts its choices stably by depth: tokens and probabilities go along.
+    // A tree sorts its choices stably by depth: tokens and probabilities follow.
     std::vector<int> order(choices.size());
     std::iota(order.begin(), order.end(), 1);
     std::stable_sort(order.begin(), order.end(),

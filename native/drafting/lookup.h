@@ -1,4 +1,4 @@
-// Prompt lookup: text that was there before is likely to go on as it did then.
+// Prompt lookup: text that occurred before is likely to go on as it did then.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,18 @@ struct LookupMatch {
     int next = 0;
 };
 
-// The longest suffix that occurred before, kept up to date token by token: one table entry per suffix length, no
-// rescan.
+// The longest suffix that occurred before, updated token by token: one table entry per suffix length, no rescan.
 class LookupIndex {
   public:
-    // Matches of min_length..max_length tokens are found.
+    // Finds matches of min_length..max_length tokens.
     LookupIndex(int min_length, int max_length);
 
     void append(Token token);
     void clear();
     std::span<const Token> tokens() const { return tokens_; }
-    // The longest match; among equally long ones the most recent.
+    // The longest match; among equally long ones, the most recent.
     LookupMatch match() const { return match_; }
-    // What followed the match, `count` tokens; a match that reaches into itself goes on periodically.
+    // The `count` tokens that followed the match; a match that overlaps itself goes on periodically.
     void continuation(int count, std::vector<Token>& out) const;
 
   private:
@@ -43,13 +42,13 @@ class LookupIndex {
     LookupMatch match_;
 };
 
-// How often the token behind a match came, by the match's length: a moving average that starts from a prior.
+// How often the token after a match came, by the match's length: a moving average that starts from a prior.
 class LookupAccuracy {
   public:
     LookupAccuracy(int min_length, int max_length);
 
     void record(int length, bool came);
-    // Lengths above the largest are taken for it.
+    // Lengths above the largest count as the largest.
     float probability(int length) const;
 
   private:
@@ -66,22 +65,22 @@ class LookupAccuracy {
 struct LookupParams {
     int min_length = 2;
     int max_length = 8;
-    bool chains_only = false;  // the whole draft is one path, of at most max_nodes
-    int max_nodes = 15;        // most nodes of one lookup: with the root, two tiles of eight columns for the kernels
+    bool chains_only = false;  // the whole draft is one path of at most max_nodes
+    int max_nodes = 15;        // most nodes from one lookup: with the root, two tiles of eight columns for the kernels
     int total_nodes = Tree::max_size;  // of a step, root included
 };
 
 // Drafts what followed the longest match, as a chain that is as long as it pays; an `inner` drafter's nodes and the
-// chain become one tree, in which equal tokens are one node, and of which an inner drafter that can weigh the chain
-// beside its own nodes keeps the likeliest. Where the chain alone promises more tokens per time than
-// the inner drafter has brought, that one is not asked. It learns from every token whether the match before it was
-// right, drafted or not.
+// chain become one tree, in which equal tokens are one node. An inner drafter that can weigh the chain along with its
+// own nodes keeps the likeliest of that tree. Where the chain alone promises more tokens per time than the inner
+// drafter has yielded, the inner one is not asked. Learns from every token, drafted or not, whether the match before it
+// was right.
 class LookupDrafter final : public Drafter {
   public:
     // inner: may be null. cost: what this session's steps cost.
     LookupDrafter(std::unique_ptr<Drafter> inner, const LookupParams& params, std::shared_ptr<const DraftCost> cost);
 
-    // The tree that verifies the largest draft on top of an inner one's stays within this.
+    // Bounds on the tree that verifies the largest draft on top of an inner drafter's.
     static TreeBounds bounds(const TreeBounds& inner, const LookupParams& params);
 
     DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
@@ -95,7 +94,7 @@ class LookupDrafter final : public Drafter {
     void verified(const Verified& step) override {
         if (inner_) inner_->verified(step);
     }
-    // Its index is made anew at the beginning of an answer.
+    // Its index is rebuilt at the beginning of an answer.
     void save(StateWriter& out) override {
         if (inner_) inner_->save(out);
     }
@@ -106,7 +105,7 @@ class LookupDrafter final : public Drafter {
 
   private:
     void append(Token token, bool learn);
-    // How many nodes of a chain pay, and with them the expected tokens of the step per time of a plain one.
+    // How many nodes of a chain pay, and the step's expected tokens with them, per time of a plain step.
     struct Plan {
         int length = 0;
         double rate = 1;
@@ -125,11 +124,11 @@ class LookupDrafter final : public Drafter {
     LookupAccuracy accuracy_;
     std::shared_ptr<const DraftCost> cost_;
     int inner_size_ = 1;                           // of the newest draft, root included
-    bool inner_only_ = false;                      // the newest step drafted nothing but the inner drafter's nodes
-    double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps, old ones fading
-    int rate_threads_ = 0;                         // that ran them
+    bool inner_only_ = false;                      // the newest step drafted only the inner drafter's nodes
+    double inner_tokens_ = 0, inner_step_ms_ = 0;  // of such steps; old ones fade
+    int rate_threads_ = 0;                         // threads that ran them
     std::vector<Token> chain_;
-    std::vector<Guess> guesses_;  // the chain, with what is known of it
+    std::vector<Guess> guesses_;  // the chain, with what is known about it
     std::vector<Tree> chains_;    // [n]: root and a chain of n nodes
     Tree joined_;
 };

@@ -7,12 +7,12 @@
 namespace medusa {
 namespace {
 
-constexpr float lead_ends[] = {0.5f, 1.5f, 4.0f};  // of logits: the classes of an entry's lead
-// Probabilities to start from, by rank: of chat models of 0.1 to 2 billion parameters; the first rank's by lead.
+constexpr float lead_ends[] = {0.5f, 1.5f, 4.0f};  // in logits: the classes of an entry's lead
+// Probabilities to start from, by rank: for chat models of 0.1 to 2 billion parameters; the first rank's by lead.
 constexpr double first_rank[RecyclingWorth::kinds][RecyclingTable::leads] = {
     {0.25, 0.35, 0.5, 0.7}, {0.15, 0.2, 0.3, 0.4}, {0.05, 0.05, 0.05, 0.05}};
 constexpr double later_rank[RecyclingWorth::kinds] = {0.25, 0.2, 0.05};  // the second rank's; each further one halves
-constexpr double prior_weight = 8, memory = 400;  // records that a start weighs; records after which old ones fade
+constexpr double prior_weight = 8, memory = 400;  // weight of the start, in records; records after which old ones fade
 
 uint8_t lead_class(float lead) {
     uint8_t found = 0;
@@ -122,7 +122,7 @@ void RecyclingLevels::begin(const DraftInput& input) {
     before_root_ = context.size() > 1 ? context[context.size() - 2] : -1;
 }
 
-// All that is known to follow, the likeliest first.
+// Everything known to follow, likeliest first.
 void RecyclingLevels::guesses(Token before, Token token) {
     guesses_.clear();
     const auto* two = table_.after(before, token);
@@ -143,7 +143,7 @@ void RecyclingLevels::level(int depth, std::span<const Token> paths, int ranks, 
     for (size_t at = 0; at < paths.size(); at += static_cast<size_t>(depth)) {
         const Token before = depth > 1 ? paths[at + depth - 2] : before_root_;
         guesses(before, paths[at + depth - 1]);
-        // Where too little is known, tokens without a chance fill the level.
+        // Where too little is known, tokens without a chance fill up the level.
         for (Token filler = 0; guesses_.size() < static_cast<size_t>(ranks); ++filler) {
             const bool known = std::any_of(guesses_.begin(), guesses_.end(),
                                            [&](const Guess& guess) { return guess.token == filler; });
@@ -174,7 +174,7 @@ void RecyclingLevels::verified(const Verified& step) {
     const Tree& tree = *step.draft.tree;
     const Token before_root = step.context.empty() ? -1 : step.context.back();
     const auto before = [&](int node) { return node == 0 ? before_root : tokens[tree.parent(node)]; };
-    // From what was known when the draft was made.
+    // Judged by what was known when the draft was made.
     for (size_t i = 0; i < step.path.size(); ++i) {
         const int node = step.path[i];
         learn(before(node), tokens[node], i + 1 < step.path.size() ? tokens[step.path[i + 1]] : step.next);
@@ -222,7 +222,7 @@ void MergedLevels::level(int depth, std::span<const Token> paths, int ranks, Lev
     }
 }
 
-// Both rows of a node, from these places on.
+// Merges both rows of a node, from these places on.
 void MergedLevels::merge_row(size_t of_heads, size_t of_recycled, size_t width, LevelDrafts& out) const {
     struct Found {
         Token token;

@@ -13,8 +13,8 @@
 
 namespace medusa {
 
-// The newest likeliest tokens after each token, and after each pair of tokens, as far as there is room: a pair takes
-// the place of another one.
+// The newest likeliest tokens after each token, and after each pair of tokens, as far as there is room: a new pair
+// replaces another one.
 class RecyclingTable {
   public:
     static constexpr int width = 8;
@@ -26,7 +26,7 @@ class RecyclingTable {
 
     explicit RecyclingTable(int vocab_size);
 
-    // What is likeliest after `before` and then `token`; of more than `width` tokens the first.
+    // Stores what is likeliest after `before` and then `token`: the first `width` tokens at most.
     void store(Token before, Token token, const Likeliest& likeliest);
     void store(Token before, Token token, std::span<const float> logits);
     // nullptr: not known.
@@ -52,8 +52,8 @@ class RecyclingTable {
 // How often the token at a rank of an entry came: moving averages that start from a prior.
 class RecyclingWorth {
   public:
-    // pair: of an entry of two tokens; single: of one token alone; rest: of one token, where that of two did not list
-    // it.
+    // pair: from an entry of two tokens; single: from an entry of one token alone; rest: from one of one token, where
+    // the entry of two did not list it.
     enum Kind { pair, single, rest, kinds };
 
     RecyclingWorth();
@@ -98,7 +98,7 @@ class RecyclingLevels final : public LevelSource {
 
 // Draft heads and recycled tokens in one tree.
 //
-// At each node the likeliest tokens of both, each token once; the heads, as far as they reach, know best what theirs
+// Each node gets the likeliest tokens of both, each token once; as far as the heads reach, they know best what theirs
 // are worth.
 class MergedLevels final : public LevelSource {
   public:
@@ -142,7 +142,7 @@ class MergedLevels final : public LevelSource {
     std::unique_ptr<LevelSource> heads_, recycled_;
     bool asks_heads_ = true;  // in this step
     LevelDrafts of_heads_, of_recycled_;
-    std::vector<Token> reached_;  // paths that the heads are asked below
+    std::vector<Token> reached_;  // paths below which the heads are asked
     std::vector<bool> is_reached_;
 };
 

@@ -31,7 +31,7 @@ double RecentValues::sum(double cap) const {
     return total;
 }
 
-// A tree never costs less than its root alone: timings that say so come from a slow spell that is over.
+// A tree never costs less than its root alone: timings that say so come from a slow spell that has passed.
 double Watchdog::plain_ms() const {
     const double plain = plain_.median();
     return run_ms_.size() ? std::min(plain, run_ms_.median()) : plain;
@@ -110,7 +110,7 @@ void Watchdog::report_plain(double ms, bool switched) {
     if (!switched) {
         plain_.push(ms);
     } else if (!first_step_ && plain_.size()) {
-        // The graph was built again, which is what the switch back costs.
+        // The graph was rebuilt: that is the cost of switching back.
         pay(-std::max(std::min(ms, disturbed_at_first * plain_ms()) - plain_ms(), 0.0));
     }
 }

@@ -10,12 +10,12 @@ namespace medusa {
 
 class DeviceTensors {
   public:
-    // At most so many, to be made in context().
+    // Up to `most` tensors, made in context().
     explicit DeviceTensors(size_t most)
         : context_(ggml_init({most * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true})) {}
 
     ggml_context* context() const { return context_.get(); }
-    // Memory for those that were made; nothing without any. what: they are, for the message. Throws OutOfMemory.
+    // Memory for the tensors made so far, if any. what: what they are, for the message. Throws OutOfMemory.
     void allocate(ggml_backend_buffer_type_t type, const std::string& what, const char* remedy = "") {
         if (!ggml_get_first_tensor(context())) return;
         buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context(), type));

@@ -58,7 +58,7 @@ std::span<const float> HeadsGraph::compute() {
     ggml_status status;
     try {
         status = ggml_backend_graph_compute(backend_, graph_);
-    } catch (const std::exception& lost) {  // as Vulkan says that the device is lost
+    } catch (const std::exception& lost) {  // how Vulkan reports that the device is lost
         throw failed((std::string(" (") + lost.what() + ")").c_str());
     }
     if (status != GGML_STATUS_SUCCESS) throw failed("");
@@ -80,7 +80,7 @@ ggml_tensor* residual_block(ggml_context* c, const Linear& layer, ggml_tensor* x
 
 namespace {
 
-// The last state of each head, [h]; one [h, depth] of all where they come together anyway.
+// The last state of each head, [h]; one [h, depth] for all heads where they are computed together anyway.
 std::vector<ggml_tensor*> last_states(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth) {
     if (heads.block_count() == 0) return std::vector<ggml_tensor*>(static_cast<size_t>(depth), state);
     const int64_t h = state->ne[0];
@@ -127,7 +127,7 @@ ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_te
     const int64_t h = heads.model().embedding_size(), n = paths->ne[1];
     // SiLU(Wx + b) + (Rx + b_R): W and R in one product, R's rows below W's.
     ggml_tensor* y = linear(c, heads.first_block(head), paths);
-    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, y, h, n, y->nb[1], 0));  // CUDA's SiLU wants it in one piece
+    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, y, h, n, y->nb[1], 0));  // CUDA's SiLU wants it contiguous
     ggml_tensor* kept = ggml_view_2d(c, y, h, n, y->nb[1], static_cast<size_t>(h) * sizeof(float));
     ggml_tensor* x = ggml_add(c, ggml_silu(c, gate), kept);
     for (int block = 1; block < heads.block_count(); ++block) x = residual_block(c, heads.block(head, block), x);

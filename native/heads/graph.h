@@ -1,4 +1,4 @@
-// Draft heads' computations on the device that holds their weights.
+// Computes draft heads on the device that holds their weights.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace medusa {
 
-// A backend of the heads' device; on the CPU it computes in llama.cpp's own threads. Throws Error.
+// A backend for the heads' device; on the CPU it computes in llama.cpp's own threads. Throws Error.
 ggml_backend_ptr start_backend(const Heads& heads);
 
-// One ggml graph with its memory: made, filled through context(), closed with finish(), then computed any number of
+// One ggml graph with its memory: created, filled through context(), closed with finish(), then computed any number of
 // times.
 class HeadsGraph {
   public:
@@ -33,7 +33,7 @@ class HeadsGraph {
     ggml_gallocr_ptr allocator_;
     ggml_cgraph* graph_ = nullptr;
     ggml_tensor* output_ = nullptr;
-    std::vector<float> copy_;  // of an output that the processor cannot read where it lies
+    std::vector<float> copy_;  // for an output that the processor cannot read in place
 };
 
 // weight * x + bias
@@ -44,16 +44,16 @@ ggml_tensor* residual_block(ggml_context* c, const Linear& layer, ggml_tensor* x
 // Medusa heads (Medusa 2.1): each depends on the hidden state alone. Logits of the first `depth` heads at a hidden
 // state [h, 1]: [rows, depth].
 ggml_tensor* medusa_logits(ggml_context* c, const Heads& heads, ggml_tensor* state, int depth);
-// Tensors that it makes, at most.
+// Most tensors that it makes.
 size_t medusa_tensors(const Heads& heads, int depth);
 
-// Hydra heads (Hydra 3): a head reads the hidden state and the tokens drafted so far. Logits of a head at n nodes, of
-// cat(h, emb(root), emb(node 1), ..) [h * (head + 2), n] each: [rows, n].
+// Hydra heads (Hydra 3): a head reads the hidden state and the tokens drafted so far. Logits of a head at n nodes, each
+// given as cat(h, emb(root), emb(node 1), ..) [h * (head + 2), n]: [rows, n].
 ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths);
-// Nodes of a graph that evaluates so many. Trees of changing shape ask for many numbers: beyond the smallest, graphs
-// are shared by a few of them.
+// How many nodes the graph for this many nodes has. Trees of changing shape ask for many numbers: beyond the smallest,
+// a few of them share a graph.
 size_t hydra_width(size_t nodes);
-// Tensors that it makes, at most.
+// Most tensors that it makes.
 size_t hydra_tensors(const Heads& heads);
 
 }  // namespace medusa

@@ -11,7 +11,7 @@ namespace medusa {
 
 void top_rows(std::span<const float> p, int ranks, std::vector<int>& rows) {
     top_indices(p, ranks, rows);
-    // Heads full of NaN rank nothing: any distinct rows will do, they are verified like all others.
+    // Heads full of NaN rank nothing: any distinct rows will do, since they are verified like all others.
     for (int row = 0; rows.size() < static_cast<size_t>(ranks); ++row) {
         if (std::find(rows.begin(), rows.end(), row) == rows.end()) rows.push_back(row);
     }
@@ -85,8 +85,8 @@ void HeadsLevels::level(int depth, std::span<const Token> paths, int ranks, Leve
 
 namespace {
 
-// Evaluates the first `depth` heads at one hidden state: one ggml graph, built once, one read of the lm_head for all
-// heads where they share it.
+// Evaluates the first `depth` heads at one hidden state: one ggml graph, built once, which reads the lm_head once for
+// all heads that share it.
 class MedusaLevels final : public HeadsLevels {
   public:
     MedusaLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache)
@@ -96,7 +96,7 @@ class MedusaLevels final : public HeadsLevels {
         graph_.finish(ggml_soft_max(graph_.context(), medusa_logits(graph_.context(), *heads_, input_, depth)));
     }
 
-    // The same candidates below every node: one row.
+    // The candidates are the same below every node: one row.
     std::span<const float> probabilities(int depth, std::span<const Token>) override {
         const auto width = static_cast<size_t>(heads_->output_rows());
         return output_.subspan(static_cast<size_t>(depth - 1) * width, width);
@@ -113,8 +113,8 @@ class MedusaLevels final : public HeadsLevels {
     std::span<const float> output_;  // [depth][output_rows]
 };
 
-// Evaluates a head at the nodes that are expanded, all of a level with one read of its weights and of the lm_head.
-// Graphs are kept by depth and number of nodes.
+// Evaluates a head at the expanded nodes, all nodes of a level with one read of its weights and of the lm_head. Graphs
+// are kept by depth and number of nodes.
 class HydraLevels final : public HeadsLevels {
   public:
     HydraLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads, std::shared_ptr<PrefixCache> cache)

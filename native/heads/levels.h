@@ -1,4 +1,4 @@
-// Levels of a tree from the probabilities that draft heads give.
+// Builds levels of a tree from the probabilities that draft heads give.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace medusa {
 
-// What heads read of their base.
+// What heads read from their base.
 DrafterNeeds needs_of(const Heads& heads);
 
-// With how many threads the newest pass of the model ran: heads follow it.
+// How many threads the newest pass of the model used: heads follow it.
 using ThreadCount = std::function<int()>;
 
 class HeadsLevels : public LevelSource {
@@ -31,15 +31,15 @@ class HeadsLevels : public LevelSource {
     void restore(StateReader& in) final;
     void begin(const DraftInput& input) final;
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) final;
-    // Nothing is left to be done of what was committed: a prefix layer's cache is complete.
+    // No work is left for what was committed: a prefix layer's cache is complete.
     void settle();
 
-    // Of head depth - 1, [n][output_rows] below each of the paths [n][depth] of the begun step, or one row that holds
-    // below all of them. Valid until the next call.
+    // Probabilities from head depth - 1, [n][output_rows] below each of the paths [n][depth] of the current step, or
+    // one row that holds below all of them. Valid until the next call.
     virtual std::span<const float> probabilities(int depth, std::span<const Token> paths) = 0;
 
   protected:
-    // The first `depth` heads.
+    // Uses the first `depth` heads.
     HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
                 std::shared_ptr<PrefixCache> cache = nullptr);
 
@@ -60,8 +60,8 @@ class HeadsLevels : public LevelSource {
 // The `ranks` most probable rows of a head, most probable first.
 void top_rows(std::span<const float> probabilities, int ranks, std::vector<int>& rows);
 
-// What the kind of the heads calls for. attention: of the context that states come from, which streams need. cache: of
-// a prefix layer, which others fill, too; null: one of its own.
+// Levels for the kind of heads given. attention: of the context that states come from; streams need it. cache: of a
+// prefix layer, if others fill it, too; null: the layer makes its own.
 std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
                                          const AttentionTap* attention = nullptr,
                                          std::shared_ptr<PrefixCache> cache = nullptr);

@@ -51,7 +51,7 @@ class Reader {
     HeadsMetadata read() {
         read_kind();
         out_.head_count = count("medusa.head_count", 1, max_heads);
-        // The first block of a Hydra head is what reads the path.
+        // The first block of a Hydra head is the one that reads the path.
         out_.block_count = count("medusa.block_count", out_.reads_path() ? 1 : 0, max_blocks);
         read_lm_head();
         read_input();
@@ -236,7 +236,7 @@ class Reader {
         }
     }
 
-    // A tensor that nothing reads would mean heads that compute something else than their source.
+    // A tensor that nothing reads would mean heads that compute something other than their source does.
     void check_tensor_names() const {
         const auto known = known_tensors();
         for (const TensorInfo& info : file_.tensors()) {

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t cell_step = 256;  // graphs attend to a multiple of this many cells, some of them masked
 constexpr int64_t most_rows = 64;   // states computed at a time
 
-// As few sizes as will do, so that few graphs are kept: small ones as they are, above them powers of two.
+// As few sizes as possible, so that few graphs are kept: small ones as they are, larger ones as powers of two.
 size_t rows_of_next_chunk(size_t rows) {
     constexpr size_t exact = 8;
     return rows <= exact ? rows : std::min<size_t>(std::bit_floor(rows), most_rows);
@@ -73,7 +73,7 @@ class PrefixGraph {
     // Keys and values of all states go into their cells; the newest state attends to all of them. [heads * size, 1]
     ggml_tensor* attention(ggml_tensor* states) const {
         const PrefixCells written = cells(states);
-        // Views of what was written: the order of operations follows from them.
+        // Views of what was written: that fixes the order of operations.
         const auto seen = [&](ggml_tensor* cache) {
             return ggml_view_3d(c, cache, head_size_, in_.mask->ne[0], params_.head_count_kv, cache->nb[1],
                                 ggml_row_size(GGML_TYPE_F16, head_size_), 0);
@@ -126,7 +126,7 @@ void PrefixCache::allocate(int64_t cells) {
     ggml_tensor* keys = ggml_new_tensor_2d(tensors.context(), GGML_TYPE_F16, width, rounded);
     ggml_tensor* values = ggml_new_tensor_2d(tensors.context(), GGML_TYPE_F16, width, rounded);
     tensors.allocate(heads_.device(), "the cache of the heads' prefix layer", "lower {ctx_size}");
-    tensors.clear();  // masked cells count nothing, unless they happen to hold NaN
+    tensors.clear();  // masked cells count for nothing, unless they happen to hold NaN
     std::vector<char> held(static_cast<size_t>(count) * ggml_row_size(GGML_TYPE_F16, width));
     for (const auto& [from, to] : {std::pair{keys_, keys}, std::pair{values_, values}}) {
         if (held.empty()) break;
@@ -230,7 +230,7 @@ std::span<const float> PrefixLayer::newest() {
     return output_;
 }
 
-// The next `rows` pending states.
+// Runs the next `rows` pending states.
 void PrefixLayer::run(size_t rows) {
     const auto n = static_cast<int64_t>(rows), count = cache_->count, end = count + n;
     if (end > cache_->capacity()) {
@@ -260,7 +260,7 @@ void PrefixLayer::run(size_t rows) {
 }
 
 PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
-    // Longer texts do not come back to fewer cells, but for a short roll-back: their graphs would pile up.
+    // Longer texts do not return to fewer cells, except in a short roll-back: their graphs would pile up.
     std::erase_if(chunks_, [&](const auto& made) { return made.first.second != cells; });
     auto& chunk = chunks_[{rows, cells}];
     if (!chunk) chunk = build(rows, cells);

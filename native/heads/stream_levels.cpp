@@ -5,11 +5,11 @@
 namespace medusa {
 namespace {
 
-constexpr int64_t cell_step = 256;  // passes cover a multiple of this many cells, as libllama's do
+constexpr int64_t cell_step = 256;  // passes cover a multiple of this many cells, as in libllama
 constexpr float largest_half = 65504.0f;
 constexpr ggml_fp16_t hidden = 0xFC00, shown = 0;  // minus infinity, zero
 
-// What adapters add to `rows` products from `first` on.
+// What adapters add to the `rows` products from `first` on.
 ggml_tensor* part_of(ggml_context* c, ggml_tensor* added, int64_t first, int64_t rows) {
     return ggml_view_2d(c, added, rows, added->ne[1], added->nb[1], static_cast<size_t>(first) * sizeof(float));
 }
@@ -18,7 +18,7 @@ ggml_tensor* adapted(ggml_context* c, const Adapter& adapter, ggml_tensor* x) {
     return adapter.a ? ggml_mul_mat(c, adapter.b, ggml_mul_mat(c, adapter.a, x)) : nullptr;
 }
 
-// layer(x), and what its adapter adds.
+// layer(x) plus what its adapter adds.
 ggml_tensor* with(ggml_context* c, const Linear& layer, ggml_tensor* x, ggml_tensor* added, int64_t first = 0) {
     ggml_tensor* y = linear(c, layer, x);
     return added ? ggml_add(c, y, part_of(c, added, first, y->ne[0])) : y;
@@ -39,7 +39,7 @@ StreamLevels::StreamLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount 
     check_device();
 }
 
-// One device has to have all that a pass reads.
+// One device must have everything that a pass reads.
 void StreamLevels::check_device() const {
     const auto reaches = [&](const ggml_tensor* tensor) {
         return !tensor || ggml_backend_supports_buft(backend_.get(), ggml_backend_buffer_get_type(tensor->buffer));
@@ -68,8 +68,8 @@ int64_t StreamLevels::choose_places() {
         if (seen_[static_cast<size_t>(cell)]) end = cell + 1;
     }
     end = std::max(end, places_.back() + 1);
-    // At the end of the context there are fewer cells than streams, but no room for trees as deep: those that no level
-    // asks for share the last one.
+    // At the end of the context there are fewer cells than streams, but no room for trees as deep, either: the streams
+    // that no level asks for share the last cell.
     places_.resize(static_cast<size_t>(wanted), places_.back());
     return std::min((end + cell_step - 1) / cell_step * cell_step, cells);
 }
@@ -139,7 +139,7 @@ ggml_tensor* StreamLevels::attention(Pass& pass, size_t number, ggml_tensor* x) 
     if (base.key_norm) key = normed(c, key, base.key_norm);
     query = ggml_permute(c, turned(c, query, pass.positions, cache.rotary), 0, 2, 1, 3);
     key = ggml_reshape_2d(c, turned(c, key, pass.positions, cache.rotary), keys, n);
-    // Views of what was written: the order of operations follows from them.
+    // Views of what was written: that fixes the order of operations.
     const auto written = [&](ggml_tensor* to, ggml_tensor* rows, int64_t size) {
         rows = ggml_clamp(c, rows, -largest_half, largest_half);
         ggml_tensor* all = ggml_set_rows(c, to, rows, pass.places);
@@ -193,7 +193,7 @@ ContextParams params_for(const Heads& heads, int longest, Threads threads) {
     if (longest < 1) throw Error("streams: the longest text must have tokens");
     const DrafterNeeds needs = needs_of(heads);
     ContextParams params;
-    params.context_size = longest + heads.head_count();  // cells for the streams behind those of the text
+    params.context_size = longest + heads.head_count();  // cells for the streams after those of the text
     params.threads = threads;
     params.tap_layer = needs.layer;
     params.tap_attention = needs.attention;

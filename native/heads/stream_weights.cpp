@@ -10,7 +10,7 @@
 namespace medusa {
 namespace {
 
-// Whose layers are built here: norm, attention, norm, gated SiLU.
+// The architectures whose layers are built here: norm, attention, norm, gated SiLU.
 constexpr const char* architectures[] = {"llama", "qwen2", "qwen3"};
 
 constexpr const char* known_parts[] = {
@@ -154,8 +154,8 @@ void StreamWeights::declare_adapters(int layer) {
     target.to_down = declare_adapter(layer, {"ffn_down"});
 }
 
-// The factors of all in two matrices: a's one below the other, b's along the diagonal, times alpha / rank, and zeros up
-// to a width that the kernels take. One product with some zeros is quicker than several small ones.
+// The factors of all matrices in two: each a below the other, each b along the diagonal, times alpha / rank, padded
+// with zeros to a width that the kernels take. One product with some zeros is quicker than several small ones.
 Adapter StreamWeights::declare_adapter(int layer, const std::vector<std::string>& matrices) {
     const auto rank = static_cast<size_t>(params_.rank);
     const size_t width = (rank * matrices.size() + width_step - 1) / width_step * width_step;
@@ -179,7 +179,7 @@ Adapter StreamWeights::declare_adapter(int layer, const std::vector<std::string>
     return {declare(name("lora_a"), all_a, inputs), declare(name("lora_b"), all_b, static_cast<int64_t>(width))};
 }
 
-// In 8 bits where the kernels take them, which halves what a draft reads of them.
+// In 8 bits where the kernels take them, which halves what a draft reads.
 ggml_tensor* StreamWeights::declare(const std::string& name, const std::vector<float>& values, int64_t columns) {
     for (const float value : values) {
         if (!(std::abs(value) <= largest_half)) {

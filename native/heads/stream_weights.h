@@ -17,7 +17,7 @@ struct Linear {
     ggml_tensor* bias = nullptr;
 };
 
-// What is added to the products of matrices with one input, b * (a * x): their rows one below the other. Null: nothing.
+// What is added to the products of matrices with one input, b * (a * x): rows one below the other. Null: nothing.
 struct Adapter {
     ggml_tensor *a = nullptr, *b = nullptr;
 };
@@ -25,7 +25,7 @@ struct Adapter {
 // One layer of the base and its adapters.
 struct StreamLayer {
     ggml_tensor *attention_norm = nullptr, *feed_forward_norm = nullptr;
-    ggml_tensor *query_norm = nullptr, *key_norm = nullptr;  // of a head, where there are such
+    ggml_tensor *query_norm = nullptr, *key_norm = nullptr;  // per head, if there are any
     Linear query, key, value, output, gate, up, down;
     Adapter query_key_value, to_output, gate_up, to_down;
 };
@@ -40,9 +40,9 @@ class StreamWeights {
     const std::vector<StreamLayer>& layers() const { return layers_; }
     ggml_tensor* output_norm() const { return output_norm_; }
     float norm_eps() const { return norm_eps_; }
-    // What stream `stream` (from 0) starts from beside the state, [h].
+    // What stream `stream` (from 0) starts from besides the state, [h].
     std::span<const float> embedding(int stream) const;
-    // The factors of the root's embedding, [h]; empty where streams do not read it.
+    // Factors for the root's embedding, [h]; empty where streams do not read it.
     std::span<const float> root_scale() const { return root_scale_; }
     uint64_t size_bytes() const;
 
@@ -74,7 +74,7 @@ class StreamWeights {
     ggml_tensor* output_norm_ = nullptr;
     float norm_eps_ = 0;
     std::vector<float> embeddings_, root_scale_;
-    // Matrices that the kernels serve lie in their buffer type.
+    // Matrices that the kernels serve, in the kernels' buffer type.
     DeviceTensors tensors_, packed_;
     std::vector<Upload> uploads_;
 };

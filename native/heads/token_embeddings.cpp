@@ -12,7 +12,7 @@ TokenEmbeddings::TokenEmbeddings(const LlamaModel& model, float scale)
         throw Error(model.path() + ": no token embeddings of the usual shape in this file, which these heads read",
                     "run with {no_spec}");
     }
-    // A matrix that is multiplied with, too, may have a second copy of the same name in a layout of its kernels.
+    // A matrix that is also used for products may have a second copy of the same name in a layout of its kernels.
     for (const auto& [name, tensor] : model.tensors()) {
         if (name == "token_embd.weight" && tensor->type == info_->type && tensor->buffer &&
             ggml_backend_buffer_is_host(tensor->buffer)) {

@@ -10,8 +10,8 @@ namespace medusa {
 
 class TokenEmbeddings {
   public:
-    // The rows come times `scale`. Throws Error where the base has no usual embedding matrix. The model must outlive
-    // this.
+    // Rows are multiplied by `scale`. Throws Error where the base has no usual embedding matrix. The model must outlive
+    // this object.
     TokenEmbeddings(const LlamaModel& model, float scale);
 
     // out: embedding_size() numbers.
@@ -20,9 +20,9 @@ class TokenEmbeddings {
   private:
     const LlamaModel& model_;
     float scale_;
-    const TensorInfo* info_;        // as it lies in the file
-    const char* loaded_ = nullptr;  // as it lies in memory that the processor can read, where it does
-    std::vector<char> bytes_;       // of one row read from the file
+    const TensorInfo* info_;        // in the file
+    const char* loaded_ = nullptr;  // in memory, if the processor can read it there
+    std::vector<char> bytes_;       // for one row read from the file
 };
 
 }  // namespace medusa

@@ -72,7 +72,7 @@ ggml_tensor* Heads::declare_weight(const std::string& name, ggml_type type, int6
     return tensor;
 }
 
-// Vectors of `length` numbers each, one behind the other.
+// Vectors of `length` numbers each, one after the other.
 ggml_tensor* Heads::declare_vector(const std::vector<std::string>& names, int64_t length) {
     const auto count = static_cast<int64_t>(names.size());
     ggml_tensor* tensor = ggml_new_tensor_1d(tensors_.context(), GGML_TYPE_F32, length * count);
@@ -80,7 +80,7 @@ ggml_tensor* Heads::declare_vector(const std::vector<std::string>& names, int64_
     return tensor;
 }
 
-// Matrices `names` of [columns, rows] each, in one below the other; their biases, when they have any.
+// Matrices `names` of [columns, rows] each, stacked in one; with their biases, if they have any.
 Linear Heads::declare(const std::vector<std::string>& names, int64_t columns, int64_t rows) {
     std::vector<std::string> weights, biases;
     for (const std::string& name : names) {
@@ -167,7 +167,7 @@ void Heads::declare_outputs() {
         shared.weight = declare_weight("medusa.output.weight", parts.front()->type, h, rows);
         stacks_.push_back({shared.weight, parts});
     } else {
-        // The base's own matrix, where it lies and can be reached.
+        // The base's own matrix, if it can be reached where it lies.
         if (metadata_.lm_head == LmHead::base) shared.weight = model_->output_tensor();
         if (!shared.weight) {
             shared.weight = rows_of_base_ = declare_weight("medusa.output.weight", base_output_info().type, h, rows);

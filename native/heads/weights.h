@@ -15,19 +15,19 @@ namespace medusa {
 // Hydra++'s attention layer: norms [h], matrices over q = head size * heads rows for queries, kv for keys.
 struct PrefixWeights {
     ggml_tensor *attention_norm = nullptr, *feed_forward_norm = nullptr, *output_norm = nullptr;
-    Linear query, key_value, output;  // [h, q]; keys, values below: [h, 2 * kv]; [q, h]
-    Linear gate_up, down;             // gates, the rest below: [h, 2 * inner]; [inner, h]
+    Linear query, key_value, output;  // [h, q]; keys, then values: [h, 2 * kv]; [q, h]
+    Linear gate_up, down;             // gates, then the rest: [h, 2 * inner]; [inner, h]
 };
 
-// Writes the data of `parts`, one behind the other. Read in pieces; packed weights are written in one piece, all others
+// Writes the data of `parts`, one after the other. Reads in pieces; writes packed weights in one piece and all others
 // as they come, so that a large matrix is never held twice.
 void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target);
 
-// Weights of K heads of L residual blocks each, validated against the base model (h: its hidden size). All are
-// matrices of their own, as the kernels want them; what reads the same input is stacked by rows into one product.
+// Weights of K heads with L residual blocks each, validated against the base model (h: its hidden size). Each is a
+// matrix of its own, as the kernels want it; those that read the same input are stacked by rows into one product.
 class Heads {
   public:
-    // A sidecar or a single file. Throws Error for anything that does not fit the base model.
+    // From a sidecar or a single file. Throws Error for anything that does not fit the base model.
     Heads(std::shared_ptr<LlamaModel> model, const std::string& path);
 
     const LlamaModel& model() const { return *model_; }
@@ -40,16 +40,16 @@ class Heads {
     // Base token of an lm_head row.
     Token token(int row) const { return metadata_.d2t.empty() ? row : metadata_.d2t[row]; }
 
-    // Medusa: the first blocks of all heads, whose input is the same: [h, h * K].
+    // Medusa: the first blocks of all heads, which share their input: [h, h * K].
     const Linear& first_blocks() const { return first_.front(); }
-    // Hydra: the first block of a head, its linear residual below it: [h * (head + 2), 2 * h].
+    // Hydra: the first block of a head, with its linear residual below: [h * (head + 2), 2 * h].
     const Linear& first_block(int head) const { return first_[head]; }
     // Blocks from 1: [h, h].
     const Linear& block(int head, int block) const { return blocks_[head][block - 1]; }
     // [h, output_rows]; the same one for all heads unless has_own_outputs().
     const Linear& output(int head) const { return outputs_[has_own_outputs() ? head : 0]; }
     const PrefixWeights& prefix() const { return prefix_; }
-    // Null where the kind has none.
+    // Null where this kind of heads has none.
     const StreamWeights* streams() const { return streams_.get(); }
     bool has_own_outputs() const { return own_outputs_; }
 
@@ -70,7 +70,7 @@ class Heads {
     size_t most_tensors() const;
     void upload();
     void upload_rows_of_base();
-    // Tensors of the file, of one shape and type.
+    // Tensors of the file that have one shape and type.
     std::vector<const TensorInfo*> expect_alike(const std::vector<std::string>& names,
                                                 const std::vector<int64_t>& shape) const;
     const TensorInfo& base_output_info() const;
@@ -79,7 +79,7 @@ class Heads {
     GgufFile file_;
     HeadsMetadata metadata_;
     ggml_backend_dev_t device_;
-    // Matrices that the kernels serve lie in their buffer type, apart from the rest.
+    // Matrices that the kernels serve lie in the kernels' buffer type, apart from the rest.
     DeviceTensors tensors_, packed_;
     std::vector<Linear> first_, outputs_;
     std::vector<std::vector<Linear>> blocks_;

@@ -37,14 +37,14 @@ GreedyAcceptance accept_greedily(ggml_context* c, ggml_tensor* logits, const Tre
     // Tokens are whole numbers.
     ggml_tensor* apart = ggml_abs(c, ggml_sub(c, by_parent, tree.tokens(c)));
     ggml_tensor* wrong = ggml_step(c, ggml_scale_bias(c, apart, 1.0f, -0.5f));
-    // On the way to each node.
+    // How many are wrong on the way to each node.
     ggml_tensor* wrongs = ggml_reshape_2d(c, ggml_sum_rows(c, ggml_mul(c, tree.paths(c), wrong)), n, 1);
     ggml_tensor* score = ggml_sub(c, tree.order(c), ggml_scale(c, wrongs, refused));
     GreedyAcceptance found{};
     found.node = as_numbers(c, ggml_argmax(c, score));
     found.index = as_index(c, found.node, n);
     found.next = ggml_reshape_1d(c, at_places(c, said, found.index), 1);
-    // A sum is NaN where a number is. (Or where both infinities are among them: the host will see to that, too.)
+    // A sum is NaN if any number is. (Or if both infinities are among them: the host handles that, too.)
     ggml_tensor* sums = ggml_reshape_2d(c, ggml_sum_rows(c, logits), n, 1);
     ggml_tensor* is_number = ggml_step(c, ggml_scale_bias(c, ggml_abs(c, sums), 1.0f, 1.0f));
     found.number_rows = ggml_reshape_1d(c, ggml_sum_rows(c, is_number), 1);

@@ -43,7 +43,7 @@ class MedusaDrafts final : public Drafts {
 
 }  // namespace
 
-// What comes to the host of a step, drafts and what is learned of as many nodes as it may have, is less than 4 KB.
+// What a step brings to the host, drafts and what is learned from as many nodes as it may have, is less than 4 KB.
 GrownShape grown_shape(int depth, int rows, int likeliest) {
     constexpr int most_numbers = 1000, most_nodes = 48;
     const DynamicTreeParams params;
@@ -72,7 +72,7 @@ std::vector<LevelShape> levels_of(const DraftShape& shape, bool reads_path) {
     }
     const GrownShape& grown = std::get<GrownShape>(shape);
     std::vector<LevelShape> levels(depth, {1, grown.ranks});
-    // As wide as wanted, where what is brought to the host stays small.
+    // As wide as wanted, as long as what comes to the host stays small.
     for (int width = grown.width; reads_path && width > 0; --width) {
         for (size_t at = 1; at < depth; ++at) levels[at].columns = std::min(width, levels[at - 1].size());
         if (numbers_of_grown(levels, reads_path) <= grown.most) break;

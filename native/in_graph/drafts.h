@@ -13,30 +13,30 @@
 
 namespace medusa::in_graph {
 
-// Of one depth: the `ranks` likeliest tokens below each of `columns` nodes. One column of heads that do not read the
-// path: the same below all.
+// At one depth: the `ranks` likeliest tokens below each of `columns` nodes. One column for heads that do not read the
+// path: the same below all nodes.
 struct LevelShape {
     int columns = 1, ranks = 1;
 
     int size() const { return columns * ranks; }
 };
 
-// Trees that are grown on the host from what was drafted: the likeliest `ranks` below each of the `width` likeliest
-// nodes of a level.
+// Trees grown on the host from what was drafted: the `ranks` likeliest tokens below each of the `width` likeliest nodes
+// of a level.
 struct GrownShape {
     int depth, ranks, width;
     int most;  // numbers that come to the host
 };
 
-// As deep as there are heads of so many rows. likeliest: numbers of a node from which drafters learn; 0: they do not.
+// For `depth` heads of `rows` rows. likeliest: how many numbers per node drafters learn from; 0: none.
 GrownShape grown_shape(int depth, int rows, int likeliest);
 
-// A tree, of which the first nodes will be asked for, or grown ones.
+// A tree whose first nodes will be asked for, or grown trees.
 using DraftShape = std::variant<Tree, GrownShape>;
 
-// The levels of such trees, of depth 1, 2, ...: of heads that read the path, or do not.
+// The levels of such trees, of depth 1, 2, ...: for heads that do or do not read the path.
 std::vector<LevelShape> levels_of(const DraftShape& shape, bool reads_path);
-// Numbers that come of grown ones to the host, as Drafts::build() has them.
+// How many numbers grown trees bring to the host, as in Drafts::build().
 int numbers_of_grown(const std::vector<LevelShape>& levels, bool reads_path);
 
 class Drafts {
@@ -46,21 +46,21 @@ class Drafts {
 
     // Of depth 1, 2, ...
     const std::vector<LevelShape>& levels() const { return levels_; }
-    // Whether probabilities come along.
+    // Whether probabilities are included.
     bool grown() const { return grown_; }
-    // states [h, n] of a tree's nodes, of which one was accepted. Returns F32 numbers: rows of the heads' output
-    // matrices, level by level, [columns][ranks]; grown: then the probability of each of them, then, where heads read
-    // the path, of each level from the second on the places of its columns among the rows of the level above.
+    // states [h, n] of a tree's nodes, one of which was accepted. Returns F32 numbers: rows of the heads' output
+    // matrices, level by level, [columns][ranks]; grown: then the probability of each, then, if heads read the path,
+    // for each level from the second on the places of its columns among the rows of the level above.
     virtual ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) = 0;
-    // Logits of the level `depth` alone, [rows, columns]: of heads that read `state` [h, 1] and the paths to nodes,
-    // I32 [depth * columns] tokens from the root on; one column of those that read no path.
+    // Logits of level `depth` alone, [rows, columns], from heads that read `state` [h, 1] and the paths to nodes, I32
+    // [depth * columns] tokens from the root on; one column for heads that read no path.
     virtual ggml_tensor* level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor* paths) = 0;
-    // That build() makes, and level_logits() with what chooses from them.
+    // Most that build() makes, and level_logits() including what chooses from them.
     virtual size_t most_tensors() const = 0;
     // What the heads read, [h, 1]: the accepted node's state, or the layer's output there.
     ggml_tensor* state(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted);
 
-    // Of heads behind a prefix layer, else null.
+    // For heads behind a prefix layer, else null.
     Prefix* prefix() const { return prefix_.get(); }
 
   protected:
@@ -71,13 +71,13 @@ class Drafts {
   private:
     std::unique_ptr<Prefix> prefix_;
 };
-inline constexpr size_t state_tensors = 64 + prefix_graph_tensors;  // that state() makes, at most
+inline constexpr size_t state_tensors = 64 + prefix_graph_tensors;  // most that state() makes
 
-// What heads read that the graph does not have; empty: nothing.
+// What heads read and the graph does not have; empty: nothing.
 std::string heads_need(const Heads& heads);
-// Of heads that need no more. Throws OutOfMemory where the device has no room for what it takes beside the heads.
+// For heads that need no more. Throws OutOfMemory if the device has no room for what it takes besides the heads.
 std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
-// Of those that read the path.
+// For heads that read the path.
 std::unique_ptr<Drafts> make_hydra_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
 
 }  // namespace medusa::in_graph

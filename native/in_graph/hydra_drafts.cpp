@@ -6,7 +6,7 @@
 namespace medusa::in_graph {
 namespace {
 
-// The base's token embedding matrix where heads run: the loaded one where it lies there, else a copy.
+// The base's token embedding matrix where the heads run: the loaded one if it lies there, else a copy.
 class DeviceEmbeddings {
   public:
     // Throws Error where the base has no usual embedding matrix, OutOfMemory where the device has no room for it.
@@ -24,7 +24,7 @@ class DeviceEmbeddings {
         if (!matrix_) copy(heads, *info);
     }
 
-    // Rows of tokens [n] (I32), times the heads' scale: [h, n].
+    // Rows for tokens [n] (I32), times the heads' scale: [h, n].
     ggml_tensor* rows(ggml_context* c, ggml_tensor* tokens) const {
         ggml_tensor* found = ggml_get_rows(c, matrix_, tokens);
         return scale_ == 1.0f ? found : ggml_scale(c, found, scale_);
@@ -46,14 +46,14 @@ ggml_tensor* behind(ggml_context* c, ggml_tensor* first, ggml_tensor* rest) {
     return first ? ggml_concat(c, first, rest, 0) : rest;
 }
 
-// The nodes of grown trees that heads are asked below: the likeliest of a level, by the product of the probabilities
-// on the way to them. Of one graph, level by level.
+// The nodes of grown trees below which heads are asked: the likeliest of a level, by the product of the probabilities
+// on the way to them. In one graph, level by level.
 class Beam {
   public:
-    // The likeliest `ranks` rows of logits [rows, columns], in this order: [columns * ranks].
+    // The likeliest `ranks` rows of logits [rows, columns], likeliest first: [columns * ranks].
     ggml_tensor* candidates(ggml_context* c, ggml_tensor* logits, int ranks) {
         const int64_t columns = logits->ne[1], count = ranks * columns;
-        // Without NaN, which would not be sorted.
+        // Without NaN, which cannot be sorted.
         ggml_tensor* all = ggml_leaky_relu(c, ggml_soft_max(c, logits), 1.0f, false);
         ggml_tensor* rows = largest(c, all, ranks);
         ggml_tensor* found = at_places(c, all, as_index(c, rows, logits->ne[0]));
@@ -62,9 +62,9 @@ class Beam {
         return ggml_reshape_1d(c, rows, count);
     }
     struct Columns {
-        ggml_tensor *places, *above;  // I32 [columns]: among the newest candidates; the columns that these are below
+        ggml_tensor *places, *above;  // I32 [columns]: among the newest candidates; the columns these are below
     };
-    // The next level's: the likeliest candidates of the newest.
+    // Columns of the next level: the likeliest of the newest candidates.
     Columns choose(ggml_context* c, int columns) {
         const int64_t ranks = paths_->ne[0], above = paths_->ne[1], count = ranks * above;
         ggml_tensor* flat = ggml_reshape_2d(c, paths_, count, 1);
@@ -72,7 +72,7 @@ class Beam {
         const auto index = [&](ggml_tensor* numbers, int64_t length) {
             return ggml_reshape_1d(c, as_index(c, numbers, length), columns);
         };
-        // Of each candidate its column.
+        // Each candidate's column.
         ggml_tensor* numbers = ggml_reshape_2d(c, ggml_arange(c, 0.0f, static_cast<float>(above), 1.0f), 1, above);
         ggml_tensor* column_of = ggml_reshape_2d(c, ggml_repeat_4d(c, numbers, ranks, above, 1, 1), count, 1);
         Columns chosen{};
@@ -88,11 +88,11 @@ class Beam {
     }
 
   private:
-    ggml_tensor* reached_ = nullptr;                            // [1, columns]: of the nodes that are asked below
+    ggml_tensor* reached_ = nullptr;                            // [1, columns]: for nodes below which heads are asked
     ggml_tensor* paths_ = nullptr;                              // [ranks, columns]: of the newest candidates
     ggml_tensor *probabilities_ = nullptr, *places_ = nullptr;  // of all levels
 };
-inline constexpr size_t beam_tensors = 64;  // of a level, at most, without largest_tensors
+inline constexpr size_t beam_tensors = 64;  // most for one level, without largest_tensors
 
 class HydraDrafts final : public Drafts {
   public:
@@ -131,14 +131,14 @@ class HydraDrafts final : public Drafts {
     }
 
   private:
-    // The nodes that a head is evaluated at, below depth 1.
+    // The nodes at which a head is evaluated, below depth 1.
     struct Columns {
-        std::vector<int32_t> places{};  // of each among the candidates of the level above
+        std::vector<int32_t> places{};  // of each node among the candidates of the level above
         std::vector<int32_t> above{};   // the column that it hangs below
         Beam::Columns there{};          // the same on the device
     };
 
-    // Columns in the order in which a drafter asks for them: that of the first child of each.
+    // Columns in the order in which a drafter asks for them: by the first child of each.
     void find_columns(const Tree& shape) {
         std::vector<int> column(static_cast<size_t>(shape.size()), -1), found(levels_.size(), 0);
         columns_.resize(levels_.size());
@@ -153,7 +153,7 @@ class HydraDrafts final : public Drafts {
             columns_[at].places.push_back(above * levels_[at - 1].ranks + shape.rank(parent));
         }
     }
-    // Paths [h * (depth + 1), columns] of a level: those `above`, each with one of the candidates behind it.
+    // Paths [h * (depth + 1), columns] of a level: those `above`, each followed by one of the candidates.
     ggml_tensor* lengthened(ggml_context* c, ggml_tensor* paths, ggml_tensor* above, ggml_tensor* candidates,
                             ggml_tensor* places) const {
         ggml_tensor* rows = ggml_get_rows(c, ggml_reshape_2d(c, candidates, 1, candidates->ne[0]), places);
@@ -187,9 +187,9 @@ class HydraDrafts final : public Drafts {
     }
 
     DeviceEmbeddings embeddings_;
-    std::vector<Columns> columns_;  // of depth 1, whose only column is the root, 2, ...
+    std::vector<Columns> columns_;  // for depth 1, whose only column is the root, 2, ...
     DeviceTensors tensors_{2 * levels_.size() + 1};
-    ggml_tensor* token_of_row_ = nullptr;  // of a draft vocabulary, on the device: I32 [1, rows]
+    ggml_tensor* token_of_row_ = nullptr;  // for a draft vocabulary, on the device: I32 [1, rows]
 };
 
 }  // namespace

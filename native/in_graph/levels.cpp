@@ -28,7 +28,7 @@ void InGraphLevels::rest() {
     tail_->attached() ? tail_->rest() : on_host_->rest();
 }
 
-// What came of the beam: each column goes on from one of the candidates of the level above.
+// Reads the beam's choices: each column goes on from one of the candidates of the level above.
 void InGraphLevels::read_columns(Token root) {
     const std::vector<LevelShape>& levels = tail_->drafts().levels();
     const auto drafted = tail_->drafted();

@@ -1,4 +1,4 @@
-// Levels of a tree from what the model's own graph drafted, or, while it does not, from the heads on the host.
+// Levels of a tree from what the model's own graph drafted, or, if it did not, from the heads on the host.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class InGraphLevels final : public LevelSource {
         : heads_(std::move(heads)), tail_(std::move(tail)), on_host_(std::move(on_host)) {}
 
     DrafterNeeds needs() const override { return tail_->attached() ? DrafterNeeds() : on_host_->needs(); }
-    // In the graph they are there before they are asked for.
+    // In the graph, levels are there before they are asked for.
     bool is_free() const override { return tail_->attached() && !draws_; }
     bool begin_free(const DraftInput& input) override;
     void rest() override;
@@ -27,7 +27,7 @@ class InGraphLevels final : public LevelSource {
     void restore(StateReader& in) override { on_host_->restore(in); }
     void begin(const DraftInput& input) override;
     bool reaches(std::span<const Token> path) const override;
-    // In the graph, of fixed trees: in the order of the nodes; probabilities are not known: 1.
+    // In the graph, for fixed trees: in the order of the nodes; probabilities are not known and set to 1.
     void level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) override;
 
   private:
@@ -37,8 +37,8 @@ class InGraphLevels final : public LevelSource {
     std::shared_ptr<const Heads> heads_;
     std::shared_ptr<StepTail> tail_;
     std::unique_ptr<HeadsLevels> on_host_;
-    bool draws_ = false;  // the host, from what the levels say, in this step
-    // Of grown trees, by depth: the paths of the columns that heads were asked for, from the root on.
+    bool draws_ = false;  // in this step the host draws, from what the levels say
+    // For grown trees, by depth: the paths of the columns that heads were asked for, from the root on.
     std::vector<std::vector<std::vector<Token>>> columns_;
 };
 

@@ -7,7 +7,7 @@
 namespace medusa::in_graph {
 namespace {
 
-// One more than are looked at tells whether the last of those is a tie.
+// One more than are looked at, to tell whether the last of those is a tie.
 int64_t ranked_count(int64_t vocabulary) {
     return std::min<int64_t>(most_ranked + 1, vocabulary);
 }

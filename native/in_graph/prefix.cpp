@@ -7,7 +7,7 @@
 namespace medusa::in_graph {
 namespace {
 
-// What is there once both are written.
+// Something that exists once both are written.
 ggml_tensor* some_of(ggml_context* c, const PrefixCells& written) {
     const auto first = [&](ggml_tensor* cells) { return ggml_cast(c, ggml_view_1d(c, cells, 1, 0), GGML_TYPE_F32); };
     return ggml_concat(c, first(written.keys), first(written.values), 0);
@@ -20,7 +20,7 @@ Prefix::Prefix(std::shared_ptr<const Heads> heads, int depth, int context_size)
       rows_(depth + 1),
       cache_(std::make_shared<PrefixCache>(*heads_, context_size + depth + 1)) {}
 
-// Those of `kind`, but for what only the layer's output needs.
+// The inputs for `kind`, without what only the layer's output needs.
 PrefixInputs Prefix::inputs(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted, GraphKind kind) {
     const int64_t n = states->ne[1];
     ggml_tensor*& input = input_[static_cast<size_t>(kind)];

@@ -1,4 +1,4 @@
-// Drafts behind a node that the host has accepted: a graph of the heads' own, from states that stay on the device.
+// Drafts after a node that the host has accepted: a graph of the heads' own, on states that stay on the device.
 #pragma once
 
 #include <map>
@@ -12,30 +12,30 @@
 
 namespace medusa::in_graph {
 
-// Levels of which the host draws tokens (rejection sampling): a graph of each, since what lies below a node is asked
-// for once its token is known. States stay on the device; of each level the likeliest tokens come with their
+// Levels from which the host draws tokens (rejection sampling): a graph for each, since what lies below a node is asked
+// for only once its token is known. States stay on the device; for each level the likeliest tokens come with their
 // probabilities.
 class DrawnLevels {
   public:
     // states [h, Tree::max_size]: of the newest decode. Throws OutOfMemory.
     DrawnLevels(const Heads& heads, ggml_backend_t backend, ggml_tensor* states);
 
-    // Behind `node` of those. The prefix layer, if any, has begun.
+    // Starts after `node` of those. The prefix layer, if any, has begun.
     void begin(Drafts& drafts, int node);
-    // As LevelSource has it, of up to proposal_width ranks.
+    // As in LevelSource, for up to proposal_width ranks.
     void level(Drafts& drafts, int depth, std::span<const Token> paths, int ranks, LevelDrafts& out);
 
   private:
     struct Level {
         HeadsGraph graph;
-        ggml_tensor* tokens;  // I32 [depth * columns] of paths, from the root on; of heads that read none: nullptr
+        ggml_tensor* tokens;  // I32 [depth * columns] of paths, from the root on; nullptr for heads that read none
     };
     Level& level_for(Drafts& drafts, int depth, int64_t columns);
 
     const Heads& heads_;
     ggml_backend_t backend_;
     ggml_tensor* states_;
-    int ranks_;  // that come
+    int ranks_;  // how many come to the host
     DeviceTensors tensors_{1};
     ggml_tensor* state_ = nullptr;  // F32 [h, 1]: what the heads read in this step
     std::unique_ptr<HeadsGraph> first_;
@@ -43,21 +43,21 @@ class DrawnLevels {
     std::map<std::pair<int, int64_t>, std::unique_ptr<Level>> levels_;  // by depth and columns
 };
 
-// Drafts behind a node that the host has accepted: a graph of the heads' own, from states that stay on the device.
+// Drafts after a node that the host has accepted: a graph of the heads' own, on states that stay on the device.
 class SecondGraph {
   public:
     // Throws Error, or OutOfMemory.
     explicit SecondGraph(const Heads& heads);
 
-    // Of a graph with states [h, n]: keeps them for the next draft.
+    // For a graph with states [h, n]: keeps them for the next draft.
     static constexpr size_t kept_tensors = 4;
     ggml_tensor* keep(ggml_context* c, ggml_tensor* states);
-    // As Drafts::build() has them, behind `node` of the newest states and the token after it. The prefix layer, if any,
-    // has begun.
+    // As Drafts::build() returns them, after `node` of the newest states and the token after it. The prefix layer, if
+    // any, has begun.
     std::span<const float> draft(Drafts& drafts, int node, Token next);
-    // Without drafts, for heads behind such a layer: what it needs of the path to `node`.
+    // Without drafts, for heads behind such a layer: keeps what it needs from the path to `node`.
     void follow(Prefix& prefix, int node);
-    // Where tokens are drawn: asked behind `node`, level by level.
+    // Where tokens are drawn: asked level by level, after `node`.
     DrawnLevels& drawn(Drafts& drafts, int node);
 
   private:

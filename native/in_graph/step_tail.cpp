@@ -5,10 +5,10 @@
 namespace medusa::in_graph {
 namespace {
 
-// What comes to the host of a greedy step, in this order, then the likeliest tokens, then the drafts.
+// What a greedy step brings to the host, in this order; then the likeliest tokens, then the drafts.
 enum Found : size_t { number_rows, node, next };
 
-// Logits that nobody asks for are not computed, where they follow from the states step by step.
+// Logits that nobody asks for are not computed if they follow from the states step by step.
 void leave_out(ggml_tensor* logits, const ggml_tensor* states) {
     const auto from = [](const ggml_tensor* t) { return t->src[t->op == GGML_OP_MUL_MAT ? 1 : 0]; };
     const ggml_tensor* origin = logits;
@@ -102,7 +102,7 @@ void StepTail::accepted(int node) {
     if (way_ == StepWay::ranked && prefix()) unsettled_ = node;
 }
 
-// Of an accepted node that nothing was drafted behind.
+// Tells the prefix layer of an accepted node after which nothing was drafted.
 void StepTail::settle() {
     if (!unsettled_) return;
     const int node = *unsettled_;
@@ -129,7 +129,7 @@ void StepTail::rolled_back(int position) {
     if (!prefix()) return;
     try {
         settle();
-    } catch (const Error&) {  // the next decode will say that the device fails
+    } catch (const Error&) {  // the next decode will report that the device fails
         prefix()->end(0);
     }
     prefix()->rolled_back(position);

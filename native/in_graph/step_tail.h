@@ -1,5 +1,5 @@
-// What the model's own graph does behind the output matrix: it accepts the tree, greedily, and drafts the next one; or
-// it names the likeliest tokens of each row, for the host to accept, and the heads draft in a graph behind it.
+// What the model's own graph does after the output matrix: it accepts the tree greedily and drafts the next one; or it
+// names the likeliest tokens of each row, for the host to accept, and the heads draft in a graph after it.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@
 
 namespace medusa::in_graph {
 
-inline constexpr size_t greedy_numbers = 3;  // of acceptance, in front of all others
+inline constexpr size_t greedy_numbers = 3;  // from acceptance, before all others
 
 class StepTail final : public GraphTail {
   public:
-    // drafts: may be null. heads: theirs. likeliest: a drafter learns from what is likely after each node.
+    // drafts: may be null. heads: those of the drafts. likeliest: a drafter learns from what is likely after each node.
     StepTail(std::unique_ptr<Drafts> drafts, std::shared_ptr<const Heads> heads, bool likeliest)
         : drafts_(std::move(drafts)), heads_(std::move(heads)), names_likeliest_(likeliest) {}
 
@@ -38,23 +38,23 @@ class StepTail final : public GraphTail {
     Likeliest likeliest(int row) override;
     size_t most_tensors() const override;
 
-    // Whether the next decode drafts for the step behind it; each does, unless this was said before it.
+    // The next decode drafts nothing for the step after it. Without this call before it, each decode does.
     void rest() { rests_ = true; }
-    // Before drafted() is read: of ranked steps, the heads draft behind `node` of the newest decode and the token after
-    // it. Throws as HeadsGraph does.
+    // In ranked steps, called before drafted() is read: the heads draft after `node` of the newest decode and the token
+    // after it. Throws as HeadsGraph does.
     void draft(int node, Token next);
-    // The same where tokens are drawn: then draw_level() gives the levels in turn.
+    // The same where tokens are drawn: draw_level() then gives the levels in turn.
     void begin_drawing(int node);
     void draw_level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
         drawn_->level(*drafts_, depth, paths, ranks, out);
     }
-    // Tokens from `position` on are gone.
+    // Tokens from `position` on are removed.
     void rolled_back(int position);
 
-    // Of the newest decode: as Drafts::build() has them; empty: it drafted nothing.
+    // From the newest decode, as Drafts::build() returns them; empty: it drafted nothing.
     std::span<const float> drafted() const { return drafted_; }
     const Drafts& drafts() const { return *drafts_; }
-    // Of heads behind a prefix layer, else null.
+    // For heads behind a prefix layer, else null.
     Prefix* prefix() const { return drafts_ ? drafts_->prefix() : nullptr; }
 
   private:
@@ -70,9 +70,9 @@ class StepTail final : public GraphTail {
     TreeInput tree_input_;
     RankedRows ranked_;
     LikeliestRows likeliest_;
-    std::unique_ptr<SecondGraph> second_;  // of ranked steps
-    DrawnLevels* drawn_ = nullptr;         // its, of this step
-    std::optional<int> unsettled_;         // of them: a node that was accepted, of which the prefix layer does not know
+    std::unique_ptr<SecondGraph> second_;  // for ranked steps
+    DrawnLevels* drawn_ = nullptr;         // from it, in this step
+    std::optional<int> unsettled_;         // in ranked steps: an accepted node unknown to the prefix layer
     int prompt_count_ = 0;
     Tree tree_;
     std::vector<Token> tokens_;

@@ -1,4 +1,4 @@
-// What a step sends from a device to the host, for models whose output matrix lies there.
+// What a step sends from a device to the host, for models whose output matrix is on that device.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace medusa::in_graph {
 
-// Draft heads, as far as it depends on them.
+// What the transfers depend on in draft heads.
 struct HeadsShape {
     bool reads_path = false, has_prefix = false;
     int head_count = 0, output_rows = 0;
@@ -16,15 +16,15 @@ struct HeadsShape {
 
 // In bytes.
 struct StepTransfers {
-    // Where the host samples, accepts and drafts: rows of logits, states, rows of the heads' output matrices.
+    // When the host samples, accepts and drafts: rows of logits, states, rows of the heads' output matrices.
     int64_t logits = 0, states = 0, heads = 0;
-    // Where the graph accepts at temperature 0: with this tree, and with trees that are grown in each step.
+    // When the graph accepts at temperature 0: with this tree, and with trees grown in each step.
     int64_t greedy = 0, grown = 0;
-    // Where it names the likeliest tokens of this tree's nodes, from which the host samples.
+    // When it names the likeliest tokens for this tree's nodes, from which the host samples.
     int64_t sampled = 0;
 };
 
-// Of a step with this tree. recycled: nodes that recycled tokens are learned from.
+// For a step with this tree. recycled: nodes that recycled tokens are learned from.
 StepTransfers transfers_of(const Tree& tree, int vocab_size, int embedding_size, const std::optional<HeadsShape>& heads,
                            int recycled);
 

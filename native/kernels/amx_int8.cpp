@@ -1,9 +1,9 @@
 // 16 rows times up to 16 activation columns with AMX's products of 8-bit tiles. See scalar.cpp for what is computed.
 // Compiled with AVX512 F, BW, DQ, VL, VNNI and AMX; nothing here may run before select_kernels() has seen them.
 //
-// A cell's codes, unpacked to signed bytes, are the right operand of a tile product as they lie in memory: 8 tile rows
-// of 16 weight rows x 4 columns. The left operand has a row for each activation column. The products are exact
-// integers; what is done with them in floating point is done as elsewhere, in the same order.
+// A cell's codes, unpacked to signed bytes, are the right operand of a tile product just as they lie in memory: 8 tile
+// rows of 16 weight rows x 4 columns. The left operand has a row for each activation column. The products are exact
+// integers; the floating-point operations on them are the same as elsewhere, in the same order.
 #include "kernels/avx512.inl"
 
 namespace medusa::kernels {
@@ -13,8 +13,8 @@ constexpr int most_columns = 16;  // of a tile
 // Up to this many columns fill half a tile: a product then takes two units of the weights at once, the first one for
 // the upper half of its rows, the second one for the lower half. The left operand has zeros where they do not meet.
 constexpr int half_tile = most_columns / 2;
-// Fewer columns are left to avx512vnni, whose bits are the same and which is faster there: measured, and most for
-// types that need two products for a cell.
+// Fewer columns are left to avx512vnni, which gives the same bits and is faster there: measured, most of all for types
+// that need two products for a cell.
 int fewest_columns(const Format& format) {
     return format.scales == Scales::super_half ? 9 : 6;
 }
@@ -25,7 +25,7 @@ constexpr int block_cells = 32;
 template <Scales scales>
 constexpr int units_per_cell = has_halves(scales) ? 2 : 1;
 
-// Work goes on in pairs of cells. What all groups of rows need of up to 16 activation columns:
+// Works on pairs of cells. What all groups of rows need from up to 16 activation columns:
 struct alignas(64) ActivationPair {
     int8_t q[16 * 2 * cell_columns];  // left operands: one for each product
     float d[2][most_columns], all[2][most_columns];
@@ -56,7 +56,7 @@ struct alignas(64) TileConfiguration {
     uint8_t rows[16] = {};
 };
 
-// Tile registers, which the intrinsics want as literal numbers: 0..3 products, 4 the left operand, 5 the right one.
+// Tile registers, which the intrinsics require as literal numbers: 0..3 products, 4 the left operand, 5 the right one.
 
 // GCC 12's intrinsic declares 8 of the 64 bytes that the instruction reads, and loses stores to the rest.
 void configure_tiles(int rows, int depth) {
@@ -101,12 +101,12 @@ void arrange(const Job& job, int first, int n, int64_t begin, int64_t cells, boo
 // What multiply_tile() reads and writes.
 struct Tile {
     const uint8_t *code, *scale, *last;
-    size_t far;  // how many bytes ahead weights are asked for
+    size_t far;  // how many bytes ahead weights are prefetched
     int64_t cells;
     const ActivationPair* activations;
     uint8_t* codes;  // unpacked pairs of cells, pair p at p & code_mask
     int64_t code_mask;
-    bool unpack;  // else they are there already
+    bool unpack;  // otherwise they are already there
     bool resume;  // the result holds the sum over earlier cells
     int32_t* products;
     __m512i table, zero;
@@ -143,7 +143,7 @@ inline void multiply_pair(const Tile& tile, int64_t pair) {
     constexpr int products = products_of_pair<scales, n>, depth = 2 * cell_columns / products;
     const uint8_t* right = tile.codes + (pair & tile.code_mask) * code_pair_bytes;
     const int8_t* left = tile.activations[pair].q;
-    // The intrinsics' loads do not say that they read memory.
+    // The intrinsics for loads do not tell the compiler that they read memory.
     __asm__ volatile("" : : : "memory");
 #define MEDUSA_MULTIPLY(i)                              \
     if constexpr (i < products) {                       \
@@ -169,8 +169,8 @@ inline void store_products(int32_t* to) {
 }
 
 // One group of rows times n columns, some cells.
-// Neither a product nor a store is waited for: a round stores what the round before has multiplied, multiplies the next
-// pair, and adds up what the round before has stored.
+// Nothing waits for a product or a store: a round stores what the previous round multiplied, multiplies the next pair,
+// and adds up what the previous round stored.
 template <Codes codes, Scales scales, bool has_table, int n>
 void multiply_tile(const Tile& tile) {
     constexpr bool halved = n <= half_tile;
@@ -231,7 +231,7 @@ void multiply_tile(const Tile& tile) {
 
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job) {
-    // Sums of half cells, which its mins are multiplied with, are not among what is arranged.
+    // The sums of half cells, by which mins are multiplied, are not among what is arranged.
     if constexpr (scales == Scales::super_half_min) {
         return avx512vnni.multiply(job);
     }
@@ -240,7 +240,7 @@ void run(const Job& job) {
         multiply_tile<codes, scales, has_table, 6>,  multiply_tile<codes, scales, has_table, 8>,
         multiply_tile<codes, scales, has_table, 10>, multiply_tile<codes, scales, has_table, 12>,
         multiply_tile<codes, scales, has_table, 14>, multiply_tile<codes, scales, has_table, 16>};
-    // Columns are shared out evenly to the tiles; a tile has an even number.
+    // Columns are divided evenly among the tiles; each tile has an even number.
     const int tiles = (job.n + most_columns - 1) / most_columns;
     const int n = (job.n + 2 * tiles - 1) / (2 * tiles) * 2;
     const bool halved = n <= half_tile;

@@ -33,7 +33,7 @@ float number(CellType type, const char* cell, int64_t i) {
     return scale * static_cast<float>((j < 16 ? pair & 15 : pair >> 4) - 8);
 }
 
-// Bits of what bounds number i: its own magnitude, or the scale of its block.
+// Bits of what limits number i: its own magnitude, or the scale of its block.
 uint16_t magnitude(CellType type, const char* cell, int64_t i) {
     if (type == CellType::f16) return bits_at(cell + 2 * i) & 0x7FFF;
     return bits_at(cell + i / quantized_block * static_cast<int64_t>(block_bytes(type))) & 0x7FFF;

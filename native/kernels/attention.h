@@ -1,5 +1,5 @@
-// Attention of a few query rows over a cache, such that a row's result depends neither on how many rows there are, nor
-// on where in the cache the cells lie, nor on who works on which of them: drafted and plain decoding then compute the
+// Attention of a few query rows over a cache. A row's result depends neither on how many rows there are, nor on where
+// in the cache the cells lie, nor on which thread works on which of them: drafted and plain decoding then compute the
 // same, on any number of threads.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace medusa::kernels {
 // How a cell's numbers are stored: halves, or ggml's blocks of 32 with a half as their scale.
 enum class CellType : uint8_t { f16, q8_0, q4_0 };
 
-// Strides are in bytes. Rows are numbered head group by head group, token by token, head by head: those that share keys
+// Strides are in bytes. Rows are numbered head group by head group, token by token, head by head: rows that share keys
 // and values, and nearly a mask, are neighbours.
 struct Attention {
     const char* q;  // F32 [head][token][key_size]
@@ -29,7 +29,7 @@ struct Attention {
     const float* sinks;  // [head]: the score of one more cell, which has no value; nullptr: none
     float* out;          // [token][head][value_size]
     float scale;
-    float cap;  // scores s become cap * tanh(s / cap) before the mask is added; 0: they do not
+    float cap;  // scores s become cap * tanh(s / cap) before the mask is added; 0: no cap
     CellType key_type, value_type;
     int64_t key_size, value_size, cells, tokens, heads, key_heads;
 
@@ -56,7 +56,7 @@ static constexpr size_t block_bytes(CellType type) {
     return type == CellType::q8_0 ? 34 : 18;
 }
 
-// Of one head's numbers in a cell.
+// Bytes of one head's numbers in a cell.
 static constexpr size_t cell_bytes(CellType type, int64_t size) {
     const auto n = static_cast<size_t>(size);
     return type == CellType::f16 ? 2 * n : n / quantized_block * block_bytes(type);
@@ -67,27 +67,27 @@ constexpr bool attention_fits(CellType type, int64_t size) {
            size % (type == CellType::f16 ? attention_lanes : quantized_block) == 0;
 }
 
-// Work on some rows, whose cells are shared out among `parts` threads. All of them go through the phases side by side:
-// no part begins a phase before all are done with the one before.
+// Work on some rows, whose cells are divided among `parts` threads. All parts go through the phases side by side: no
+// part begins a phase before all have finished the one before.
 struct AttentionShare {
     int64_t begin, end;  // rows
     int part, parts;
-    void* scratch;  // of all parts: attention_scratch() bytes, aligned to 64
+    void* scratch;  // for all parts: attention_scratch() bytes, aligned to 64
 };
 inline constexpr int attention_phases = 4;
 
 // Bytes of scratch for this many rows, a multiple of 64.
 size_t attention_scratch(const Attention& a, int64_t rows, int parts);
-// How many rows are worked on together, so that what is kept of them stays in the caches.
+// How many rows are worked on together, so that what is kept for them stays in the caches.
 int64_t attention_batch(const Attention& a);
-// Whether threads share out the cells of all rows, with a barrier after each phase, or else the rows.
+// Whether threads divide the cells of all rows, with a barrier after each phase, or else the rows.
 bool attention_shares_cells(const Attention& a, int threads);
 
 // Where a sum of weights x values starts so that its floats do not depend on the order of the cells: from 3B, where B
-// is a power of two above any part of the sum, every addition rounds to the same multiple, B / 2^22. Ties, which would
-// go to either side, cannot occur, as the last bit of every weight is set. What two threads have added to 3B each is
-// such a multiple, and so the sum of both is exact. The weights add up to `total`; `most` is the largest magnitude
-// among the values, as F16 bits. Static, so that each file's copy keeps to its instruction set.
+// is a power of two above any part of the sum, every addition rounds to the same multiple, B / 2^22. Ties, which could
+// go either way, cannot occur, as the last bit of every weight is set. What two threads have each added to 3B is such a
+// multiple, so the sum of both is exact. The weights add up to `total`; `most` is the largest magnitude among the
+// values, as F16 bits. Static, so that each file's copy keeps to its instruction set.
 static inline float sum_start(double total, uint16_t most) {
     // Denormals count as the smallest normal number; infinities and NaN come through anyway.
     const uint32_t clamped = most < 0x0400 ? 0x0400u : most > 0x7BFF ? 0x7BFFu : most;
@@ -102,11 +102,11 @@ static inline double most_steps(CellType type) {
     return type == CellType::f16 ? 1 : type == CellType::q8_0 ? 128 : 8;
 }
 
-// Added to a weight and taken away again, it leaves a multiple of 2^-35: such numbers add up exactly in any order.
+// Added to a weight and subtracted again, it leaves a multiple of 2^-35: such numbers add up exactly in any order.
 inline constexpr double weight_grid = 1.5 * (1 << 17);
 
 // exp() of numbers <= 0 within 2 units in the last place; below `smallest` it is 0, which keeps denormals out. The last
-// bit of the others is set.
+// bit of all others is set.
 namespace exponential {
 inline constexpr float smallest = -87.0f, log2e = 1.44269504f, ln2_high = 0.693145752f, ln2_low = 1.42860677e-6f;
 inline constexpr float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};

@@ -1,4 +1,4 @@
-// What attention has in common on all instruction sets; each file has a copy of its own.
+// What attention shares on all instruction sets; each file has its own copy.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int lanes = attention_lanes;
 
-// On x86 into the second cache: the first one waits for few lines at a time, and on Zen 4 they come from memory at half
-// its speed.
+// On x86, into the second-level cache: the first can wait for only a few lines at a time, and on Zen 4 they come from
+// memory at half its speed.
 MEDUSA_INLINE void prefetch_line(const char* at) {
 #if defined(__x86_64__) || defined(_M_X64)
     _mm_prefetch(at, _MM_HINT_T1);
@@ -87,7 +87,7 @@ class Part {
 
   private:
     int64_t rows() const { return share_.end - share_.begin; }
-    // Of a row and a block's 16 cells. What is used together lies together: the rows of a block.
+    // For a row and a block's 16 cells. What is used together lies together: the rows of a block.
     float* scores(int64_t row, int64_t block) const {
         return static_cast<float*>(share_.scratch) + (block * rows() + row) * lanes;
     }
@@ -114,7 +114,7 @@ class Part {
         }
     }
 
-    // Cells that no row sees are left out; the others are shared out.
+    // Leaves out cells that no row sees, and divides the others among the parts.
     void find_blocks() {
         const bool one_head = share_.begin / a_.rows_per_key_head() == (share_.end - 1) / a_.rows_per_key_head();
         const int64_t begin = one_head ? a_.token_of(share_.begin) : 0;
@@ -164,7 +164,7 @@ class Part {
         return {reinterpret_cast<const char*>(memory_.floats), static_cast<size_t>(cells.size) * sizeof(float)};
     }
 
-    // Some rows of a key head: as few tiles as can be, without divisions.
+    // Some rows of a key head: in as few tiles as possible, without divisions.
     template <typename Work>
     static MEDUSA_INLINE void each_tile(int64_t begin, int64_t end, Work&& work) {
         for (int64_t left = end - begin; left > 0;) {
@@ -188,7 +188,7 @@ class Part {
         note_most(i, key_head, begin, end);
     }
 
-    // Functions of an instruction set for 1 to Isa::tile rows.
+    // An instruction set's functions for 1 to Isa::tile rows.
     template <typename Type>
     static void multiply_tile(int64_t n, const Block& keys, const Later* later, int64_t size, const float* q,
                               float* to) {
@@ -208,7 +208,7 @@ class Part {
         steps[n - 1](values, later, size, weights, sums);
     }
 
-    // The first rows fetch the lines of later keys, the last ones those of their values.
+    // The first rows fetch the lines of later keys, the last ones those of the corresponding values.
     template <typename Type>
     void multiply(const Block& keys, int64_t key_head, int64_t begin, int64_t end, int64_t i) const {
         Later fetched[2] = {later(keys_, key_head, i), {}};
@@ -228,7 +228,7 @@ class Part {
         });
     }
 
-    // Which values count for the size of a row's sums: those that it sees, wherever they lie.
+    // Which values count for the size of a row's sums: those it sees, wherever they lie.
     void note_most(int64_t i, int64_t key_head, int64_t begin, int64_t end) {
         const auto [cell, all] = memory_.blocks[i];
         uint16_t* shared = memory_.shared_most + layout_.shared_row(key_head - first_key_head_);
@@ -250,13 +250,13 @@ class Part {
         }
     }
 
-    // The first row of the token after that of row r.
+    // The first row of the token after row r's.
     int64_t next_token(int64_t r, int64_t end) const {
         const int64_t group = a_.group();
         return std::min(end, r + group - (share_.begin + r) % group);
     }
 
-    // Raises largest magnitudes to those of the values of some cells: of halves, or of the scales of blocks.
+    // Raises largest magnitudes to cover the values of some cells: of halves, or of the scales of blocks.
     void raise(uint16_t* most, const Block& values, int count) const {
         if (values_.type == CellType::f16) return Isa::raise(most, values, count, a_.value_size);
         const char* from = values.at;
@@ -272,7 +272,7 @@ class Part {
         }
     }
 
-    // Scores become weights.
+    // Turns scores into weights.
     void weigh() {
         static constexpr int sums = lanes / 2;
         std::memset(memory_.total_lanes, 0, static_cast<size_t>(rows() * sums) * sizeof(double));

@@ -5,14 +5,14 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
+constexpr int together = 4;  // keys, or vectors of a value, multiplied with some rows at a time
 
 inline __m256 halves(const char* at) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
 
-// Two quarters of four sums of 16 lanes: element i of the low half is the first quarter of a[i], the high half has the
-// second ones.
+// Two quarters of four sums of 16 lanes: element i of the low half is the first quarter of a[i]; the high half has the
+// second quarters.
 inline __m256 quarters(const __m256 (&a)[together]) {
     const __m256 p = _mm256_add_ps(_mm256_unpacklo_ps(a[0], a[1]), _mm256_unpackhi_ps(a[0], a[1]));
     const __m256 q = _mm256_add_ps(_mm256_unpacklo_ps(a[2], a[3]), _mm256_unpackhi_ps(a[2], a[3]));
@@ -20,7 +20,7 @@ inline __m256 quarters(const __m256 (&a)[together]) {
     return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(pd, qd)), _mm256_castpd_ps(_mm256_unpackhi_pd(pd, qd)));
 }
 
-// Element i: the sum over the 16 lanes of key i, of whose low and high half both quarters are known.
+// Element i: the sum over the 16 lanes of key i, given both quarters of their low and high halves.
 inline __m128 sum_each(__m256 low, __m256 high) {
     const auto halves_of = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
     return _mm_add_ps(halves_of(low), halves_of(high));
@@ -145,7 +145,7 @@ struct Avx2 {
             for (__m256& one : row) one = _mm256_setzero_ps();
         }
         for (int64_t d = 0; d < size; d += lanes) {
-            if (later && d < together * lanes) {  // a cell of each with each of the first vectors
+            if (later && d < together * lanes) {  // for each, one cell with each of the first vectors
                 later[0].fetch(cell + d / lanes), later[1].fetch(cell + d / lanes);
             }
             __m256 row[rows];
@@ -161,7 +161,7 @@ struct Avx2 {
         for (int r = 0; r < rows; ++r) to[r] = quarters(acc[r]);
     }
 
-    // Products of some rows with 16 keys become scores.
+    // Turns products of some rows with 16 keys into scores.
     static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
                        float* largest) {
         const __m256 infinite = _mm256_set1_ps(-INFINITY), factor = _mm256_set1_ps(scale);
@@ -190,7 +190,7 @@ struct Avx2 {
         }
     }
 
-    // Scores of all rows, block by block, become weights; their sums are added.
+    // Turns scores of all rows into weights, block by block; adds their sums.
     static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
         for (int64_t i = 0, row = 0; i < blocks * rows; ++i, scores += lanes) {
             const __m256 top = _mm256_set1_ps(largest[row * lanes]);

@@ -4,7 +4,7 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
+constexpr int together = 4;  // keys, or vectors of a value, multiplied with some rows at a time
 
 inline __m512 halves(const char* at) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -20,7 +20,7 @@ inline __m512 scale_at(const char* block) {
     return _mm512_set1_ps(_cvtsh_ss(bits));
 }
 
-// Else GCC loads a number again for each row.
+// Otherwise GCC loads a number again for each row.
 inline void keep_in_register([[maybe_unused]] __m512& x) {
 #if defined(__GNUC__)
     __asm__("" : "+v"(x));
@@ -137,7 +137,7 @@ struct Avx512 {
             for (int64_t d = 0; d < size; d += lanes) {
                 __m512 x[together];
                 for (int c = 0; c < together; ++c) x[c] = Type::load(key[c] + Type::bytes * d);
-                if (d < together * lanes) {  // a cell of each with each of the first vectors
+                if (d < together * lanes) {  // for each, one cell with each of the first vectors
                     later[0].fetch(together * k + d / lanes), later[1].fetch(together * k + d / lanes);
                 }
                 for (__m512& one : x) keep_in_register(one);
@@ -152,7 +152,7 @@ struct Avx512 {
         for (int r = 0; r < rows; ++r) _mm512_storeu_ps(to + r * lanes, sum_quarters(quad[r]));
     }
 
-    // Products of some rows with 16 keys become scores.
+    // Turns products of some rows with 16 keys into scores.
     static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
                        float* largest) {
         const __m512 factor = _mm512_set1_ps(scale), infinite = _mm512_set1_ps(-INFINITY);
@@ -197,7 +197,7 @@ struct Avx512 {
         for (int i = 0; i < vectors; ++i) _mm512_storeu_si512(most + 2 * lanes * i, all[i]);
     }
 
-    // Scores of all rows, block by block, become weights; their sums are added.
+    // Turns scores of all rows into weights, block by block; adds their sums.
     static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
         int64_t row = 0, left = blocks * rows;
         for (; left >= together; left -= together, scores += together * lanes) {
@@ -206,7 +206,7 @@ struct Avx512 {
         for (; left > 0; --left, scores += lanes) row = weigh<1>(scores, row, rows, largest, sums);
     }
 
-    // Of `count` vectors at once, from that of `row` on: each is a long chain of operations. The row after them.
+    // `count` vectors at once, from that of `row` on: each is a long chain of operations. Returns the row after them.
     template <int count>
     static int64_t weigh(float* scores, int64_t row, int64_t rows, const float* largest, double* sums) {
         __m512 x[count];

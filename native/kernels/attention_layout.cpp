@@ -6,8 +6,8 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int64_t kept_bytes = int64_t{1} << 22;  // of scores, of all rows worked on together
-constexpr int64_t own_cells = 512;                // with so few, barriers cost more than sharing them brings
+constexpr int64_t kept_bytes = int64_t{1} << 22;  // of scores, for all rows worked on together
+constexpr int64_t own_cells = 512;                // with so few, barriers cost more than sharing the cells gains
 constexpr size_t line = 64;
 
 size_t whole_lines(int64_t bytes) {
@@ -20,7 +20,7 @@ AttentionLayout attention_layout(const Attention& a, int64_t rows, int parts) {
     (void)parts;
     AttentionLayout layout{};
     layout.rows = rows, layout.value_size = a.value_size;
-    // Rows that begin and end within a key head touch one more than they fill.
+    // Rows that begin and end within a key head touch one more key head than they fill.
     layout.key_heads = std::min(a.key_heads, (rows + a.rows_per_key_head() - 1) / a.rows_per_key_head() + 1);
     layout.scores_bytes = whole_lines(rows * a.cells * 4);
     const int64_t bytes[] = {3 * 8,
@@ -40,7 +40,7 @@ AttentionLayout attention_layout(const Attention& a, int64_t rows, int parts) {
         layout.offsets[i] = layout.part_bytes;
         layout.part_bytes += whole_lines(bytes[i]);
     }
-    layout.part_bytes += line;  // else two parts' fields lie in the same sets of the cache
+    layout.part_bytes += line;  // otherwise two parts' fields would lie in the same sets of the cache
     return layout;
 }
 

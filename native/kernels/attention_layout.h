@@ -1,4 +1,4 @@
-// What the threads of one attention keep in their scratch memory.
+// What the threads of one attention keep in scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct SeenBlock {
     uint16_t all;  // a bit for each cell that all rows see
 };
 
-// What one part keeps of its rows. Others read `tops`, `totals`, `sums` and the magnitudes of values: each line that
-// one core has written takes another as long as a line from memory, so these are dense.
+// What one part keeps for its rows. Other parts read `tops`, `totals`, `sums` and the magnitudes of values: fetching a
+// line that another core has written takes as long as a line from memory, so these are dense.
 struct AttentionPart {
     int64_t* range;         // first and last of this part's blocks; whether own_most has anything
     float* tops;            // [row]: the largest score of this part

@@ -4,14 +4,14 @@
 namespace medusa::kernels {
 namespace {
 
-constexpr int together = 4;  // keys, or vectors of a value, that meet some rows at a time
-constexpr int parts = 4;     // registers that 16 lanes fill
+constexpr int together = 4;  // keys, or vectors of a value, multiplied with some rows at a time
+constexpr int parts = 4;     // registers filled by 16 lanes
 
 inline float32x4_t halves(const char* at) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(reinterpret_cast<const uint8_t*>(at))));
 }
 
-// One quarter of four sums of 16 lanes: element i is that of a[i].
+// One quarter of four sums of 16 lanes: element i is a quarter of a[i].
 inline float32x4_t quarters(float32x4_t a0, float32x4_t a1, float32x4_t a2, float32x4_t a3) {
     const float64x2_t p = vreinterpretq_f64_f32(vaddq_f32(vzip1q_f32(a0, a1), vzip2q_f32(a0, a1)));
     const float64x2_t q = vreinterpretq_f64_f32(vaddq_f32(vzip1q_f32(a2, a3), vzip2q_f32(a2, a3)));
@@ -136,7 +136,7 @@ struct Neon {
         for (int r = 0; r < rows; ++r) to[r] = quarters(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
     }
 
-    // Products of some rows with 16 keys become scores.
+    // Turns products of some rows with 16 keys into scores.
     static void finish(float* at, int64_t rows, const char* const* mask, int64_t cell, float scale, float cap,
                        float* largest) {
         for (int64_t i = 0; i < parts * rows; ++i, at += 4, largest += 4) {
@@ -162,7 +162,7 @@ struct Neon {
         }
     }
 
-    // Scores of all rows, block by block, become weights; their sums are added.
+    // Turns scores of all rows into weights, block by block; adds their sums.
     static void weigh(float* scores, int64_t blocks, int64_t rows, const float* largest, double* sums) {
         for (int64_t i = 0, row = 0; i < blocks * rows; ++i) {
             double* sum = sums + row * lanes / 2;

@@ -4,8 +4,8 @@
 namespace medusa::kernels {
 namespace {
 
-// Products are added up in 16 bits first. Unsigned codes are narrow enough for several of them; the others become
-// signed weights, whose products with their signs moved over to the activation fit once.
+// Products are first added up in 16 bits. Unsigned codes are narrow enough for several of them; the others become
+// signed weights, and only one of their products, with the sign moved to the activation, fits.
 template <Codes codes, bool has_table>
 constexpr bool is_signed = has_table || codes == Codes::u8;
 // MXFP4's values are at most 12.
@@ -18,7 +18,7 @@ constexpr int products_in_16_bits = scales == Scales::exponent    ? 8
 
 #include "kernels/avx2.inl"
 
-// Makes a compiler add here. GCC puts additions off and keeps all products of a tile in memory until then.
+// Makes the compiler add here. GCC puts additions off and keeps all products of a tile in memory until then.
 inline void keep(__m256i& sum) {
 #if defined(__GNUC__)
     __asm__("" : "+x"(sum));

@@ -5,19 +5,19 @@
 // add_products().
 
 constexpr int words = 8;  // of a cell: 16 rows x 4 columns each
-constexpr int parts = 2;  // registers of a word
-constexpr int lanes = 8;  // rows of a part
+constexpr int parts = 2;  // registers per word
+constexpr int lanes = 8;  // rows in a part
 constexpr int tile_columns = 4;
 // With this many columns, weights are unpacked once for all tiles, a block of cells at a time; measured.
 int unpack_from(const Format& format) {
     return format.codes == Codes::u5 || format.codes == Codes::u6 ? 5 : 9;
 }
 constexpr int64_t step_cells = 32;
-// Columns, and cells times columns, whose activations stay in the second cache for all rows.
+// Columns, and cells times columns, whose activations stay in the second-level cache for all rows.
 constexpr int most_columns = 256;
 constexpr int64_t most_cells = 8192;
 
-// What a tile needs of one cell of n activation columns.
+// What a tile needs from one cell of n activation columns.
 template <int n>
 struct Activations {
     int32_t q[words][n];  // four values each
@@ -43,7 +43,7 @@ struct Tile {
     size_t result_stride;
 };
 
-// The order of words in a sum: the two that share bytes in turn.
+// The order of words in a sum: the two that share bytes come in turn.
 template <int begin, int end>
 constexpr int word_at(int i) {
     return end - begin == words ? i / 2 + 4 * (i % 2) : i;
@@ -214,7 +214,7 @@ class Packed {
     Scale head_[parts]{};
 };
 
-// dot = the products of words begin..end-1 of a cell, plus what is due to the codes' zero point.
+// dot = the products of words begin..end-1 of a cell, plus what the codes' zero point contributes.
 template <int begin, int end, int n, class Weights>
 inline void add_products(const Weights& weights, const Activations<n>& a, __m256i (&dot)[n][parts]);
 
@@ -323,7 +323,7 @@ Scratch& scratch_of_thread() {
     return scratch;
 }
 
-// Of one kind of weights; by columns of a tile - 1.
+// For one kind of weights; by columns of a tile - 1.
 struct Functions {
     void (*packed[tile_columns])(const Tile&);
     void (*unpacked[tile_columns])(const Tile&);
@@ -370,7 +370,7 @@ class Columns {
   private:
     int column_of(int tile) const { return n_ * tile / tiles_; }
     int width_of(int tile) const { return column_of(tile + 1) - column_of(tile); }
-    // Of a tile's activations in a block of so many cells.
+    // A tile's activations in a block of this many cells.
     char* activations_of(int tile, int64_t cells) const {
         return activations_ + static_cast<size_t>(cells * column_of(tile)) * sizeof(Activations<1>);
     }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int words = 8;  // a cell is 8 registers of 16 rows x 4 columns
 
-// Adds `value` where the plane at `at` has a bit.
+// Adds `value` wherever the plane at `at` has a bit.
 inline void add_bits(const uint8_t* at, char value, __m512i (&w)[words]) {
     const __m512i high = _mm512_loadu_si512(at), more = _mm512_set1_epi8(value);
     for (int j = 0; j < words; ++j) {
@@ -81,7 +81,7 @@ struct Scale {
     __m512 d, d2, m, m2;
 };
 
-// `head`: those of the super-block (load_head); `at`: the cell's own bytes.
+// `head`: the super-block's scales (load_head); `at`: the cell's own bytes.
 template <Scales scales>
 inline Scale load_scale(const Scale& head, const uint8_t* at) {
     Scale out{};

@@ -16,7 +16,7 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
     __m512 acc[n];
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
     Scale head{};
-    Pace<sizes.code_bytes() + own_bytes(scales), words * n> pace;  // a product a cycle
+    Pace<sizes.code_bytes() + own_bytes(scales), words * n> pace;  // one product per cycle
     for (int64_t cell = 0; cell < cells; ++cell) {
         if constexpr (head_bytes(scales) != 0) {
             if (cell % cells_per_super == 0) {
@@ -91,7 +91,7 @@ void run(const Job& job) {
     const uint8_t* last = job.last_line();
     const size_t far = far_ahead_in(job.format.group_bytes(job.columns));
     const int tiles = (job.n + tile_columns - 1) / tile_columns;
-    // A group of rows stays in the first cache for all tiles of columns.
+    // A group of rows stays in the first-level cache for all tiles of columns.
     for (int64_t group = job.begin; group < job.end; ++group) {
         const uint8_t* code = job.group(group);
         const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();

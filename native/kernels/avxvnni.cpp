@@ -8,7 +8,7 @@ namespace {
 template <Codes codes, bool has_table>
 constexpr bool is_signed = false;
 template <Codes codes, Scales scales, bool has_table>
-constexpr int products_in_16_bits = 0;  // they are added up in 32
+constexpr int products_in_16_bits = 0;  // they are added up in 32 bits
 
 #include "kernels/avx2.inl"
 

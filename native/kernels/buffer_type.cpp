@@ -75,7 +75,7 @@ class MulMat final : public ggml::cpu::tensor_traits {
 
 MulMat mul_mat;
 
-// Products with the experts that each token is sent to: the tokens of one expert share its matrix.
+// Products with the experts that each token is sent to: all tokens of one expert share its matrix.
 class MulMatId final : public ggml::cpu::tensor_traits {
   public:
     bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
@@ -126,7 +126,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
     struct Work {
         int64_t rows;  // pairs of a token and one of its experts
         size_t stride, activation_bytes, result_bytes;
-        size_t order_bytes;  // of each thread, which sorts for itself
+        size_t order_bytes;  // per thread, since each sorts for itself
 
         explicit Work(const ggml_tensor* op)
             : rows(ggml_nelements(op->src[2])),
@@ -136,7 +136,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
               order_bytes(static_cast<size_t>(rows + op->src[0]->ne[2] + 1) * sizeof(int32_t)) {}
     };
 
-    // order: numbers of the pairs, expert by expert; those of expert e are order[first[e]..first[e + 1] - 1].
+    // order: numbers of the pairs, expert by expert; expert e has order[first[e]..first[e + 1] - 1].
     static void sort(const ggml_tensor* ids, int64_t experts, int32_t* first, int32_t* order) {
         const auto expert_of = [&](int64_t slot, int64_t token) {
             int32_t id;
@@ -150,7 +150,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
         for (int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
         for (int64_t token = ids->ne[1] - 1; token >= 0; --token) {
             for (int64_t slot = ids->ne[0] - 1; slot >= 0; --slot) {
-                // Counted down from the end of each expert's range; first[e + 1] ends as its beginning.
+                // Counted down from the end of each expert's range; first[e + 1] ends up as its beginning.
                 order[--first[expert_of(slot, token) + 1]] = static_cast<int32_t>(token * ids->ne[0] + slot);
             }
         }
@@ -164,7 +164,7 @@ MulMatId mul_mat_id;
 class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
-        // A weight without memory is a loader's question where to put it; those that are ours already stay so.
+        // A weight without memory means that a loader asks where to put it; weights already with us stay.
         if (!used && op->src[0]->buffer && ggml_backend_buffer_get_size(op->src[0]->buffer) == 0) return false;
         const bool experts = op->op == GGML_OP_MUL_MAT_ID;
         if ((op->op != GGML_OP_MUL_MAT && !experts) || !ours(op->src[0]) || !packed_format(op->src[0])) return false;
@@ -218,7 +218,7 @@ size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* tensor) {
     return format ? packed_bytes(*format, tensor->ne[0], ggml_nrows(tensor)) : ggml_nbytes(tensor);
 }
 
-// All weights are read once per step: fewer, larger pages save address translations. Only advice.
+// All weights are read once per step: fewer, larger pages save address translations. Only a hint.
 void ask_for_huge_pages(void* base, size_t size) {
 #if defined(__linux__)
     const uintptr_t page = 4096, begin = (reinterpret_cast<uintptr_t>(base) + page - 1) / page * page;
@@ -248,10 +248,10 @@ std::string why_none_is_selected(const std::string& isa) {
     return "MEDUSA_ISA=" + isa + " is not supported by this processor (" + names + ", or off)";
 }
 
-// Puts the type first. false: it comes too late for models, whose loader copied the list when it loaded the first one.
+// Puts the type first. false: too late for models, whose loader copied the list when it loaded the first one.
 bool put_first(ggml_backend_buffer_type_t type) {
     auto& types = ggml_backend_cpu_get_extra_buffer_types();
-    // By the engine's module, where this is the tests', whose contexts are to be as the engine's.
+    // Done by the engine's module, if this is the tests' module, whose contexts are to be like the engine's.
     if (!types.empty() && ggml_backend_buft_name(types.front()) == std::string(buffer_name)) return true;
     types.insert(types.begin(), type);
     const auto loaders_list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(

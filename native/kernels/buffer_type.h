@@ -16,23 +16,23 @@ struct Status {
     const Kernels* selected = nullptr;
     std::string requested;  // MEDUSA_ISA, as it was when the kernels were chosen
     std::string reason;     // why none is selected
-    bool late = false;      // since a model was loaded before: its list of buffer types is the process's
+    bool late = false;      // because a model was loaded earlier: its list of buffer types holds for the whole process
 };
-// The first time, before any model is loaded, it chooses the kernels and puts the buffer type first in ggml's list.
+// The first call, before any model is loaded, chooses the kernels and puts the buffer type first in ggml's list.
 const Status& status();
 
-// Whether models that are loaded from now on get the kernels, and attention runs on them; true at first. Not while
-// another thread decodes.
+// Whether models loaded from now on get the kernels, and attention runs on them; true at first. Not while another
+// thread decodes.
 void use_kernels(bool wanted);
 bool kernels_used();
 
-// Whether the structures of the loaded ggml are laid out as ggml_internals.h says, on platforms where it says so.
+// Whether the loaded ggml lays out its structures as ggml_internals.h says, on platforms that it covers.
 bool layout_is_known();
 
-// nullptr when it is not registered.
+// nullptr if it is not registered.
 ggml_backend_buffer_type_t buffer_type();
 
-// Whether products with a matrix of the type and so many columns run on the kernels when it lies in buffer_type(). Such
+// Whether products of a matrix of this type with so many columns run on the kernels when it lies in buffer_type(). Such
 // a tensor is written whole, in one piece.
 bool serves(ggml_type type, int64_t columns);
 

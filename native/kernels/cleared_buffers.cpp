@@ -18,13 +18,13 @@ namespace {
 using Allocate = decltype(ggml_backend_buffer_type::iface.alloc_buffer);
 using Clear = decltype(ggml_backend_buffer::iface.clear);
 
-constexpr size_t least = size_t{1} << 20;  // below, writing zeros is as good
+constexpr size_t least = size_t{1} << 20;  // below this, writing zeros is as good
 
 Allocate stock_allocate = nullptr;
-Clear stock_clear = nullptr;  // one for all buffers of the CPU
+Clear stock_clear = nullptr;  // one for all CPU buffers
 bool lazy = false;
 
-// Zeros, as fresh pages where it is private memory that the system can give back; false where it cannot.
+// Zeros as fresh pages, if it is private memory that the system can take back; false if it cannot.
 bool replace_pages(char* begin, size_t size) {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(begin);
     const uintptr_t first = (at + page - 1) / page * page, last = (at + size) / page * page;
@@ -39,14 +39,14 @@ void clear(ggml_backend_buffer_t buffer, uint8_t value) {
     if (value != 0 || !replace_pages(begin, ggml_backend_buffer_get_size(buffer))) stock_clear(buffer, value);
 }
 
-// Memory of malloc, which is private and anonymous: fresh pages of it are zeros.
+// Memory from malloc, which is private and anonymous: its fresh pages are zeros.
 ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size) {
     const ggml_backend_buffer_t buffer = stock_allocate(type, size);
     if (buffer && buffer->iface.clear == stock_clear) buffer->iface.clear = clear;
     return buffer;
 }
 
-// Whether pages of such a buffer come back as zeros here: not where memory is locked, or shared.
+// Whether this buffer's pages come back as zeros: not if memory is locked or shared.
 bool pages_are_fresh(ggml_backend_buffer_t buffer) {
     char* begin = static_cast<char*>(ggml_backend_buffer_get_base(buffer));
     const size_t size = ggml_backend_buffer_get_size(buffer);

@@ -1,6 +1,6 @@
 // The recurrence of a gated delta net (Yang et al. 2024, arXiv:2412.06464; one decay for each key number as in Kimi
-// Linear, arXiv:2510.26692) over a few tokens: what a token gives depends on those before it alone, whatever the number
-// of tokens that are computed together.
+// Linear, arXiv:2510.26692) over a few tokens: a token's result depends only on the tokens before it, however many
+// tokens are computed together.
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ struct DeltaNet {
     size_t v_token, v_head;
     const float* decay;   // [token][head], or [token][head][size]: the logarithm g
     const float* beta;    // [token][head]
-    const float* before;  // [head][size][size]: the state that the first token finds
+    const float* before;  // [head][size][size]: the state before the first token
     float* out;           // [token][head][size]
-    // [slot][head][size][size]: slot 0 gets the state after the last token, slot s that of s tokens earlier.
+    // [slot][head][size][size]: slot 0 gets the state after the last token, slot s the one s tokens earlier.
     float* after;
     int64_t after_slot;  // numbers from one slot to the next
     bool decay_by_key;
-    bool past_caches;  // write `after` past the caches: it is large and not read soon. It lies at multiples of 64 bytes
+    bool past_caches;  // write `after` past the caches: it is large and not read soon; it is aligned to 64 bytes
     int64_t size, tokens, heads, query_heads, key_heads, slots;
 
-    int64_t rows() const { return heads * size; }  // of all heads' states
+    int64_t rows() const { return heads * size; }  // in all heads' states
 };
 
 inline constexpr int64_t delta_net_lanes = 16;
-inline constexpr int64_t delta_net_rows = 4;  // are worked on together: shares of rows are multiples of it
+inline constexpr int64_t delta_net_rows = 4;  // rows worked on together: shares of rows are multiples of it
 inline constexpr int64_t delta_net_largest = 256;
 
 constexpr bool delta_net_fits(int64_t size) {

@@ -1,6 +1,6 @@
-// The gated delta net of each instruction set; each file has a copy of its own. `Lanes` has 16 numbers and what is done
-// with them: load, store, stream (a store past the caches, to multiples of 64 bytes), scaled, fma, sum;
-// Lanes::streamed() after the last stream. Sums fold halves onto each other.
+// The gated delta net for each instruction set; each file has its own copy. `Lanes` has 16 numbers and the operations
+// on them: load, store, stream (a store past the caches, to multiples of 64 bytes), scaled, fma, sum; Lanes::streamed()
+// after the last stream. Sums fold halves onto each other.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class Decays {
             for (int64_t i = 0; i < each; ++i) values_[(t - first) * each + i] = std::exp(g[i]);
         }
     }
-    // Of numbers i.. of the token, times x.
+    // Those for numbers i.. of the token, times x.
     Lanes times(const Lanes& x, int64_t token, int64_t i) const {
         return by_key_ ? x.times(Lanes::load(values_ + token * size_ + i)) : x.scaled(values_[token]);
     }
@@ -37,7 +37,7 @@ class Decays {
     float values_[tokens * delta_net_largest];
 };
 
-// Some rows of one head's state, which stay in the first cache while tokens pass over them.
+// Some rows of one head's state, which stay in the first-level cache while tokens pass over them.
 template <typename Lanes>
 class Rows {
   public:
@@ -49,7 +49,7 @@ class Rows {
         for (int64_t i = 0; i < rows * net_.size; i += delta_net_lanes) Lanes::load(state_ + i).stream(to + i);
     }
 
-    // Token t; `place`: its decays'.
+    // Token t; `place`: where its decays are.
     void advance(const Decays<Lanes>& decays, int64_t t, int64_t place) {
         const float *q = at(net_.q, t, net_.q_token, net_.q_head, net_.query_heads),
                     *k = at(net_.k, t, net_.k_token, net_.k_head, net_.key_heads),
@@ -93,7 +93,7 @@ class Rows {
     alignas(64) float state_[rows * delta_net_largest];
 };
 
-// Some rows of one head over tokens first..last-1. What later tokens need waits in slot 0.
+// Some rows of one head over tokens first..last-1. Slot 0 holds what later tokens need.
 template <typename Lanes>
 void advance(const DeltaNet& net, const Decays<Lanes>& decays, int64_t head, int64_t value, int64_t first,
              int64_t last) {

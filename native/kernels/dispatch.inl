@@ -18,7 +18,7 @@ namespace {
 template <Codes codes, Scales scales, bool has_table>
 void run(const Job& job);
 
-// false: the job is of another format.
+// false: the job has another format.
 template <size_t i>
 bool run_format(const Job& job) {
     constexpr Format format = formats[i];
@@ -32,8 +32,8 @@ void multiply(const Job& job) {
         (run_format<i>(job) || ...);
     }(std::make_index_sequence<std::size(formats)>());
 #if defined(__AVX__)
-    // Compilers leave this out behind functions that take vectors as arguments. Without it, code of this thread that is
-    // built for plain SSE (the C library, samplers, Python) runs several times slower from here on.
+    // Compilers leave this out after functions that take vectors as arguments. Without it, any plain SSE code on this
+    // thread (the C library, samplers, Python) runs several times slower from here on.
     _mm256_zeroupper();
 #endif
 }

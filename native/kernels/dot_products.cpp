@@ -69,7 +69,7 @@ class DotProducts final : public ggml::cpu::tensor_traits {
 ggml::cpu::tensor_traits* dot_products(const ggml_tensor* op) {
     static DotProducts only;
     const ggml_tensor *w = op->src[0], *x = op->src[1];
-    const bool hinted = op->op_params[1] != 0;  // at what the matrix is, for which llama.cpp has a transform
+    const bool hinted = op->op_params[1] != 0;  // about the kind of matrix, for which llama.cpp has a transform
     const bool experts = op->op == GGML_OP_MUL_MAT_ID;
     if ((op->op != GGML_OP_MUL_MAT || hinted) && !experts) return nullptr;
     if ((experts ? x->ne[2] : x->ne[1]) > dots_most_columns || !w->buffer) return nullptr;

@@ -51,7 +51,7 @@ float float_parameter(const ggml_tensor* op, int i) {
     return value;
 }
 
-// Of the operator's stream `stream`, which has a cache of its own.
+// The operator's stream `stream`, which has its own cache.
 Attention attention_of(const ggml_tensor* op, int64_t stream) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     const auto data = [&](const ggml_tensor* tensor) {
@@ -129,7 +129,7 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
         }
     }
 
-    // Why llama.cpp's own operator has to run; nullptr: ours does.
+    // Why llama.cpp's own operator has to run; nullptr: ours runs.
     const char* refusal(const ggml_tensor* op) const {
         const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
         if (!kernels_.attend) return "these kernels have no attention";

@@ -1,4 +1,4 @@
-// Products with matrices of floats; see scalar.cpp for what is computed. Each file has a copy of its own.
+// Products with matrices of floats; see scalar.cpp for what is computed. Each file has its own copy.
 #pragma once
 
 #include <climits>
@@ -9,10 +9,10 @@
 namespace medusa::kernels {
 namespace {
 
-// Groups of rows that stay in the second cache while all columns pass.
+// Groups of rows that stay in the second-level cache while all columns pass.
 constexpr int64_t groups_together = 4;
 
-// What `n` columns make of some rows of a group: `Isa::vectors(n)` registers full.
+// Multiplies some rows of a group with `n` columns: `Isa::vectors(n)` registers full.
 template <typename Isa, Codes codes, int n>
 void multiply_tile(const uint8_t* weights, int64_t columns, const float* const* columns_of_x, const uint8_t* last,
                    float* result, size_t result_stride) {
@@ -24,7 +24,7 @@ void multiply_tile(const uint8_t* weights, int64_t columns, const float* const* 
     for (int c = 0; c < n; ++c) {
         for (int v = 0; v < vectors; ++v) even[c][v] = odd[c][v] = Isa::zero();
     }
-    Pace<2 * row, n <= 2 ? 2 * vectors * n : INT_MAX> pace;  // a product a cycle; more columns are slower for it
+    Pace<2 * row, n <= 2 ? 2 * vectors * n : INT_MAX> pace;  // one product per cycle; more columns are slower for it
     for (int64_t i = 0; i < columns; i += 2, weights += pace.one() * 2 * row) {
         for (int line = 0; line < 2 * row; line += 64) prefetch(weights + line, last);
         Vector w0[vectors], w1[vectors];

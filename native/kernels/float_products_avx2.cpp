@@ -30,7 +30,7 @@ struct Avx2 {
 
 void multiply_floats_avx2(const Job& job) {
     multiply_by<Avx2>(job);
-    _mm256_zeroupper();  // else code for plain SSE crawls from here on
+    _mm256_zeroupper();  // otherwise plain SSE code crawls from here on
 }
 
 }  // namespace medusa::kernels

@@ -29,7 +29,7 @@ struct Avx512 {
 
 void multiply_floats_avx512(const Job& job) {
     multiply_by<Avx512>(job);
-    _mm256_zeroupper();  // else code for plain SSE crawls from here on
+    _mm256_zeroupper();  // otherwise plain SSE code crawls from here on
 }
 
 }  // namespace medusa::kernels

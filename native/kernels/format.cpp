@@ -110,7 +110,7 @@ uint8_t read_q3_scale(Bytes packed, int i) {
     return static_cast<uint8_t>((low | high << 4) - 32);
 }
 
-// Where the scales of one cell go: `at` its own, `super` those of its super-block.
+// Where the scales of one cell go: `at` for its own, `super` for those of its super-block.
 struct ScaleSlots {
     uint8_t* at;
     uint8_t* super;
@@ -176,7 +176,7 @@ void pack_scales(const Format& format, Bytes row, int64_t cell, int lane, ScaleS
     }
 }
 
-// Codes of one row (lane) of a cell: byte 64 * (i / 4) + 4 * lane + i % 4 of a plane holds what belongs to column i, so
+// Codes of one row (lane) of a cell: byte 64 * (i / 4) + 4 * lane + i % 4 of a plane holds the code of column i, so
 // that four columns are one word.
 void pack_codes(Codes codes, const uint8_t* u, int lane, uint8_t* cell) {
     uint32_t words[8];

@@ -1,9 +1,9 @@
 // Weights as the kernels read them: 16 rows interleaved, still compressed.
 //
-// A row group is 16 rows; where rows do not fill the last one, its other lanes are zero. Its columns are cut into cells
+// A row group is 16 rows; where rows do not fill the last one, its other lanes are zero. Columns are divided into cells
 // of 32. A cell's codes are unsigned integers u of 2 to 6 or 8 bits; weight = d * u + m, where d and m are constant for
 // one row over a cell (or half a cell). The codes of all cells of a group come first, cell by cell, then the scales, in
-// the order of `scale_bytes()`. Matrices of floats stay what they are: 16 rows of one column, then of the next.
+// the order of `scale_bytes()`. Matrices of floats stay as they are: 16 rows of one column, then of the next.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ enum class Scales {
 constexpr bool has_min(Scales scales) {
     return scales == Scales::half_min || scales == Scales::super_min || scales == Scales::super_half_min;
 }
-// Whether the halves of a cell have scales of their own.
+// Whether each half of a cell has its own scales.
 constexpr bool has_halves(Scales scales) {
     return scales == Scales::super_half || scales == Scales::super_half_min;
 }
@@ -52,13 +52,13 @@ constexpr size_t own_bytes(Scales scales) {
     return scales == Scales::super_cell || scales == Scales::exponent ? 16 : 32;
 }
 
-// Of those of a super-block, which stand before its cells' own; 0: it has none.
+// Bytes of a super-block's scales, which come before its cells' own; 0: it has none.
 constexpr size_t head_bytes(Scales scales) {
     if (scales == Scales::super_min || scales == Scales::super_half_min) return 64;
     return scales == Scales::super_half || scales == Scales::super_cell ? 32 : 0;
 }
 
-// What one ggml type becomes.
+// What one ggml type turns into.
 struct Format {
     ggml_type type;
     Codes codes;
@@ -107,7 +107,7 @@ inline constexpr Format formats[] = {
 const Format* format_of(ggml_type type);
 // Names of all types that have kernels.
 std::vector<std::string> type_names();
-// Whether a matrix of so many columns fills blocks.
+// Whether a matrix with this many columns fills whole blocks.
 bool fits(const Format& format, int64_t columns);
 constexpr int64_t groups_of(int64_t rows) {
     return (rows + group_rows - 1) / group_rows;
@@ -118,12 +118,12 @@ size_t packed_bytes(const Format& format, int64_t columns, int64_t rows);
 void pack(const Format& format, const void* source, void* target, int64_t columns, int64_t rows, int64_t begin,
           int64_t end);
 
-// One activation column for a format: floats as they are, or quantized per cell: values[columns], then one of these per
-// cell.
+// One activation column for a format: floats as they are, or quantized per cell: values[columns], then one of these for
+// each cell.
 struct CellSums {
     float d;    // value = d * q
-    float all;  // d * sum of q: what m is multiplied with
-    // -zero * sum of q, where the dot products start: of the whole cell, or of its two halves. Where halves have a min,
+    float all;  // d * sum of q: m is multiplied by it
+    // -zero * sum of q, where the dot products start: for the whole cell, or for its two halves. If halves have a min,
     // the sum itself.
     int32_t start[2];
 };
@@ -150,7 +150,7 @@ struct AttentionShare;
 struct DeltaNet;  // delta_net.h
 
 // Rows of groups begin..end-1 times n activation columns (`stride` bytes apart); result[c * result_stride + row]. Each
-// result depends on its own row and column alone, whatever n, and has the same bits on every instruction set.
+// result depends only on its own row and column, whatever n, and has the same bits on every instruction set.
 struct Job {
     const Format& format;
     const void* packed;
@@ -169,13 +169,13 @@ struct Job {
 };
 using Multiply = void (*)(const Job& job);
 
-// One instruction set's kernels. product.h calls those that a format wants.
+// One instruction set's kernels. product.h calls those that a format needs.
 struct Kernels {
     const char* name;
-    // Quantizes `columns` floats into one activation column. The same bits on every instruction set.
+    // Quantizes `columns` floats into one activation column. Gives the same bits on every instruction set.
     void (*quantize)(const Format& format, const float* x, int64_t columns, void* column);
-    Multiply multiply;         // of quantized formats
-    Multiply multiply_floats;  // of the others
+    Multiply multiply;         // for quantized formats
+    Multiply multiply_floats;  // for the others
     // One part's share of one phase of an attention, see attention.h.
     void (*attend)(const Attention& attention, const AttentionShare& share, int phase);
     // Rows begin..end-1 of the states of a gated delta net, multiples of delta_net_rows. nullptr: not served.
@@ -205,7 +205,7 @@ extern const Kernels scalar;
 extern const Kernels avx2;
 extern const Kernels avxvnni;
 extern const Kernels avx512vnni;
-#if MEDUSA_HAS_AMX  // set where flags.cmake keeps the file
+#if MEDUSA_HAS_AMX  // set if flags.cmake keeps the file
 extern const Kernels amx_int8;
 #endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
@@ -216,9 +216,9 @@ extern const Kernels neon_i8mm;
 // Whether the processor (and ggml, built for it) has half-precision vectors.
 bool has_avx512fp16();
 
-// All that this processor runs, the best last.
+// All kernels that this processor can run, the best last.
 std::vector<const Kernels*> supported_kernels();
-// The best kernels of this processor, or what MEDUSA_ISA names; nullptr: off, or nothing that is faster than stock
+// The best kernels for this processor, or those MEDUSA_ISA names; nullptr: off, or nothing that is faster than stock
 // code.
 const Kernels* select_kernels();
 

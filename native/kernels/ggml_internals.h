@@ -1,4 +1,4 @@
-// Everything we use of libllama and ggml that is not in their installed headers. Valid for llama-cpp-python 0.3.36
+// Everything we use from libllama and ggml that is not in their installed headers. Valid for llama-cpp-python 0.3.36
 // only: the pin is checked when the module is built and when it is loaded (medusa_cli/native.py).
 #pragma once
 
@@ -11,8 +11,8 @@
 #include "ggml.h"
 #include "llama.h"
 
-// Of a context that predicts further tokens by layers of its own (MTP): which of them. Any other context only compares
-// the number: a graph that was made under another one is not used again.
+// For a context that predicts further tokens with layers of its own (MTP): which of them. Any other context only
+// compares the number: a graph made under another number is not reused.
 LLAMA_API void llama_set_nextn_layer_offset(llama_context* context, int32_t offset);
 
 #if defined(__linux__) || defined(__APPLE__)
@@ -24,7 +24,7 @@ LLAMA_API const std::vector<std::pair<std::string, ggml_tensor*>>& llama_interna
 #define MEDUSA_HAS_TENSOR_MAP 0
 #endif
 
-// The CPU backend's hook for kernels of one's own. Its C++ symbols are exported on Linux and macOS only.
+// The CPU backend's hook for custom kernels. Its C++ symbols are exported on Linux and macOS only.
 #if defined(__linux__) || defined(__APPLE__)
 #define MEDUSA_HAS_EXTRA_BUFFER_TYPES 1
 
@@ -90,7 +90,7 @@ class extra_buffer_type {
 };
 }  // namespace ggml::cpu
 
-// Buffer types with kernels of their own (repacked weights), asked in order when weights are placed. The list is read
+// Buffer types with their own kernels (repacked weights), asked in order when weights are placed. The list is read
 // once, at the first model load of the process.
 std::vector<ggml_backend_buffer_type_t>& ggml_backend_cpu_get_extra_buffer_types() __attribute__((weak));
 extern "C" void ggml_barrier(ggml_threadpool* threadpool);

@@ -7,8 +7,8 @@
 #include <arm_neon.h>
 #endif
 
-// Functions that have to be inlined. Compilers take functions that do nothing but prefetch for useless: GCC drops calls
-// of those that it has not inlined by then, and with them the prefetches (tests/kernels/test_prefetches.py).
+// Functions that have to be inlined. Compilers consider functions that only prefetch useless: GCC drops calls to those
+// it has not inlined by then, and the prefetches with them (tests/kernels/test_prefetches.py).
 #if defined(_MSC_VER) && !defined(__clang__)
 #define MEDUSA_INLINE __forceinline
 #else

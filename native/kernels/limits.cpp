@@ -40,7 +40,7 @@ std::pair<size_t, size_t> slice(size_t size, int index, int parts) {
     return {at(index), at(index + 1)};
 }
 
-// Of the kernels called so: of bytes, as matrices take them, and of floats, as attention does beside them.
+// Peaks of the kernels with this name: for bytes, as matrices need them, and for floats, as attention does.
 struct Peaks {
     const char* name = "";
     const Peak *bytes = nullptr, *floats = nullptr;
@@ -66,7 +66,7 @@ Peaks peaks_of(const Kernels& one) {
     return {};
 }
 
-// 0 without a peak.
+// 0 if there is no peak.
 double best_of(Team& team, const Peak* peak, int rounds) {
     if (!peak) return 0;
     constexpr int64_t loop = 200000;

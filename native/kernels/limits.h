@@ -1,4 +1,4 @@
-// What memory and an instruction set allow: the kernels are judged by them.
+// What memory and an instruction set allow: the kernels are judged against it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace medusa::lab {
 
-// On huge pages where the system gives them, as the weights of a model are.
+// On huge pages if the system provides them, as for a model's weights.
 class Memory {
   public:
     explicit Memory(size_t bytes);
@@ -24,10 +24,10 @@ class Memory {
 // Bytes per second that the team reads from `memory`, which has been written before; the best of all rounds.
 double bandwidth(Team& team, const Memory& memory, int rounds);
 
-// Multiplications of bytes per second of all threads, in registers; the best of all rounds. 0: not known.
+// Multiplications of bytes per second on all threads, in registers; the best of all rounds. 0: not known.
 double peak(Team& team, const kernels::Kernels& one, int rounds);
 
-// The same of floats, with what attention has beside those kernels.
+// The same for floats, as attention uses them beside those kernels.
 double float_peak(Team& team, const kernels::Kernels& one, int rounds);
 
 }  // namespace medusa::lab

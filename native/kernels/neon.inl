@@ -1,5 +1,5 @@
 // 4 rows in the lanes of a register, up to 16 activation columns at a time. See scalar.cpp for what is computed.
-// Sums stay in registers only where what adds to them is inlined.
+// Sums stay in registers only if what adds to them is inlined.
 #pragma once
 
 #include "kernels/dispatch.inl"
@@ -15,9 +15,8 @@ constexpr int rows_at_once(int n) {
     return n <= 4 ? group_rows : n <= 8 ? group_rows / 2 : quad;
 }
 
-// Where the dot products of a cell, or of its halves, start: at nothing, at CellSums::start[0], or at both. sdot and
-// smmla take signed weights: values of tables are signed, and codes of 8 bits lose their zero point as they are
-// unpacked.
+// Where the dot products of a cell, or of its halves, start: at zero, at CellSums::start[0], or at both. sdot and smmla
+// take signed weights: values of tables are signed, and codes of 8 bits lose their zero point when unpacked.
 template <Codes codes, Scales scales, bool has_table>
 constexpr int starts = has_table || codes == Codes::u8 || has_min(scales) ? 0
                        : has_halves(scales)                               ? 2
@@ -118,12 +117,12 @@ inline uint8x8_t load_4(const uint8_t* at) {
     return vcreate_u8(bytes);
 }
 
-// Where a byte for each of 4 rows from `row` on goes: to the top of a lane.
+// Where one byte for each of 4 rows from `row` on goes: to the top of a lane.
 inline uint8x16_t spread_of(int row) {
     static constexpr uint8_t lanes[16] = {255, 255, 255, 0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3};
     return vqaddq_u8(vld1q_u8(lanes), vdupq_n_u8(static_cast<uint8_t>(row)));
 }
-// Bytes of all 16 rows become floats of 4.
+// Turns bytes of all 16 rows into floats of 4.
 inline float32x4_t unsigned_bytes(uint8x16_t bytes, uint8x16_t spread) {
     return vcvtq_n_f32_u32(vreinterpretq_u32_u8(vqtbl1q_u8(bytes, spread)), 24);
 }
@@ -131,7 +130,7 @@ inline float32x4_t signed_bytes(uint8x16_t bytes, uint8x16_t spread) {
     return vcvtq_n_f32_s32(vreinterpretq_s32_u8(vqtbl1q_u8(bytes, spread)), 24);
 }
 
-// The scales of a super-block, of 4 rows.
+// The scales of a super-block for 4 rows.
 struct Head {
     float32x4_t d, m;
 };
@@ -190,7 +189,7 @@ MEDUSA_INLINE int32x4_t add_products(int32x4_t sum, const int8x16_t* w, int8x16_
     return vdotq_laneq_s32(sum, w[3], q, 3);
 }
 
-// prefetch() of so many lines, one after another.
+// prefetch() of this many lines, one after another.
 template <int lines>
 MEDUSA_INLINE void prefetch_lines(const uint8_t* at, const uint8_t* last) {
     const uint8_t* end = last - 64 * (lines - 1);
@@ -207,7 +206,7 @@ MEDUSA_INLINE void prefetch_lines(const uint8_t* at, const uint8_t* last) {
 }
 
 // Activation columns as a tile reads them: cell by cell, and in a cell column by column 32 values, then `starts` times
-// four equal integers, then four floats: d and what the mins are multiplied with.
+// four equal integers, then four floats: d and the factor of the mins.
 template <Codes codes, Scales scales, bool has_table>
 constexpr size_t column_step = cell_columns + 16 * starts<codes, scales, has_table> + 16;
 
@@ -233,8 +232,8 @@ void lay_out(const Column& column, int64_t cells, char* to, size_t step) {
     }
 }
 
-// The same address, of which compilers do not know that: they would keep what many columns have there for the next 4
-// rows, and lack the registers for it.
+// The same address, without compilers knowing it: they would keep what many columns have there for the next 4 rows, and
+// run out of registers.
 template <int columns>
 MEDUSA_INLINE const char* again(const char* at) {
 #if defined(__GNUC__)
@@ -250,7 +249,7 @@ struct Place {
 
     const uint8_t *code, *scale;
 
-    // Once per cell. Of `passes` over the same cells this is number `pass`: each asks for its part.
+    // Once per cell. This is pass number `pass` of `passes` over the same cells: each prefetches its part.
     template <int passes>
     MEDUSA_INLINE void prefetch_ahead(int pass, const uint8_t* last) const {
         constexpr int lines = static_cast<int>(sizes.code_bytes() / 64), share = (lines + passes - 1) / passes;
@@ -278,7 +277,7 @@ MEDUSA_INLINE Rows<scales> rows_from(int first) {
     return {first, spread_of(first), {vdupq_n_f32(0), vdupq_n_f32(0)}};
 }
 
-// The cells of a super-block, whose scales are read once; all cells where there is none.
+// The cells of a super-block, whose scales are read once; all cells if there is none.
 template <Scales scales>
 MEDUSA_INLINE int64_t cells_together(int64_t cells) {
     return head_bytes(scales) == 0 ? cells : cells_per_super;
@@ -386,8 +385,8 @@ inline char* scratch(size_t bytes) {
     return reinterpret_cast<char*>(lines.data());
 }
 
-// Calls multiply_strip(part) for parts of few enough columns that the second cache holds them rearranged, of nearly the
-// same width, pairs of columns whole.
+// Calls multiply_strip(part) for parts with few enough columns that the second-level cache holds them rearranged,
+// nearly equal in width, without splitting pairs of columns.
 template <typename Strip>
 void in_strips(const Job& job, const Strip& multiply_strip) {
     constexpr int widest = 3 * tile_columns;
@@ -403,7 +402,7 @@ void in_strips(const Job& job, const Strip& multiply_strip) {
 using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, const Constants&, const char*, float*,
                               size_t);
 
-// The whole job with multiply_tile(), in tiles of 1..widest columns, all of nearly the same width.
+// The whole job with multiply_tile(), in tiles of 1..widest columns, all nearly equal in width.
 template <Codes codes, Scales scales, bool has_table, int... before>
 void run_by_dots(const Job& job, std::integer_sequence<int, before...>) {
     constexpr int widest = sizeof...(before);

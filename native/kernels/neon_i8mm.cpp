@@ -1,4 +1,4 @@
-// Products of 2 rows by 2 columns at a time (smmla); a single column goes by dot products.
+// Products of 2 rows by 2 columns at a time (smmla); a single column uses dot products.
 // Compiled for ARMv8.2 with dot products and 8-bit matrix products; nothing here may run before select_kernels() has
 // seen them.
 #include "kernels/neon.inl"
@@ -7,8 +7,7 @@ namespace medusa::kernels {
 namespace {
 
 // Two activation columns as a tile reads them: cell by cell 8 values of the first, 8 of the second, and so on, `starts`
-// times both columns' integer twice over, both columns' d twice over, and the same of what the mins are multiplied
-// with.
+// times both columns' integer twice over, both columns' d twice over, and the same for the factor of the mins.
 template <Codes codes, Scales scales, bool has_table>
 constexpr size_t pair_step = 2 * cell_columns + 16 * starts<codes, scales, has_table> + (has_min(scales) ? 32 : 16);
 
@@ -119,7 +118,7 @@ MEDUSA_INLINE void store_pairs(const Blocks<pairs>& acc, int n, float* result, s
     }
 }
 
-// Rows first..first+rows_at_once(2 * pairs)-1 of a group times 2 * pairs columns, the last of which may be left out.
+// Rows first..first+rows_at_once(2 * pairs)-1 of a group times 2 * pairs columns; the last column may be left out.
 template <Codes codes, Scales scales, bool has_table, int pairs>
 void multiply_pairs(const uint8_t* code, const uint8_t* scale, int64_t cells, int first, const Constants& constants,
                     const char* pair, int n, float* result, size_t result_stride) {
@@ -156,7 +155,7 @@ void multiply_pairs(const uint8_t* code, const uint8_t* scale, int64_t cells, in
 using PairsFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, int, const Constants&, const char*, int, float*,
                                size_t);
 
-// The whole job with multiply_pairs(), in tiles of 1..widest pairs, all of nearly the same width.
+// The whole job with multiply_pairs(), in tiles of 1..widest pairs, all nearly equal in width.
 template <Codes codes, Scales scales, bool has_table, int... before>
 void run_by_pairs(const Job& job, std::integer_sequence<int, before...>) {
     constexpr int widest = sizeof...(before);
@@ -170,7 +169,7 @@ void run_by_pairs(const Job& job, std::integer_sequence<int, before...>) {
     for (int tile = 0; tile < tiles; ++tile) {
         const int first = count * tile / tiles, used = count * (tile + 1) / tiles - first;
         for (int p = 0; p < used; ++p) {
-            // Where their number is odd, the last column stands twice.
+            // If their number is odd, the last column appears twice.
             const int left = 2 * (first + p), right = std::min(left + 1, job.n - 1);
             lay_out<codes, scales, has_table>(column_at(job, left), column_at(job, right), cells,
                                               pairs + first * pair_size + p * step, used * step);
@@ -189,7 +188,7 @@ void run_by_pairs(const Job& job, std::integer_sequence<int, before...>) {
     }
 }
 
-// So many columns take fewer instructions one by one.
+// This many columns take fewer instructions one by one.
 constexpr int most_by_dots = 3;
 
 template <Codes codes, Scales scales, bool has_table>
@@ -198,7 +197,7 @@ void run_strip(const Job& job) {
         return run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, most_by_dots>{});
     }
     if constexpr (scales == Scales::super_half_min) {
-        // Sums of half cells, which its mins are multiplied with, are not among those of a pair.
+        // The sums of half cells, by which mins are multiplied, are not among those of a pair.
         run_by_dots<codes, scales, has_table>(job, std::make_integer_sequence<int, tile_columns>{});
     } else {
         run_by_pairs<codes, scales, has_table>(job, std::make_integer_sequence<int, tile_columns / 2>{});

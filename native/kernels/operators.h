@@ -15,31 +15,31 @@ struct Kernels;
 
 // --- fused attention
 
-// What became of the fused attention operators that this thread has planned.
+// What happened to the fused attention operators that this thread has planned.
 struct AttentionUse {
     int served = 0;
     int left = 0;        // to llama.cpp
     std::string reason;  // why the last of them was
 };
-// Since attention_use() was taken the last time on this thread, or since it began.
+// Since the last attention_use() on this thread, or since the thread began.
 const AttentionUse& attention_use();
 AttentionUse take_attention_use();
 
 // Whether attention over a cache of these types and head sizes runs on the kernels.
 bool attention_takes(const Kernels& kernels, ggml_type key, ggml_type value, int64_t key_size, int64_t value_size);
 
-// The operator, which leaves to llama.cpp what the kernels do not take.
+// The operator; it leaves to llama.cpp what the kernels do not take.
 ggml::cpu::tensor_traits* flash_attention(const Kernels& kernels);
 
 // --- recurrent layers: the gated delta net, and reading and keeping states
 
-// Of an operator that ours serves; nullptr: it stays with llama.cpp.
+// For an operator that we serve; nullptr: it stays with llama.cpp.
 ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op);
 
 // --- products with weights that no kernel takes, by llama.cpp's own dot products of a row and a column. llama.cpp has
 // other loops for passes over several tokens, whose bits differ from those for one: here each column is computed alone.
 
-// Wider passes are prompts, which are left to llama.cpp.
+// Wider passes are prompts; they are left to llama.cpp.
 inline constexpr int64_t dots_most_columns = 64;
 
 // nullptr: not for this operator.

@@ -1,5 +1,5 @@
-// Products per second that an instruction set can do on registers, without memory: of bytes, as the matrices' kernels
-// take them, and of floats, as attention does.
+// Products per second that an instruction set can do in registers, without memory: of bytes, as the matrices' kernels
+// need them, and of floats, as attention does.
 #pragma once
 
 #include <cstdint>

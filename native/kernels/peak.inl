@@ -1,4 +1,4 @@
-// Of each file of an instruction set, whose `Isa` has a Register, filled(byte) and dot(sum, a, b).
+// Used by each instruction set's file, whose `Isa` has a Register, filled(byte) and dot(sum, a, b).
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 constexpr int chains = 12;  // independent sums: more than latency times throughput of any processor we know
 volatile char opaque = 3;
 
-// Makes a compiler compute the value here, in a register.
+// Makes the compiler compute the value here, in a register.
 template <typename Register>
 inline void keep(Register& value) {
 #if defined(__GNUC__) && defined(__x86_64__)

@@ -1,4 +1,4 @@
-// Compiled as kernels/amx_int8.cpp.
+// Compiled like kernels/amx_int8.cpp.
 #include "kernels/inline.h"
 #include "kernels/peak.h"
 

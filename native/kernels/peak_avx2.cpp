@@ -1,4 +1,4 @@
-// Compiled as kernels/avx2.cpp. Narrow codes: eight products are added up in 16 bits, then widened.
+// Compiled like kernels/avx2.cpp. Narrow codes: eight products are added up in 16 bits, then widened.
 #include "kernels/peak.inl"
 
 namespace medusa::lab {
@@ -8,7 +8,7 @@ constexpr int products = 8;
 struct Bytes {
     using Register = __m256i;
     static Register filled(char byte) { return _mm256_set1_epi8(byte); }
-    // Eight independent products. Kept weights, as a compiler moves constant products out of the loop.
+    // Eight independent products. Weights are kept, as a compiler would move constant products out of the loop.
     static Register dot(Register sum, Register a, Register b) {
         Register narrow = _mm256_maddubs_epi16(sum, b);
         for (int i = 1; i < products; ++i) {

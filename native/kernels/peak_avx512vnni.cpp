@@ -1,4 +1,4 @@
-// Compiled as kernels/avx512vnni.cpp.
+// Compiled like kernels/avx512vnni.cpp.
 #include "kernels/peak.inl"
 
 namespace medusa::lab {

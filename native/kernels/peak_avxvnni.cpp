@@ -1,4 +1,4 @@
-// Compiled as kernels/avxvnni.cpp.
+// Compiled like kernels/avxvnni.cpp.
 #include "kernels/peak.inl"
 
 namespace medusa::lab {

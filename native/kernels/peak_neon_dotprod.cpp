@@ -1,4 +1,4 @@
-// Compiled as kernels/neon_dotprod.cpp.
+// Compiled like kernels/neon_dotprod.cpp.
 #include "kernels/peak.inl"
 
 namespace medusa::lab {

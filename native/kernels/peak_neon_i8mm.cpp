@@ -1,4 +1,4 @@
-// Compiled as kernels/neon_i8mm.cpp.
+// Compiled like kernels/neon_i8mm.cpp.
 #include "kernels/peak.inl"
 
 namespace medusa::lab {

@@ -1,4 +1,4 @@
-// Of each file that reads packed weights: a copy of its own.
+// For each file that reads packed weights: each has its own copy.
 #pragma once
 
 #include <algorithm>
@@ -23,15 +23,15 @@ inline Column column_at(const Job& job, int c) {
 }
 
 // Weights stream from memory in two runs per group, too short for the processor to prefetch well by itself: they are
-// asked for early into the second cache and shortly before use into the first.
+// requested early into the second-level cache, and shortly before use into the first.
 constexpr size_t far_ahead = 32768, near_ahead = 2048;
 
-// Behind a long row's codes lie its scales: a whole group ahead is the same place of the next one.
+// A long row's codes are followed by its scales: a whole group ahead is the same place in the next one.
 inline size_t far_ahead_in(size_t group_bytes) {
     return std::max(far_ahead, group_bytes);
 }
 
-// `last`: the last line of this thread's rows; what lies behind it is another thread's.
+// `last`: the last line of this thread's rows; the lines after it belong to another thread.
 MEDUSA_INLINE void prefetch(const uint8_t* at, const uint8_t* last, size_t far = far_ahead) {
     const uint8_t *later = std::min(at + far, last), *soon = std::min(at + near_ahead, last);
 #if defined(__GNUC__)
@@ -47,9 +47,9 @@ MEDUSA_INLINE void prefetch(const uint8_t* at, const uint8_t* last, size_t far =
 }
 
 // Processors drop prefetches that come faster than memory answers (Zen 5 does), and a dropped line costs the whole way
-// to memory when it is read. Few columns are done with a cell sooner than its bytes arrive, and after each wait comes a
+// to memory when it is read. With few columns, a cell is done sooner than its bytes arrive, and after each wait comes a
 // burst. So the address of the next cell of `bytes` takes a chain of multiplications: three processor cycles for every
-// 32 bytes, which delay nothing else; none where the cell keeps the processor `busy` for more cycles than that.
+// 32 bytes, which delay nothing else; none if the cell keeps the processor `busy` for more cycles than that.
 template <size_t bytes, int busy>
 class Pace {
   public:

@@ -12,7 +12,7 @@ struct Kernels;
 // Turns `columns` floats into an activation column of column_bytes().
 void prepare(const Kernels& kernels, const Format& format, const float* x, int64_t columns, void* column);
 
-// Kernels::multiply() or multiply_floats() with a matrix of so many rows, which need not fill the last group.
+// Kernels::multiply() or multiply_floats() with a matrix of this many rows, which need not fill the last group.
 void multiply(const Kernels& kernels, const Format& format, const void* packed, int64_t columns, int64_t rows,
               int64_t begin, int64_t end, const void* activations, size_t stride, int n, float* result,
               size_t result_stride);

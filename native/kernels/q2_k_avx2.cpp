@@ -94,7 +94,7 @@ void multiply_q2_k_avx2(const Job& job) {
             }
         }
     }
-    _mm256_zeroupper();  // else code for plain SSE crawls from here on
+    _mm256_zeroupper();  // otherwise plain SSE code crawls from here on
 }
 
 }  // namespace medusa::kernels

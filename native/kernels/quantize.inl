@@ -1,5 +1,5 @@
-// Activations to 8 bits on x86, four cells at a time; see scalar.cpp for what is computed. Each file has a copy of its
-// own, and defines quantize_four().
+// Quantizes activations to 8 bits on x86, four cells at a time; see scalar.cpp for what is computed. Each file has its
+// own copy, and defines quantize_four().
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class FourCells {
   public:
     alignas(16) float inverse[cells_together];  // times a value: steps of its cell
 
-    // The bits of the largest magnitude of each, where a NaN is larger than any number.
+    // The bits of the largest magnitude in each, where a NaN is larger than any number.
     explicit FourCells(__m128i largest) : largest_(_mm_castsi128_ps(largest)) {
         const __m128 divisor = _mm_max_ps(largest_, _mm_set1_ps(least));
         _mm_store_ps(inverse, _mm_div_ps(_mm_set1_ps(127.0f), divisor));
@@ -50,7 +50,7 @@ class FourCells {
     __m128 largest_;
 };
 
-// false: nothing is done, for a cell has values that are not normal.
+// false: nothing was done, since a cell has values that are not normal.
 bool quantize_four(const Format& format, const float* x, int8_t* q, CellSums* sums);
 
 void quantize_one(const Format& format, const float* x, int8_t* q, CellSums& sums) {
@@ -65,7 +65,7 @@ void quantize(const Format& format, const float* x, int64_t columns, void* colum
     CellSums* sums = column_sums(column, columns);
     const int64_t cells = columns / cell_columns;
     for (int64_t cell = 0; cell < cells; cell += cells_together) {
-        // The last four may begin among those before them.
+        // The last four may overlap those before them.
         const int64_t first = std::max(std::min(cell, cells - cells_together), int64_t{0}), at = first * cell_columns;
         if (cells >= cells_together && quantize_four(format, x + at, q + at, sums + first)) continue;
         for (int64_t i = first; i < std::min(first + cells_together, cells); ++i) {

@@ -1,11 +1,11 @@
-// Activations to 8 bits with AVX2. Compiled with AVX2, FMA and F16C; nothing here may run before select_kernels() has
-// seen them.
+// Quantizes activations to 8 bits with AVX2. Compiled with AVX2, FMA and F16C; nothing here may run before
+// select_kernels() has seen them.
 #include "kernels/quantize.inl"
 
 namespace medusa::kernels {
 namespace {
 
-// A cell's 16-bit values as bytes, in their order.
+// A cell's 16-bit values as bytes, in order.
 inline __m256i bytes_of(__m256i low, __m256i high) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);

@@ -1,4 +1,4 @@
-// Activations to 8 bits with AVX-512. Compiled with AVX512 F, BW, DQ and VL; nothing here may run before
+// Quantizes activations to 8 bits with AVX-512. Compiled with AVX512 F, BW, DQ and VL; nothing here may run before
 // select_kernels() has seen them.
 #include "kernels/quantize.inl"
 

@@ -12,10 +12,10 @@
 namespace medusa::kernels {
 namespace {
 
-// Shorter rows stay with ggml: no state is as short.
+// Shorter rows stay with ggml: no state is that short.
 constexpr int64_t long_row = 1024;
 
-// Numbers in a state that is written past the caches: smaller ones of all layers may stay there until the next step.
+// Numbers in a state that is written past the caches: smaller states of all layers may stay there until the next step.
 constexpr int64_t streamed_state = 1 << 16;
 
 struct Range {
@@ -29,7 +29,7 @@ bool numbers_side_by_side(const ggml_tensor* tensor) {
     return tensor->type == GGML_TYPE_F32 && tensor->nb[0] == sizeof(float);
 }
 
-// One sequence, as all of medusa's decoding has.
+// Takes only one sequence, as in all of medusa's decoding.
 bool takes_delta_net(const Kernels& kernels, const ggml_tensor* op) {
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *g = op->src[3], *beta = op->src[4];
     return kernels.delta_net && delta_net_fits(v->ne[0]) && q->ne[0] == v->ne[0] && k->ne[0] == v->ne[0] &&
@@ -38,14 +38,14 @@ bool takes_delta_net(const Kernels& kernels, const ggml_tensor* op) {
            ggml_is_contiguous(op->src[5]);
 }
 
-// libllama reads the state of its one sequence as one long row, which ggml leaves to one thread.
+// libllama reads the state of its one sequence as one long row, which ggml gives to a single thread.
 bool takes_rows(const ggml_tensor* op) {
     const ggml_tensor *from = op->src[0], *rows = op->src[1];
     return numbers_side_by_side(from) && numbers_side_by_side(op) && rows->type == GGML_TYPE_I32 &&
            from->ne[0] >= long_row && from->ne[2] == 1 && from->ne[3] == 1 && rows->ne[1] == 1 && rows->ne[2] == 1;
 }
 
-// Snapshots of the state, long rows, which ggml leaves to one thread, too; or one state as a whole.
+// Snapshots of the state, also long rows that ggml gives to a single thread; or one state as a whole.
 bool takes_copy(const ggml_tensor* op) {
     const ggml_tensor* from = op->src[0];
     if (!numbers_side_by_side(from) || !numbers_side_by_side(op)) return false;
@@ -53,10 +53,10 @@ bool takes_copy(const ggml_tensor* op) {
     return ggml_are_same_shape(from, op) && op->ne[0] >= long_row;
 }
 
-// The copy of a net's states into the cache, which follows the net in the graph: the net writes them there at once, and
-// nothing is left to copy. Kept with the net, behind its own parameters, which are zero in a new graph: the copy, and
-// whether the net has written there in this run. Thread 0 writes the latter, and the copy reads it behind a barrier;
-// the other threads of the net read the former alone.
+// The copy of a net's states into the cache follows the net in the graph: the net writes them there at once, and
+// nothing is left to copy. Two things are kept with the net, after its own parameters, which are zero in a new graph:
+// the copy, and whether the net has written there in this run. Thread 0 writes the latter, and the copy reads it after
+// a barrier; the other threads of the net read only the former.
 constexpr size_t copy_at = 32, done_at = copy_at + sizeof(const ggml_tensor*);
 static_assert(done_at + sizeof(int32_t) <= GGML_MAX_OP_PARAMS);
 
@@ -75,7 +75,7 @@ const ggml_tensor* copy_of(const ggml_tensor* net) {
     return parameter<const ggml_tensor*>(net, copy_at);
 }
 
-// Whether a copy is that of all states of a net which is ours, out of the net's own memory.
+// Whether a copy takes all states of a net of ours out of the net's own memory.
 bool copies_states(const Kernels& kernels, const ggml_tensor* copy) {
     const ggml_tensor *from = copy->src[0], *net = from->view_src;
     if (!net || net->op != GGML_OP_GATED_DELTA_NET || !takes_delta_net(kernels, net)) return false;
@@ -87,7 +87,7 @@ bool copies_states(const Kernels& kernels, const ggml_tensor* copy) {
            ggml_nelements(from) == state * slots && (whole || row_by_row) && copy->nb[2] % sizeof(float) == 0;
 }
 
-// Written over, memory would first be read into the caches.
+// Otherwise, memory to be overwritten would first be read into the caches.
 bool at_lines(const DeltaNet& net) {
     constexpr uintptr_t line = 64;
     return reinterpret_cast<uintptr_t>(net.after) % line == 0 && net.after_slot * sizeof(float) % line == 0 &&

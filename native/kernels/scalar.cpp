@@ -29,7 +29,7 @@ int code_at(const Format& format, const uint8_t* cell, int lane, int i) {
     return format.table ? format.table[u] + 128 : u;
 }
 
-// d and m of one row in one cell; d2 and m2 are those of the second half.
+// d and m of one row in one cell; d2 and m2 belong to the second half.
 struct Scale {
     float d, d2, m, m2 = 0;
 };
@@ -150,7 +150,7 @@ float float_at(Codes codes, const uint8_t* weights, int64_t i) {
     return value;
 }
 
-// Even and odd columns add up apart.
+// Even and odd columns are added up separately.
 void multiply_floats(const Job& job) {
     for (int64_t group = job.begin; group < job.end; ++group) {
         const uint8_t* weights = job.group(group);

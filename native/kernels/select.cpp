@@ -1,4 +1,4 @@
-// Which kernels this processor runs. Built without any instruction-set flags.
+// Which kernels this processor can run. Built without any instruction-set flags.
 #include <cstdlib>
 #include <string>
 
@@ -81,7 +81,7 @@ bool has_avx512vnni() {
 }
 
 #if MEDUSA_HAS_AMX
-// Linux saves a process's tiles only after it has asked for them, and refuses where a signal stack is too small.
+// Linux saves a process's tiles only after it has asked for that, and refuses if a signal stack is too small.
 bool has_amx_int8() {
     constexpr long request_permission = 0x1023, tile_data = 18;
     const Registers r = cpuid(7, 0);
@@ -99,7 +99,7 @@ bool has(const char* feature) {
 }
 #endif
 
-// What no one reports is taken to be absent.
+// What nobody reports is assumed absent.
 bool has_dotprod() {
 #if defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;

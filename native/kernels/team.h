@@ -1,5 +1,5 @@
-// Threads that start together, so that what is timed is the work and not their creation. They wait awake: a system that
-// has to wake them may put them all on one core.
+// Threads that start together, so that the work is timed and not their creation. They wait awake: a system that has to
+// wake them may put them all on one core.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ class Team {
 
     int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Seconds until all threads are done with `work`.
+    // Seconds until all threads have finished `work`.
     double run(Work work) {
         const auto begin = std::chrono::steady_clock::now();
         start(std::move(work));

@@ -1,4 +1,4 @@
-// What attention takes behind a long text, beside a plain read of its keys and values.
+// How long attention takes after a long text, compared with a plain read of its keys and values.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -22,7 +22,7 @@ struct Shape {
 constexpr Shape shapes[] = {{9, 3, 64}, {12, 2, 128}};
 constexpr size_t all_layers = size_t{96} << 20;  // bytes of keys and values, more than caches hold
 
-// Caches of several layers of one shape, and the rows of a pass.
+// Caches for several layers of one shape, and the rows of a pass.
 class Layers {
   public:
     Layers(const Shape& shape, kernels::CellType type, int64_t cells, int tokens, Team& team, const Memory& memory)
@@ -50,7 +50,7 @@ class Layers {
 
     size_t layer_bytes() const { return 2 * static_cast<size_t>(a_.cells) * a_.k_cell; }
 
-    // Seconds of the quickest layer: others may have been interrupted.
+    // Seconds for the quickest layer: others may have been interrupted.
     double seconds(const Kernels& one) {
         const auto layers = static_cast<int64_t>(memory_.size / layer_bytes());
         std::atomic<int> arrived{0};

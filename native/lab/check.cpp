@@ -58,7 +58,7 @@ void fill_column(float* x, int64_t columns, int index, std::mt19937& random) {
         case 10:
             x[somewhere()] = -Limits::infinity();
             return;
-        case 11:  // halves, where rounding is decided
+        case 11:  // halves, where rounding matters
             for (int64_t i = 0; i < columns; ++i) {
                 x[i] = i % kernels::cell_columns ? std::trunc(x[i] * 20) + 0.5f : 127.0f;
             }
@@ -70,7 +70,7 @@ void fill_column(float* x, int64_t columns, int index, std::mt19937& random) {
     }
 }
 
-// One packed matrix, its activations, and what the reference makes of them.
+// One packed matrix, its activations, and the reference's results.
 class Case {
   public:
     Case(const Format& format, int64_t rows, int64_t columns, bool sane, std::mt19937& random)
@@ -97,7 +97,7 @@ class Case {
     bool agrees(const Kernels& one, std::mt19937& random) {
         if (!quantizes(one)) return false;
         for (int n = 1; n <= most_columns; ++n) {
-            // Any column meets any place in a tile.
+            // Any column may be at any place in a tile.
             const int first = static_cast<int>(random() % static_cast<unsigned>(most_columns - n + 1));
             if (!multiplies(one, first, n)) return false;
         }

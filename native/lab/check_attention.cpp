@@ -117,7 +117,7 @@ class Operands {
 bool agrees(const Kernels& one, Operands& operands, const std::vector<uint8_t>& expected) {
     Guarded out(operands.out_bytes());
     const Attention a = operands.attention(reinterpret_cast<float*>(out.data()));
-    const int64_t middle = a.rows() / 3;  // as two threads would share them, both of them sharing out the cells
+    const int64_t middle = a.rows() / 3;  // as two threads would divide them, both of them dividing the cells
     for (const auto& [begin, end] : {std::pair{int64_t{0}, middle}, std::pair{middle, a.rows()}}) {
         if (begin == end) continue;
         const int parts = 1 + static_cast<int>(a.cells / kernels::attention_lanes % 3);

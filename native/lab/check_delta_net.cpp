@@ -112,7 +112,7 @@ class Operands {
     std::vector<float> q_, k_, v_, decay_, beta_, before_;
 };
 
-// As two threads would share the rows. Slots that nobody writes keep what they hold.
+// As two threads would divide the rows. Slots that nobody writes keep their contents.
 bool agrees(const Kernels& one, const Operands& operands, const std::vector<float>& expected) {
     Guarded memory(expected.size() * sizeof(float));
     auto* results = reinterpret_cast<float*>(memory.data());

@@ -1,4 +1,4 @@
-// Memory between guard bytes, which nobody may touch. Under AddressSanitizer, nobody may read them either.
+// Memory between guard bytes that nobody may touch. Under AddressSanitizer, nobody may read them either.
 #pragma once
 
 #include <algorithm>

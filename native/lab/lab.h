@@ -13,7 +13,7 @@ namespace medusa::lab {
 
 struct Options {
     int64_t rows = 65536, columns = 4096;
-    int64_t cells = 0;  // of the cache that attention is timed with; 0: products are timed
+    int64_t cells = 0;  // in the cache that attention is timed with; 0: products are timed
     int threads = 1;
     int rounds = 5;
     std::vector<int> widths{1, 2, 4, 8, 16, 32};
@@ -22,7 +22,7 @@ struct Options {
     bool check_only = false, once = false;
 };
 
-// Of this processor, the reference first; with `isa`, the reference and that one, if it is there.
+// For this processor, the reference first; with `isa`, the reference and that one, if it exists.
 std::vector<const kernels::Kernels*> chosen_kernels(const Options& options);
 std::vector<const kernels::Format*> chosen_formats(const Options& options);
 
@@ -31,7 +31,7 @@ std::vector<const kernels::Format*> chosen_formats(const Options& options);
 std::vector<uint8_t> random_weights(const kernels::Format& format, int64_t rows, int64_t columns, bool sane,
                                     std::mt19937& random);
 
-// Compares all chosen kernels with the reference and prints what differs. false: something did.
+// Compares all chosen kernels with the reference and prints any differences. false: there were some.
 bool check(const Options& options);
 bool check_attention(const Options& options);
 bool check_delta_net(const Options& options);

@@ -1,4 +1,4 @@
-// Products for whoever counts instructions: nothing else runs between them.
+// Products for counting instructions: nothing else runs between them.
 #include <algorithm>
 
 #include "kernels/product.h"

@@ -1,4 +1,4 @@
-// What the kernels take, beside what memory and the instruction set allow.
+// How long the kernels take, compared with what memory and the instruction set allow.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 using kernels::Format;
 using kernels::Kernels;
 
-// What this many threads reach at best.
+// The best that this many threads reach.
 struct Limits {
     double bandwidth = 0;                   // bytes per second
     std::map<const Kernels*, double> peak;  // multiplications per second
@@ -89,7 +89,7 @@ struct Line {
     Times times;
 };
 
-// All widths in turn, so that all see the same weather.
+// All widths in turn, so that all run under the same conditions.
 Times measure(Product& product, const Kernels& one, const Options& options, Team& team) {
     Times times;
     for (int round = 0; round < options.rounds; ++round) {

@@ -21,7 +21,7 @@ thread_local std::function<void(const char*)> log_reader;
 
 std::once_flag once;  // initialise_backend()
 
-// Whoever read libllama's log before.
+// Whoever read libllama's log before us.
 struct {
     ggml_log_callback read = nullptr;
     void* data = nullptr;
@@ -40,25 +40,25 @@ void on_log(ggml_log_level level, const char* text, void*) {
     const std::lock_guard lock(log_mutex);
     last_log_error = text;
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
-    // libllama says it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".
+    // libllama words it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".
     if (last_log_error.find("allocat") != std::string::npos) last_allocation_error = last_log_error;
-    // "CUDA error: out of memory"; the lines behind it say where in ggml.
+    // "CUDA error: out of memory"; the lines after it say where in ggml.
     if (last_log_error.find(" error: ") != std::string::npos) last_device_error = last_log_error;
 }
 
-// ggml asserts on some damaged files, and CUDA on every failure of a device. One line instead of a stack trace; the
+// ggml asserts on some damaged files, and CUDA on every device failure. Prints one line instead of a stack trace; the
 // process ends either way.
 void on_abort(const char* message) {
-    const std::string device = last_device_error;  // unlocked: whoever holds the lock may not come to release it
+    const std::string device = last_device_error;  // unlocked: whoever holds the lock may never get to release it
     const char* cause =
         device.empty() ? "the model file is damaged or not supported, or a device failed" : device.c_str();
     std::fprintf(stderr, "medusa: ggml stopped (%s): %s\n", message, cause);
     std::_Exit(1);
 }
 
-// Ours in, ggml's AMX out: those crash when GCC built them, whose intrinsic for LDTILECFG declares 8 of the 64 bytes it
-// reads, so that the rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels take
-// over. A model that was loaded before may lie in AMX's buffers, and then all stays as it is.
+// Our kernels in, ggml's AMX out: it crashes when built by GCC, whose intrinsic for LDTILECFG declares 8 of the 64
+// bytes it reads, so that the rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels
+// take over. A model loaded earlier may lie in AMX's buffers; then everything stays as it is.
 void register_kernels() {
 #if MEDUSA_HAS_EXTRA_BUFFER_TYPES
     if (!ggml_backend_cpu_get_extra_buffer_types) return;
@@ -69,7 +69,7 @@ void register_kernels() {
 #endif
 }
 
-// As long as it lives, each text that libllama logs on this thread goes to `read`, too.
+// While it lives, each text that libllama logs on this thread goes to `read`, too.
 struct LogReader {
     explicit LogReader(std::function<void(const char*)> read) { log_reader = std::move(read); }
     ~LogReader() { log_reader = nullptr; }
@@ -147,7 +147,7 @@ void quantize_model(const std::string& source, const std::string& target, const 
     p.allow_requantize = params.allow_requantize;
     p.pure = params.pure;
     p.max_buf_size = size_t{256} << 20;
-    // libllama reports its progress to the log alone: "[  12/ 290] blk.0.attn_q.weight ...".
+    // libllama reports its progress only in the log: "[  12/ 290] blk.0.attn_q.weight ...".
     const LogReader progress([&](const char* text) {
         int tensor = 0, tensors = 0;
         if (on_tensor && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) on_tensor(tensor, tensors);

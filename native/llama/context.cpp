@@ -15,8 +15,8 @@
 namespace medusa {
 namespace {
 
-constexpr int cancelled = 2;  // llama_decode()'s word for it
-// libllama's name of them where they are wanted; where it has another one nothing is saved.
+constexpr int cancelled = 2;  // what llama_decode() returns then
+// libllama's name for them where they are wanted; where the name differs, nothing is saved.
 constexpr std::string_view final_states = "result_embd_pooled";
 
 // Keys and values of one head.
@@ -33,9 +33,9 @@ HeadSizes head_sizes(const LlamaModel& model) {
     return {given("key_length"), given("value_length")};
 }
 
-// ggml's flash attention on the CPU works in steps of 128 values when it is built for AVX512-FP16, and falls back to
-// one value at a time for heads that are no multiple of that (3 to 7 times slower at 500 to 2000 tokens). Only where
-// our own kernels do not take its place.
+// ggml's flash attention on the CPU works in steps of 128 values when built for AVX512-FP16, and falls back to one
+// value at a time for heads whose size is no multiple of that (3 to 7 times slower at 500 to 2000 tokens). Only where
+// our own kernels do not replace it.
 bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& params) {
     const HeadSizes size = head_sizes(model);
     return ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU &&
@@ -64,7 +64,7 @@ bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
     return kernels::serves_attention(params.type_k, params.type_v, size.key, size.value) && !model.is_recurrent();
 }
 
-// Throws Error, OutOfMemory where it does not fit.
+// Throws Error; OutOfMemory where it does not fit.
 llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
     llama_context* made = llama_init_from_model(model.handle(), p);
     if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
@@ -78,7 +78,7 @@ llama_context* made_context(const LlamaModel& model, const llama_context_params&
     return made;
 }
 
-// On a device the processor's threads have little to do.
+// With a device, the processor's threads have little to do.
 Threads threads_for(const LlamaModel& model, Threads wanted) {
     wanted.adapt &= ggml_backend_dev_type(model.output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
     return wanted;
@@ -94,10 +94,10 @@ auto guarded(Call&& call) {
     }
 }
 
-// Without taps, tails and callbacks.
+// Without taps, tails or callbacks.
 llama_context_params plain_params(const LlamaModel& model, const ContextParams& params) {
     auto p = llama_context_default_params();
-    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also bounds the batch size
+    p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also limits the batch size
     p.n_batch = p.n_ubatch = 512;
     p.n_seq_max = params.max_sequences;
     p.n_rs_seq = params.snapshots;
@@ -113,7 +113,7 @@ llama_context_params plain_params(const LlamaModel& model, const ContextParams& 
 
 }  // namespace
 
-// Arrays of one llama_batch, reused from step to step.
+// Arrays for one llama_batch, reused from step to step.
 struct LlamaContext::Batch {
     std::vector<llama_token> tokens;
     std::vector<llama_pos> positions;
@@ -153,7 +153,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.samplers = &tap_config;
         p.n_samplers = 1;
     }
-    // Output buffers are sized for this many rows of logits; libllama aborts beyond it.
+    // Output buffers are sized for this many rows of logits; libllama aborts beyond that.
     p.n_outputs_max = std::max(params.max_outputs, static_cast<int>(p.n_seq_max));
     p.abort_callback = [](void* data) {
         auto* self = static_cast<LlamaContext*>(data);
@@ -186,7 +186,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     }
 }
 
-// libllama asks before each node of a graph; false after one whose values were asked for ends the computation there.
+// libllama asks before each node of a graph; false after a node whose values were requested ends the computation there.
 bool LlamaContext::goes_on(ggml_tensor* node, bool ask, void* self) {
     return ask && static_cast<LlamaContext*>(self)->ends_at_states_ && ggml_get_name(node) == final_states;
 }
@@ -203,8 +203,8 @@ int LlamaContext::snapshots() const {
 int LlamaContext::batch_size() const {
     return static_cast<int>(llama_n_batch(context_));
 }
-// Our kernels are faster over fewer tokens than libllama's 512: what a layer hands to the next stays in the second
-// cache. Experts get few tokens of each piece as it is, and their weights are read for every one.
+// Our kernels are faster over fewer tokens than libllama's 512: what one layer passes to the next stays in the
+// second-level cache. Experts get few tokens of each piece anyway, and their weights are read for every piece.
 int LlamaContext::piece_size() const {
     const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool dense = !model_->has_experts() && !model_->is_recurrent();
@@ -220,12 +220,12 @@ int LlamaContext::try_decode(std::span<const BatchRow> rows) {
     if (tail_ && tail_->tail().attached()) llama_set_nextn_layer_offset(context_, tail_->tail().kind());
     const int attention_left = kernels::attention_use().left;
     const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
-    // llama.cpp's own attention may share out a row's cells among the threads.
+    // llama.cpp's own attention may divide a row's cells among the threads.
     if (kernels::attention_use().left != attention_left) threads_.keep_within_answers();
     return status;
 }
 
-// What a pass that was given up has left in the cache.
+// Removes what an abandoned pass has left in the cache.
 void LlamaContext::take_back(std::span<const BatchRow> rows) {
     for (const BatchRow& row : rows) {
         for (const int sequence : row.sequences) remove(sequence, row.position, -1);
@@ -313,14 +313,14 @@ void LlamaContext::copy(int source, int target, int from, int to) {
     llama_memory_seq_cp(llama_get_memory(context_), source, target, from, to);
 }
 
-// libllama lets go of the oldest positions first. Of a hybrid memory it tells only where the running state is.
+// libllama drops the oldest positions first. For a hybrid memory it only tells where the running state is.
 int LlamaContext::shortest() {
     const int window = llama_model_n_swa(model_->handle());
     const int first = llama_memory_seq_pos_min(llama_get_memory(context_), 0);
     return window == 0 || first <= 0 ? 0 : first + window;
 }
 
-// Attention's cells are left out: they can be cut.
+// Leaves out attention's cells: they can be cut.
 std::vector<uint8_t> LlamaContext::state() {
     std::vector<uint8_t> out(llama_state_seq_get_size_ext(context_, 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY));
     const size_t written =
@@ -355,7 +355,7 @@ int LlamaContext::end() const {
 }
 
 void LlamaContext::clear() {
-    // Zeros, where they cost nothing and give memory back.
+    // Clears with zeros where that costs nothing and gives memory back.
     const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
     llama_memory_clear(llama_get_memory(context_), on_cpu && kernels::buffers_are_lazy());
 }

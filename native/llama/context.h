@@ -1,4 +1,4 @@
-// A context of a loaded model: its KV cache, decoding, the rows that come out.
+// A context of a loaded model: its KV cache, decoding, and the rows that come out.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct ContextParams {
     int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
-    int snapshots = 0;    // newest tokens that a recurrent state can be stepped back by, where the model can
+    int snapshots = 0;    // how many of the newest tokens a recurrent state can step back by, where the model can
     Threads threads;
     bool unified = true;           // sequences share cells
     std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
@@ -28,7 +28,7 @@ struct ContextParams {
     bool states_alone = false;     // end_at_states() will be called
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
-    std::shared_ptr<GraphTail> tail{};  // of graphs with outputs, from the first on
+    std::shared_ptr<GraphTail> tail{};  // for graphs with outputs, from the first one on
     bool pads = false;                  // with the tail: trees change from step to step, and are decoded padded
 };
 
@@ -51,39 +51,39 @@ class LlamaContext final : public CacheOps {
     int size() const;
     // As in ContextParams; 0: the model cannot step back.
     int snapshots() const;
-    // Most rows one decode() takes.
+    // Most rows that one decode() takes.
     int batch_size() const;
-    // Tokens of a prompt that are best decoded at a time, at most batch_size().
+    // How many prompt tokens are best decoded at a time, at most batch_size().
     int piece_size() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
-    // Where bits depend on the number of threads, that is chosen here alone.
+    // Where bits depend on the number of threads, that number is chosen only here.
     void begin_answer() { threads_.begin_answer(); }
-    // For whoever compares the times of passes: their number changes only where threads are kept from running.
+    // For comparing the times of passes: the number of threads changes only where threads are kept from running.
     void hold_threads() { threads_.hold(); }
     ThreadUse thread_use() const { return threads_.use(); }
-    // The next decode leaves its outputs without logits. On a processor that saves the output matrix.
+    // The next decode leaves its outputs without logits. On a processor, this saves the output matrix.
     void end_at_states() { next_ends_at_states_ = true; }
     // At most batch_size() rows. `stop` is polled during the computation (CPU only). Throws Error when libllama fails.
     DecodeStatus decode(std::span<const BatchRow> rows, const StopPoll& stop);
-    // Waits until the device is done with what was decoded: decode() may return before. Reading rows waits, too.
+    // Waits until the device has finished what was decoded: decode() may return earlier. Reading rows waits, too.
     void synchronize() const;
-    // With a tail it is fetched from the device.
+    // With a tail, the row is fetched from the device.
     std::span<const float> logits(int row);
     std::span<const float> hidden(int row) const;
     // State of any row of the newest decode, output or not, after the tapped layer.
     std::span<const float> tapped(int row) const;
-    // What the layers above it attend to, where that was asked for, else null.
+    // What the layers above it attend to, where that was requested; else null.
     const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 
-    // Graphs end in the tail, but on the host's way. Returns host where there is no tail, or the device lacks some of
-    // it.
+    // Graphs end in the tail, except with StepWay::host. Returns host where there is no tail, or the device lacks some
+    // of it.
     StepWay take_way(StepWay wanted);
-    // Why not, if it was given one.
+    // Why not, if there is a tail.
     std::string tail_lacks() const { return tail_lacks_; }
-    // Decodes whose graph was that of the decode before.
+    // How many decodes reused the graph of the decode before.
     int reused_graphs() const;
-    // What the tail brought from the newest decode.
+    // What the tail returned from the newest decode.
     std::span<const float> found();
 
     bool remove(int sequence, int from, int to) override;
@@ -93,7 +93,7 @@ class LlamaContext final : public CacheOps {
     bool set_state(std::span<const uint8_t> state) override;
     void save_all(StateWriter& out) override;
     bool set_all(StateReader& in) override;
-    // Of sequence 0: the position behind its newest token.
+    // In sequence 0: the position after its newest token.
     int end() const;
     void clear();
 
@@ -114,7 +114,7 @@ class LlamaContext final : public CacheOps {
     std::vector<float> found_;
     bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> row_;  // of logits, fetched
-    int rows_ = 0;            // of the newest decode
+    int rows_ = 0;            // in the newest decode
 };
 
 }  // namespace medusa

@@ -9,7 +9,7 @@ namespace medusa {
 // A chain of one sampler, as libllama wants it. It can be given to a context only once.
 struct TailSamplers::Link {
     TailSamplers& owner;
-    size_t share;  // of the tensors that libllama is to reserve
+    size_t share;  // how many of the tensors libllama is to reserve
     llama_sampler* chain = nullptr;
 
     Link(TailSamplers& samplers, size_t tensors);
@@ -20,7 +20,7 @@ struct TailSamplers::Link {
 
 namespace {
 
-// Beside the tail's own: libllama makes a view for each row and each sequence.
+// Besides the tail's own: libllama makes a view for each row and each sequence.
 constexpr size_t tensors_per_sequence = 8;
 
 const char* tail_name(const llama_sampler*) {
@@ -43,15 +43,15 @@ TailSamplers::Link::Link(TailSamplers& samplers, size_t tensors) : owner(sampler
             const Link& link = *static_cast<Link*>(sampler->ctx);
             ggml_tensor* row = data->logits;
             data->logits = nullptr;  // or the row would come to the host
-            if (!row->view_src) {    // a trial, by which libllama counts what is made
+            if (!row->view_src) {    // a dry run, in which libllama counts what is made
                 for (size_t i = 0; i < link.share; ++i) ggml_new_tensor_1d(c, GGML_TYPE_F32, 1);
                 return;
             }
-            // Rows are views of a padded copy of all of them, which nothing else computes.
+            // Rows are views of a padded copy of all rows, which nothing else computes.
             ggml_tensor* logits = row->view_src->src[0];
             if (logits->ne[1] == 0) return;
             if (link.owner.logits_ != logits) link.owner.build(c, graph, logits);
-            // What is found takes the place of the first rows, whichever sequences libllama counts those to.
+            // What is found replaces the first rows, whichever sequences libllama assigns those to.
             data->logits = link.owner.part(c, static_cast<int64_t>(row->view_offs / row->nb[1]), logits->ne[0]);
         };
         made.backend_set_input = [](llama_sampler* sampler) {
@@ -98,7 +98,7 @@ void TailSamplers::detach(llama_context* context) {
     tail_->attached_ = false;
 }
 
-// What goes in place of row `row`: rows are fetched as far as there is something in them.
+// What replaces row `row`: rows are fetched only as far as they hold anything.
 ggml_tensor* TailSamplers::part(ggml_context* c, int64_t row, int64_t width) const {
     if (!found_ || row * width >= ggml_nelements(found_)) return nullptr;
     const int64_t count = std::min(ggml_nelements(found_) - row * width, width);
@@ -120,7 +120,7 @@ void TailSamplers::build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logit
         lacks_ = "the model's graph names no hidden states";
         return;
     }
-    // Of one row, which the end of a prompt has, there must be room as well.
+    // A single row, as at the end of a prompt, must have enough room as well.
     const int64_t beyond = tail_->brings() ? (logits->ne[1] - 1) * tail_->numbers_of_row(logits->ne[0]) : 0;
     if (ggml_nelements(found) - beyond > logits->ne[0]) {
         lacks_ = "the vocabulary is smaller than what is found";

@@ -1,5 +1,4 @@
-// What is appended to libllama's own graph, behind the output matrix, through its interface for samplers on the
-// backend.
+// What is appended to libllama's own graph, after the output matrix, through its interface for samplers on the backend.
 #pragma once
 
 #include <memory>
@@ -22,33 +21,33 @@ class GraphTail {
   public:
     virtual ~GraphTail() = default;
 
-    // What graphs are built for from here on: not host.
+    // What graphs are built for from now on: never host.
     virtual void take_way(StepWay way) = 0;
-    // Before a decode whose outputs are the nodes of `tree`, its root at `position`. Token -1: never accepted.
+    // Called before a decode whose outputs are the nodes of `tree`, its root at `position`. Token -1: never accepted.
     virtual void begin(const Tree& tree, std::span<const Token> tokens, int position) = 0;
-    // Whether it is to see the states of the prompt: then such decodes, too, whose outputs are `count` of its tokens.
+    // Whether it is to see the states of the prompt: then also before decodes whose outputs are `count` of its tokens.
     virtual bool reads_prompt() const { return false; }
     virtual void begin_prompt(int count, int position) {}
-    // Of the next decode's graph. One of another kind is not used again for it, whatever its shape.
+    // Kind of the next decode's graph. A graph of another kind is not reused for it, whatever its shape.
     virtual int kind() const = 0;
-    // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns F32 numbers, contiguous, no more
-    // than a vocabulary has tokens for one output. They take what else is to be computed with them: whatever `graph`
-    // has been expanded by. nullptr: it needs states, and there are none.
+    // logits [vocabulary, n] of n outputs, states [h, n] after the final norm. Returns F32 numbers, contiguous, for one
+    // output no more than the vocabulary has tokens. Anything else added to `graph` is computed along with them.
+    // nullptr: it needs states, and there are none.
     virtual ggml_tensor* build(ggml_context* c, ggml_cgraph* graph, ggml_tensor* logits, ggml_tensor* states) = 0;
-    // Whether those numbers are to come to the host, and how many of them each further output brings.
+    // Whether those numbers are to come to the host, and how many each further output adds.
     virtual bool brings() const { return true; }
     virtual int64_t numbers_of_row(int64_t vocabulary) const = 0;
-    // Before a graph is computed that build() was part of, maybe an earlier one over as many outputs.
+    // Called before a graph that build() was part of is computed; it may be an earlier one over as many outputs.
     virtual void set_inputs() = 0;
-    // Those numbers. None: nothing was accepted, which needs the rows of logits.
+    // Takes those numbers. None: nothing was accepted, since that needs the rows of logits.
     virtual std::optional<GreedyStep> end(std::span<const float> found) = 0;
     virtual void end_prompt() {}
-    // A node of the newest decode that the host has accepted.
+    // The host has accepted this node of the newest decode.
     virtual void accepted(int node) {}
-    // As Target has them, of the newest decode.
+    // As in Target, for the newest decode.
     virtual std::span<const RankedToken> ranked(int row) = 0;
     virtual Likeliest likeliest(int row) = 0;
-    // That build() makes, views and leaves included.
+    // Most tensors that build() makes, including views and leaves.
     virtual size_t most_tensors() const = 0;
 
     // Whether the newest graphs have it.
@@ -59,7 +58,7 @@ class GraphTail {
     bool attached_ = false;
 };
 
-// The tail as libllama sees it: a sampler for each sequence of a context, of which the first that is asked appends all.
+// The tail as libllama sees it: a sampler for each sequence of a context; the first one asked appends everything.
 class TailSamplers {
   public:
     TailSamplers(std::shared_ptr<GraphTail> tail, int sequences, ggml_backend_dev_t device);
@@ -68,17 +67,17 @@ class TailSamplers {
     TailSamplers& operator=(const TailSamplers&) = delete;
 
     GraphTail& tail() const { return *tail_; }
-    // To make a context with, which is then attached.
+    // For making a context, to which they are then attached.
     std::vector<llama_sampler_seq_config> configurations();
-    // From the next decode on, for this way.
+    // Takes effect with the next decode, for this way.
     void attach(llama_context* context, StepWay way);
-    // From then on rows of logits come to the host as ever.
+    // From then on, rows of logits come to the host as usual.
     void detach(llama_context* context);
 
     StepWay way() const { return way_; }
-    // What the newest graph lacks: a name in the model's graph, an operator of the device. Empty: nothing.
+    // What the newest graph lacks: a name in the model's graph, or an operator of the device. Empty: nothing.
     const std::string& lacks() const { return lacks_; }
-    // Of the newest graph that had outputs, on the device.
+    // The logits of the newest graph that had outputs, on the device.
     ggml_tensor* logits() const { return logits_; }
 
   private:

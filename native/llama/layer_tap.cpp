@@ -17,7 +17,7 @@ T parameter(const ggml_tensor* op, int i) {
     return value;
 }
 
-// The operator behind views and copies.
+// The operator that views and copies come from.
 const ggml_tensor* origin(const ggml_tensor* tensor) {
     while (tensor && (tensor->op == GGML_OP_VIEW || tensor->op == GGML_OP_PERMUTE || tensor->op == GGML_OP_RESHAPE ||
                       tensor->op == GGML_OP_CONT)) {
@@ -134,7 +134,7 @@ struct LayerTap::Hooks {
     static void apply(llama_sampler*, llama_token_data_array*) {}
 
     static void add(llama_sampler* sampler, ggml_context*, ggml_cgraph* graph, llama_sampler_data* data) {
-        // An empty graph: libllama counts what the sampler would add.
+        // An empty graph: libllama is counting what the sampler would add.
         if (ggml_graph_n_nodes(graph) == 0) return;
         data->logits = nullptr;  // nothing is sampled
         auto* tap = static_cast<LayerTap*>(sampler->ctx);

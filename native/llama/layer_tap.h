@@ -1,4 +1,4 @@
-// What libllama's own graph holds beside its outputs: the state after a layer, and what attention works on.
+// What libllama's own graph holds besides its outputs: the state after a layer, and what attention works on.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ struct llama_sampler;
 
 namespace medusa {
 
-// Of ggml_rope_ext().
+// Arguments of ggml_rope_ext().
 struct Rotary {
     int size = 0, mode = 0, trained_context = 0;
     float base = 0, scale = 0, extrapolation = 0, magnitude = 0, beta_fast = 0, beta_slow = 0;
-    ggml_tensor* factors = nullptr;  // of the frequencies, or none
+    ggml_tensor* factors = nullptr;  // frequency factors, or none
 
     bool operator==(const Rotary&) const = default;
 };
@@ -31,25 +31,25 @@ struct LayerAttention {
     bool operator==(const LayerAttention&) const = default;
 };
 
-// What libllama's own attention of some layers works on: their caches, the cells that a row sees, how keys are turned.
+// What libllama's own attention in some layers works on: their caches, the cells that a row sees, how keys are rotated.
 //
-// It is read from the operands of the fused attention in libllama's graph when the graph is made. The caches stay where
-// they are for the life of the context; the mask is marked as an output, so that it is kept until the next decode.
+// It is read from the operands of the fused attention when libllama's graph is made. The caches stay where they are for
+// the life of the context; the mask is marked as an output, so that it is kept until the next decode.
 class AttentionTap {
   public:
     // Layers first .. first + count - 1.
     AttentionTap(int first, int count);
 
-    // Of a graph that libllama has made and will compute.
+    // Reads a graph that libllama has made and will compute.
     void read(ggml_cgraph* graph);
     // Why the attention of the newest graph cannot be followed; empty: it can.
     const std::string& lacks() const { return lacks_; }
-    // Those that every graph so far has shown.
+    // The layers that every graph so far has shown.
     const std::vector<LayerAttention>& layers() const { return layers_; }
     // Cells of the caches.
     int64_t cells() const;
-    // Which cells row `row` of the newest decode saw, its own included, which is done: [cells()], 0 or 1. Returns how
-    // many. Throws Error where the mask says more than that.
+    // Which cells row `row` of the newest decode saw, including its own; the decode must be done: [cells()], 0 or 1.
+    // Returns how many. Throws Error where the mask says more than that.
     int seen_by(int row, std::vector<char>& out) const;
 
   private:
@@ -62,13 +62,13 @@ class AttentionTap {
     std::string lacks_ = "no graph is known yet";
 };
 
-// The state after one layer, for every row of a batch, out of libllama's own graph.
+// The state after one layer, for every row of a batch, taken from libllama's own graph.
 //
-// libllama lets a sampler of a sequence add to its graph. Ours adds nothing: for a sequence that no row belongs to, it
-// looks the layer's tensor up by its name and marks it as an output, so that its memory is kept until it has been read.
+// libllama lets a sequence's sampler add to its graph. Ours adds nothing: for a sequence that no row belongs to, it
+// looks up the layer's tensor by name and marks it as an output, so that its memory is kept until it has been read.
 class LayerTap {
   public:
-    // layer: from 0. Not the last one, which is computed for output rows alone. attention: reads the same graphs.
+    // layer: from 0. Not the last one, which is computed only for output rows. attention: reads the same graphs.
     explicit LayerTap(int layer, std::unique_ptr<AttentionTap> attention = nullptr);
     ~LayerTap();
     LayerTap(const LayerTap&) = delete;
@@ -78,9 +78,9 @@ class LayerTap {
     const AttentionTap* attention() const { return attention_.get(); }
     // What a context needs for a sequence of its own that stays empty. Must outlive the context.
     llama_sampler* sampler() const { return chain_; }
-    // A decode has begun: what was read is of an older one.
+    // A decode has begun: what was read belongs to an older one.
     void forget() { read_ = false; }
-    // Row `row` of the newest decode, which had `rows` of them and is done. Throws Error where the graph has no such
+    // Row `row` of the newest decode, which had `rows` rows and is done. Throws Error where the graph has no such
     // layer. Valid until the next decode.
     std::span<const float> row(int row, int rows);
 

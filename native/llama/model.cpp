@@ -9,7 +9,7 @@
 namespace medusa {
 namespace {
 
-// Ends with a null, as libllama wants it.
+// Ends with a null, as libllama requires.
 std::vector<ggml_backend_dev_t> devices_named(const std::vector<std::string>& names) {
     std::vector<ggml_backend_dev_t> out;
     for (const std::string& name : names) {
@@ -29,7 +29,7 @@ bool is_table(const TensorInfo& info) {
            (info.type == GGML_TYPE_I64 && info.name.find("d2t") != std::string::npos);
 }
 
-// libllama ends the process where mapped weights do not lie at such addresses, which a file may ask for.
+// libllama ends the process if mapped weights are not aligned to this, and a file may ask for less.
 constexpr uint64_t least_alignment = 32;
 
 void check_tensors(const GgufFile& file) {
@@ -50,7 +50,7 @@ void check_tensors(const GgufFile& file) {
 
 // Measured with GCC 12: 331 bytes. Debug and sanitizer builds take more.
 constexpr size_t bytes_per_character = 1024;
-constexpr size_t harmless = 256;  // characters: needs less than the smallest stack that threads have
+constexpr size_t harmless = 256;  // characters: these need less than the smallest stack that threads have
 constexpr size_t most_characters = 8'000'000;
 constexpr size_t most_digits_of_superbpe = 4000;
 
@@ -68,14 +68,14 @@ size_t longest_number(std::string_view text) {
     return longest;
 }
 
-// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of kind "gpt2" do that with std::regex, which in
-// libstdc++ calls itself for every character of a match; what a match may hold differs by splitter, and for some it is
-// the whole text. kind, splitter: the file's tokenizer.ggml.model and tokenizer.ggml.pre. 0: any thread's stack is
-// large enough. Throws Error for a text that would take too much, or too long.
+// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of kind "gpt2" use std::regex, which in libstdc++
+// calls itself for every character of a match; what a match may hold differs by splitter, and for some it is the whole
+// text. kind, splitter: the file's tokenizer.ggml.model and tokenizer.ggml.pre. 0: any thread's stack is large enough.
+// Throws Error for a text that would take too much, or too long.
 size_t tokenizer_stack(std::string_view text, std::string_view kind, std::string_view splitter) {
     if (text.size() <= harmless || kind != "gpt2") return 0;
     if (const size_t number = longest_number(text); splitter == "superbpe" && number > most_digits_of_superbpe) {
-        // It looks at all digits behind each one: 4,000 take half a second, ten times as many a minute.
+        // It looks at all the digits after each one: 4,000 take half a second, ten times as many a minute.
         throw Error("the text has " + std::to_string(number) + " digits in a row, the tokenizer takes " +
                     std::to_string(most_digits_of_superbpe) + ": shorten them");
     }
@@ -103,8 +103,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
     params.use_extra_bufts = repack;
-    // Weights that stay on the CPU: a GPU's pinned host buffer would come before the kernels' own, and no GPU at all is
-    // to be seen when nothing is offloaded.
+    // For weights that stay on the CPU: a GPU's pinned host buffer would take precedence over the kernels' own, and no
+    // GPU may be visible when nothing is offloaded.
     params.no_host = repack;
     std::vector<ggml_backend_dev_t> chosen;
     if (devices || gpu_layers == 0) {
@@ -181,7 +181,7 @@ bool LlamaModel::can_draft() const {
 }
 
 void LlamaModel::require_states() const {
-    // libllama's graph of these leaves out the output matrix when it is to give states; their logits would be stale.
+    // For these, libllama's graph leaves out the output matrix when asked for states; the logits would be stale.
     const std::string name = architecture();
     if (name == "lfm2" || name == "lfm2moe") {
         throw Error(path() + ": llama.cpp returns the logits or the hidden states of " + name +
@@ -215,7 +215,7 @@ std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_specia
         try {
             count = llama_tokenize(vocab_, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
                                    static_cast<int32_t>(tokens.size()), add_special, parse_special);
-        } catch (const std::exception&) {  // std::regex of MSVC, for want of stack
+        } catch (const std::exception&) {  // thrown by MSVC's std::regex for want of stack
             throw Error("the tokenizer cannot split this text: break its longest line into several");
         }
     };
@@ -288,7 +288,7 @@ ggml_backend_dev_t LlamaModel::output_device() const {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (const ggml_tensor* output = output_tensor(); output && output->buffer) {
         const auto device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(output->buffer));
-        // A pinned host buffer belongs to the GPU's device, but is computed on the CPU.
+        // A pinned host buffer belongs to the GPU's device, but its contents are computed on the CPU.
         return device && !ggml_backend_buffer_is_host(output->buffer) ? device : cpu;
     }
     // The output matrix is the first to be offloaded.

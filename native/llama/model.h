@@ -18,14 +18,14 @@ struct llama_vocab;
 
 namespace medusa {
 
-// Progress of loading in 0..1; false aborts.
+// Progress of loading, 0..1; false aborts.
 using LoadProgress = std::function<bool(float)>;
 
 class LlamaModel final : public Vocabulary {
   public:
-    // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all when there is a GPU. repack: weights are
-    // copied into the layouts of faster kernels; without, they stay in the mapped file. devices: names of those to use,
-    // none of them for the CPU alone; by default libllama's choice. Throws Error, OutOfMemory where a device is too
+    // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all if there is a GPU. repack: weights are
+    // copied into the layouts of faster kernels; otherwise they stay in the mapped file. devices: names of those to
+    // use, empty for the CPU alone; by default libllama's choice. Throws Error; OutOfMemory where a device is too
     // small.
     LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
                const std::optional<std::vector<std::string>>& devices = std::nullopt);
@@ -44,12 +44,12 @@ class LlamaModel final : public Vocabulary {
     int layer_count() const;
     int train_context() const;
     uint64_t size_bytes() const;
-    // Recurrent or hybrid: the state cannot branch.
+    // Recurrent or hybrid: its state cannot branch.
     bool is_recurrent() const;
     bool has_experts() const;
-    // False: libllama ends the process on some of the batches that drafts make.
+    // False: libllama ends the process on some of the batches that drafting makes.
     bool can_draft() const;
-    // Throws Error where a decode gives no hidden states beside its logits: nothing can be drafted from them.
+    // Throws Error where a decode gives no hidden states along with its logits: nothing can be drafted from them.
     void require_states() const;
     std::optional<std::string> chat_template() const;
     // As the vocabulary spells it; "" for no token.
@@ -62,17 +62,17 @@ class LlamaModel final : public Vocabulary {
     std::string piece(Token token) const override { return piece(token, false); }
     std::string piece(Token token, bool special) const;
     bool is_end_of_generation(Token token) const override;
-    // Throws Error, which begins with `what`, where one of them is not in the vocabulary.
+    // Throws Error, beginning with `what`, where one of them is not in the vocabulary.
     void require_tokens(std::span<const Token> tokens, const std::string& what) const;
 
     // Name and tensor of every loaded weight; empty where the platform does not export them.
     std::vector<std::pair<std::string, ggml_tensor*>> tensors() const;
     // The loaded output matrix; nullptr where the platform does not export it. A tied one (the embedding matrix) is
-    // loaded twice where it is multiplied with on a device and looked up on the host: the device's copy.
+    // loaded twice if it is used for products on a device and for lookups on the host: this is the device's copy.
     ggml_tensor* output_tensor() const;
     // The device whose memory holds the output matrix: where heads run.
     ggml_backend_dev_t output_device() const;
-    // That device's backend, as ggml calls it ("CPU", "CUDA", "MTL", "Vulkan"), and its own description.
+    // The name of that device's backend in ggml ("CPU", "CUDA", "MTL", "Vulkan"), and its own description.
     std::string backend() const;
     std::string device() const;
 

@@ -11,12 +11,12 @@ namespace {
 
 constexpr double forever = std::numeric_limits<double>::infinity();
 constexpr double more_patience_ms = 10;
-constexpr int most_repeats = 2;  // of one pass
+constexpr int most_repeats = 2;  // per pass
 
-// What the newest pass of any context found best for the machine: others begin with it. 0: none yet.
+// What the newest pass of any context found best for the machine: other contexts begin with it. 0: none yet.
 std::atomic<int> found_best = 0;
 
-// That other programs leave.
+// Cores that other programs leave free.
 double free_cores(double others) {
     static const int cores = physical_cores();
     return cores - others;
@@ -24,7 +24,7 @@ double free_cores(double others) {
 
 }  // namespace
 
-// As many as other programs leave cores for.
+// As many as there are cores left by other programs.
 ThreadAdvice advise_threads(int most) {
     const auto others = cores_of_other_programs();
     const auto fitting = [&] { return static_cast<int>(free_cores(*others) + 1 - ThreadControl::nearly_a_core); };
@@ -63,7 +63,7 @@ int PassThreads::begin(int rows) {
     return count_;
 }
 
-// Of the threads of the pass, on average.
+// How many of the pass's threads did not run, on average.
 double PassThreads::waiting() const {
     const double ms = std::max(watch_.elapsed_ms(), 1e-3);
     return std::clamp(count_ - (process_cpu_ms() - cpu_ms_) / ms, 0.0, static_cast<double>(count_));

@@ -1,4 +1,4 @@
-// The threads of a context's passes: as many as were asked for, or as many as the machine has room for.
+// The threads for a context's passes: as many as requested, or as many as the machine has room for.
 #pragma once
 
 #include <limits>
@@ -12,10 +12,10 @@ namespace medusa {
 
 struct Threads {
     int most = 1;
-    bool adapt = false;  // fewer of them where other programs need the processor
+    bool adapt = false;  // use fewer of them where other programs need the processor
 };
 
-// How many of `most` threads a first pass would take, and how many cores other programs use (nullopt: not known).
+// How many of `most` threads a first pass would use, and how many cores other programs use (nullopt: not known).
 struct ThreadAdvice {
     int threads;
     std::optional<double> others;
@@ -26,24 +26,24 @@ class PassThreads {
   public:
     explicit PassThreads(const Threads& threads);
 
-    // From here on a count is chosen by begin_answer() alone, and passes are not repeated: their bits depend on it.
+    // From now on only begin_answer() chooses a count, and passes are not repeated: their bits depend on it.
     void keep_within_answers();
     void begin_answer();
     void hold();
-    // How many threads the pass over so many rows takes.
+    // How many threads the pass over this many rows uses.
     int begin(int rows);
-    // Polled while the pass runs: whether it should end, to be repeated with fewer threads.
+    // Polled while the pass runs: whether it should end and be repeated with fewer threads.
     bool gives_up();
-    // stopped: before its end. Whether it has to be repeated.
+    // stopped: before its end. Returns whether it has to be repeated.
     bool end(bool stopped);
-    // Of the newest pass.
+    // For the newest pass.
     ThreadUse use() const;
 
   private:
     double waiting() const;
 
     Threads wanted_;
-    std::optional<ThreadControl> control_;  // where they adapt, within answers, too
+    std::optional<ThreadControl> control_;  // where counts adapt, also within answers
     int count_;                             // of the newest pass
     int rows_ = 0;
     Stopwatch watch_;

@@ -14,7 +14,7 @@ struct SamplerFree {
 using SamplerPtr = std::unique_ptr<llama_sampler, SamplerFree>;
 
 // libllama's own samplers, so that every setting means what it means there: first those that change logits (biases,
-// penalties), then those that leave candidates out.
+// penalties), then those that drop candidates.
 class LlamaChain final : public Chain {
   public:
     // only_lowers: no logit is ever raised.
@@ -72,8 +72,8 @@ class LlamaChain final : public Chain {
         change();
     }
 
-    // The likeliest tokens and some to spare. Whoever is lowered can only make room for one that is not: the most
-    // likely ones after the change are among them, unless more were lowered than there are to spare (then false).
+    // The likeliest tokens and some to spare. A token that is lowered can only make room for one that is not: the
+    // likeliest ones after the change are among them, unless more were lowered than there are to spare (then false).
     bool change_likeliest(std::span<const float> logits) {
         constexpr size_t spare = 64;
         top_indices(logits, static_cast<int>(most_ + (changes_ ? spare : 0)), top_);
@@ -110,7 +110,7 @@ class LlamaChain final : public Chain {
     SamplerPtr changes_;  // null: the logits stay as they are
     SamplerPtr truncation_;
     bool greedy_, only_lowers_;
-    size_t most_;  // of the likeliest tokens count; 0: all
+    size_t most_;  // how many of the likeliest tokens count; 0: all
     std::vector<int> top_;
     std::vector<llama_token_data> candidates_;
 };

@@ -10,8 +10,8 @@ namespace {
 
 const std::vector<int> first_sequence{0};
 
-// Accepted tokens that wait to be decoded again (SequenceMemory::pending) are decoded by themselves when there are
-// more: behind them a draft would cost another tile of the kernels' eight columns.
+// Accepted tokens waiting to be decoded again (SequenceMemory::pending) are decoded by themselves when there are more:
+// after them, a draft would cost another tile of the kernels' eight columns.
 constexpr int most_pending = 8;
 
 ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
@@ -22,7 +22,7 @@ ContextParams sized_for(ContextParams params, const TreeBounds& bounds) {
     return params;
 }
 
-// A context for chains: one that can step back by a whole draft, else one with a second sequence for a copy.
+// A context for chains: one that can step back by a whole draft, or else one with a second sequence for a copy.
 std::unique_ptr<LlamaContext> chain_context(const std::shared_ptr<LlamaModel>& model, ContextParams params,
                                             const TreeBounds& bounds) {
     params = sized_for(params, bounds);
@@ -42,19 +42,19 @@ int first_of(const std::vector<int>& inserted) {
     return *set.begin();
 }
 
-// Buckets of a set of so many.
+// How many buckets a set of this size has.
 size_t buckets_of(size_t count) {
     std::unordered_set<int> set;
     for (int i = 0; i < static_cast<int>(count); ++i) set.insert(i);
     return set.bucket_count();
 }
 
-// The same sequences in an order that makes `first`, one of them, the first in libllama's eyes: it puts them into a
-// hash set, of this very standard library, and takes what comes first there. Where that fails a graph is made anew, and
-// no more: any of a token's sequences gives the same result.
+// The same sequences, ordered so that libllama sees `first`, one of them, as the first: it puts them into a hash set,
+// from this same standard library, and takes the first element. If that fails, a graph is built again, nothing worse:
+// any of a token's sequences gives the same result.
 //
-// A set is a list in which a new entry comes first, but behind that which its bucket hangs on to: so those of the
-// bucket go last, unless the list is turned around at the end, when the set grows.
+// A set is a list in which a new entry comes first, but after the one that its bucket hangs on: so the entries of that
+// bucket go last, unless the list is reversed at the end, when the set grows.
 std::vector<int> with_first(const std::vector<int>& sequences, int first) {
     std::vector<int> order;
     if (sequences.size() == 1) return sequences;
@@ -142,7 +142,7 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
     return status;
 }
 
-// States after the final norm make each token an output, for which the context must have room.
+// States after the final norm make each token an output, and the context must have room for it.
 size_t LlamaTarget::states_at_once() const {
     return static_cast<size_t>(tapped_ ? context_->piece_size() : most_outputs_);
 }
@@ -163,7 +163,7 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
     return DecodeStatus::ok;
 }
 
-// For a tail that keeps what it needs of the states.
+// For a tail that keeps what it needs from the states.
 DecodeStatus LlamaTarget::append_for_tail(std::span<const Token> tokens, const StopPoll& stop) {
     while (!tokens.empty()) {
         if (stop && stop()) return DecodeStatus::cancelled;
@@ -194,7 +194,7 @@ DecodeStatus LlamaTarget::append_part(std::span<const Token> rest, const StopPol
         if (hidden_) context_->set_hidden(true);
         return append_with_states(rest, stop, on_state);
     }
-    // Without outputs: hidden states would make each token pay for the output matrix.
+    // Without outputs: with hidden states, each token would pay for the output matrix.
     if (hidden_ && !rest.empty()) context_->set_hidden(false);
     if (way_ != StepWay::host && tail_->reads_prompt()) return append_for_tail(rest, stop);
     while (!rest.empty()) {
@@ -254,7 +254,7 @@ DecodeStatus LlamaTarget::verify(const Tree& tree, std::span<const Token> tokens
     return status;
 }
 
-// Whoever times a decode must see the device's work, not its launch.
+// Timing a decode must cover the device's work, not just its launch.
 void LlamaTarget::finish_decode(DecodeStatus status) {
     context_->synchronize();
     greedy_step_.reset();

@@ -12,8 +12,8 @@ namespace medusa {
 
 class LlamaTarget final : public Target, private GraphSteps {
   public:
-    // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will be given trees
-    // within `bounds`, chains where the model is recurrent.
+    // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will get trees within
+    // `bounds`, or chains where the model is recurrent.
     LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 
     int vocab_size() const override { return context_->model().vocab_size(); }
@@ -22,7 +22,7 @@ class LlamaTarget final : public Target, private GraphSteps {
     int truncate(int count) override;
     DecodeStatus prefill(std::span<const Token> tokens, const StopPoll& stop,
                          const OnState& on_state = nullptr) override;
-    // Outputs that a session needs room for whose drafter reads all states.
+    // Outputs that a session needs room for if its drafter reads all states.
     static constexpr int state_rows = 64;
     DecodeStatus verify(const Tree& tree, std::span<const Token> tokens, const StopPoll& stop) override;
     void commit(const Tree& tree, const std::vector<int>& path) override;
@@ -32,10 +32,10 @@ class LlamaTarget final : public Target, private GraphSteps {
     }
     GraphSteps* in_graph() override { return tail_ ? this : nullptr; }
     int reused_graphs() const { return context_->reused_graphs(); }
-    // What the tail of the params needs and is not there; empty: nothing.
+    // What the params' tail needs and does not find; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
 
-    // Of the context.
+    // The context's.
     const AttentionTap* attention() const { return context_->attention(); }
 
     void discard() override;
@@ -51,15 +51,15 @@ class LlamaTarget final : public Target, private GraphSteps {
     std::span<const RankedToken> ranked(int row) override;
     Likeliest likeliest(int row) override;
     void forget();
-    // Tokens of a prompt that can be decoded at once where the state of each is wanted.
+    // How many prompt tokens can be decoded at once if the state of each is wanted.
     size_t states_at_once() const;
     void begin_rows();
     void add_rows(const Tree& tree, std::span<const Token> tokens);
-    // `tree` as it is decoded.
+    // `tree` in the form in which it is decoded.
     const Tree& decoded(const Tree& tree);
     DecodeStatus append_with_states(std::span<const Token> tokens, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append_for_tail(std::span<const Token> tokens, const StopPoll& stop);
-    // Of a prompt, all but the last token.
+    // All of a prompt but its last token.
     DecodeStatus append_rest(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append_part(std::span<const Token> rest, const StopPoll& stop, const OnState& on_state);
     DecodeStatus append(std::span<const Token> tokens, bool output, const StopPoll& stop);
@@ -69,7 +69,7 @@ class LlamaTarget final : public Target, private GraphSteps {
     std::unique_ptr<SequenceMemory> memory_;
     int most_outputs_;
     const bool tapped_;
-    bool hidden_;  // after the final norm: asked for, every row of a batch is an output
+    bool hidden_;  // after the final norm: if requested, every row of a batch is an output
     std::shared_ptr<GraphTail> tail_;
     StepWay way_ = StepWay::host;
     const bool pads_;
@@ -78,7 +78,7 @@ class LlamaTarget final : public Target, private GraphSteps {
     std::vector<Token> padded_tokens_;
     std::optional<GreedyStep> greedy_step_;
     std::vector<BatchRow> rows_;
-    int first_row_ = 0;  // of the newest decode, behind the pending tokens
+    int first_row_ = 0;  // in the newest decode, after the pending tokens
 };
 
 }  // namespace medusa

@@ -7,14 +7,14 @@ namespace medusa {
 namespace {
 
 constexpr double newest_weight = 0.2;
-constexpr double disturbed = 2;         // a pass counts as so many usual ones at most
+constexpr double disturbed = 2;         // a pass counts as this many usual ones at most
 constexpr double waiting_span_ms = 60;  // over which waiting threads are averaged
-constexpr int few_passes = 6;           // before any comparison, and of a trial
-constexpr double trial_ms = 40;         // a thread that has slept is let run at first, whoever else would
+constexpr int few_passes = 6;           // before any comparison, and in a trial
+constexpr double trial_ms = 40;         // a thread that has slept gets to run at first, whatever else wants to
 constexpr int most_trial_passes = 32;
-constexpr double hopeless_passes = 4;   // a trial that has lost so many ends,
-constexpr int clear_passes = 3;         // or, after so many,
-constexpr double clearly_worse = 1.15;  // where its passes take so much longer
+constexpr double hopeless_passes = 4;   // a trial that has lost this many ends,
+constexpr int clear_passes = 3;         // or, after this many,
+constexpr double clearly_worse = 1.15;  // one whose passes take this much longer
 constexpr double unknown_patience_ms = 30, least_patience_ms = 10, patience_passes = 2;
 constexpr int most_answer_rows = 64;  // larger passes are parts of prompts
 constexpr double settling_ms = 300;
@@ -51,7 +51,7 @@ ThreadControl::ThreadControl(int most, int start) : most_(most), count_(std::cla
 double ThreadControl::patience_ms(int rows) const {
     const auto known = times_.of(rows);
     if (!known || rows > most_answer_rows) return unknown_patience_ms;
-    // A trial of more threads has failed when it takes longer than fewer.
+    // A trial of more threads has failed if it takes longer than fewer threads did.
     return (trial_ ? 1 : patience_passes) * *known + least_patience_ms;
 }
 
@@ -100,19 +100,19 @@ void ThreadControl::give_up(const TimedPass& pass) {
     move_to(fewer_than_waiting(pass.waiting), Reason::others);
 }
 
-// A thread that shares its core with another program runs half of the time.
+// A thread that shares its core with another program runs half the time.
 int ThreadControl::fewer_than_waiting(double waiting) const {
     return std::max(count_ - std::max(static_cast<int>(std::lround(waiting)), 1), 1);
 }
 
-// As many as there is room for; one more where nothing is known.
+// As many as there is room for; one more if nothing is known.
 int ThreadControl::more() const {
     if (!room_) return std::min(count_ + 1, most_);
     const int fitting = std::min(static_cast<int>(*room_ + 1 - nearly_a_core), most_);
     return one_more_ ? std::min(fitting, count_ + 1) : fitting;
 }
 
-// In turn one less and half as many: with cores of two speeds what lies between may be worse than either.
+// Alternates between one less and half as many: with cores of two speeds, counts in between may be worse than either.
 int ThreadControl::other() {
     half_next_ = !half_next_;
     return half_next_ || count_ == 2 ? count_ - 1 : (count_ + 1) / 2;
@@ -125,7 +125,7 @@ void ThreadControl::consider_trial(int rows) {
     } else if (held_) {
         return;
     } else if (rows > most_answer_rows && more() <= count_) {
-        return;  // a trial takes seconds of a prompt: only where it promises something
+        return;  // a trial takes seconds of a prompt: only if it promises something
     } else if (more() > count_ && now_ >= more_.due) {
         try_count(more(), more_);
     } else if (count_ < most_ && now_ >= blind_.due) {
@@ -154,7 +154,7 @@ void ThreadControl::continue_trial(const TimedPass& pass) {
         const bool clear = t.compared >= clear_passes && t.ms > clearly_worse * t.expected;
         if (clear || t.lost > hopeless_passes * *expected) return end_trial(false);
     } else if (pass.rows > most_answer_rows) {
-        return end_trial(false);  // a prompt, and nothing to compare it with
+        return end_trial(false);  // a prompt, with nothing to compare it to
     }
     const bool enough = t.compared >= few_passes && t.ms >= trial_ms;
     if (enough || t.passes >= most_trial_passes) end_trial(t.ms < (1 - least_gain) * t.expected);
@@ -166,7 +166,7 @@ void ThreadControl::end_trial(bool better) {
     const bool raised = trial.threads > count_;
     one_more_ = raised && !better;
     if (!better) return trial.turn->failed(now_, std::max(trial.lost, 0.0));
-    // A count that was raised is not trusted at once: its turn waits longer if it has to be lowered soon.
+    // A raised count is not trusted at once: its turn waits longer if it has to be lowered soon.
     if (raised) settled_ = now_ + settling_ms;
     if (!raised) more_.start(now_);
     if (trial.turn != &more_) trial.turn->start(now_);

@@ -9,13 +9,13 @@ namespace medusa {
 namespace {
 
 constexpr const char* embedding_name = "token_embd.weight";
-constexpr const char* layer_embedding_name = "per_layer_token_embd.weight";  // Gemma 3n and 4: one for each layer
+constexpr const char* layer_embedding_name = "per_layer_token_embd.weight";  // Gemma 3n and 4: one per layer
 
 const char* buffer_name(const ggml_tensor* tensor) {
     return tensor->buffer ? ggml_backend_buft_name(ggml_backend_buffer_get_type(tensor->buffer)) : "none";
 }
 
-// Where a weight is multiplied with. A pinned host buffer belongs to a GPU's device, but is the CPU's to read.
+// Where products with a weight run. A pinned host buffer belongs to a GPU's device, but the CPU reads it.
 ggml_backend_dev_t device_of(const ggml_tensor* tensor) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (!tensor->buffer || ggml_backend_buffer_is_host(tensor->buffer)) return cpu;
@@ -31,8 +31,8 @@ bool embedding_is_only_looked_up(const Tensors& tensors) {
     return named("output.weight") > 0 || named(embedding_name) > 1;
 }
 
-// An embedding matrix that is also the output matrix stays one tensor, or becomes two of the same name: rows are looked
-// up in the copy that the processor can read, and the other one is multiplied with.
+// An embedding matrix that is also the output matrix stays one tensor, or becomes two of the same name: the copy that
+// the processor can read is used for lookups, the other one for products.
 Role role_of(const std::string& name, const ggml_tensor* tensor, bool looked_up) {
     if (name == embedding_name) {
         const bool readable = tensor->buffer && ggml_backend_buffer_is_host(tensor->buffer);

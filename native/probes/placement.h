@@ -1,4 +1,4 @@
-// Where the weights of a loaded model lie, which decides the kernels that multiply with them.
+// Where the weights of a loaded model lie, which decides the kernels used for their products.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace medusa {
 
-// What becomes of a weight in a forward pass.
+// What a forward pass does with a weight.
 enum class Role {
-    matrix,     // multiplied with
-    experts,    // a stack of matrices, some of which are multiplied with
+    matrix,     // used for products
+    experts,    // a stack of matrices, some of which are used
     embedding,  // rows are looked up
     other,      // norms, biases
 };
@@ -30,29 +30,29 @@ struct Placement {
     uint64_t bytes = 0;  // in the type's own layout
 };
 
-// Largest first within a role. Empty where the platform does not tell.
+// Largest first within a role. Empty if the platform does not tell.
 std::vector<Placement> placement_of(const LlamaModel& model);
 
 // What a device, or the CPU, holds of a model.
 struct DeviceUse {
     std::string name;     // "CUDA0", "CPU"
-    int layers = 0;       // a layer counts where its first matrix lies
+    int layers = 0;       // a layer counts as where its first matrix lies
     bool output = false;  // the output matrix
     uint64_t bytes = 0;   // of weights
 };
 
-// In ggml's order of devices, those that hold nothing left out. Empty where the platform does not tell.
+// In ggml's order of devices, without those that hold nothing. Empty if the platform does not tell.
 std::vector<DeviceUse> devices_of(const LlamaModel& model);
 
-// Whose fused attention a forward pass over one token runs on the CPU, tried out with such a cache.
+// Whose fused attention a forward pass over one token uses on the CPU, tried out with such a cache.
 kernels::AttentionUse attention_of(std::shared_ptr<LlamaModel> model, ggml_type type_k, ggml_type type_v);
 
-// How the model's memory follows drafts: "cells" of one token each, which a tree shares out; one running state, which
-// follows a chain and can be stepped back ("snapshots") or has to be kept before a draft ("copies"); "none" where there
-// can be no drafts.
+// How the model's memory follows drafts: "cells" of one token each, which a tree shares; one running state, which
+// follows a chain and can be stepped back ("snapshots") or has to be saved before a draft ("copies"); "none" where
+// there can be no drafts.
 const char* draft_memory_of(std::shared_ptr<LlamaModel> model);
 
-// The matrices of a type that are multiplied with and lie in main memory.
+// The matrices of a type that are used for products and lie in main memory.
 std::vector<ggml_tensor*> matrices_of(const LlamaModel& model, const std::string& type);
 
 }  // namespace medusa

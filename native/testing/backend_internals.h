@@ -1,5 +1,5 @@
-// What a backend of ggml is made of, which its installed headers do not say: the device that tests pretend to have is
-// one. Valid for the pinned llama-cpp-python only (kernels/ggml_internals.h).
+// What a ggml backend is made of, which its installed headers do not say: the tests' pretended device is one. Valid for
+// the pinned llama-cpp-python only (kernels/ggml_internals.h).
 #pragma once
 
 #include "kernels/ggml_internals.h"

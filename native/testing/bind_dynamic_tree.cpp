@@ -10,7 +10,7 @@ using Guesses = std::vector<std::pair<Token, float>>;
 using Table = std::map<std::vector<Token>, Guesses>;
 using PythonTable = nb::typed<nb::mapping, nb::typed<nb::tuple, Token, nb::ellipsis>, Guesses>;
 
-// Heads that say what a table says, by the path from the root; elsewhere tokens without a chance.
+// Heads that answer from a table, by the path from the root; elsewhere with tokens that have no chance.
 class TableLevels final : public LevelSource {
   public:
     TableLevels(Table table, int depth) : table_(std::move(table)), depth_(depth) {}

@@ -13,7 +13,7 @@ using Rows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu
 
 constexpr size_t most_tensors = 128;
 
-// Of a device, or of the CPU where there is none.
+// On a device, or on the CPU if none is given.
 ggml_backend_ptr start(const std::optional<std::string>& device) {
     ggml_backend_dev_t found =
         device ? ggml_backend_dev_by_name(device->c_str()) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);

@@ -39,7 +39,7 @@ NewMatrix<float> dequantize_rows(const std::string& type_name, const nb::bytes& 
     return new_matrix<float>(out.data(), out.size() / static_cast<size_t>(columns), static_cast<size_t>(columns));
 }
 
-// Memory between guard bytes, which nobody may touch.
+// Memory between guard bytes that nobody may touch.
 class Guarded {
   public:
     explicit Guarded(size_t size) : size_(size), bytes_(size + 2 * guard, mark) {}
@@ -87,7 +87,7 @@ kernels::CellType cell_type_of(const std::string& name) {
     throw Error("no cache of type '" + name + "'");
 }
 
-// A cache [cells, key heads, bytes of one].
+// A cache [cells, key heads, bytes per head].
 struct Cache {
     Tensor3<uint8_t> bytes;
     kernels::CellType type;
@@ -100,7 +100,7 @@ struct Cache {
     const char* data() const { return reinterpret_cast<const char*>(bytes.data()); }
 };
 
-// The threads take their turns: with `shares_cells` in each phase, else with rows of their own, `batch` at a time.
+// The threads take turns: with `shares_cells` in each phase, otherwise with rows of their own, `batch` at a time.
 NewMatrix<float> kernel_attention(const std::string& isa, const Tensor3<float>& q, const Tensor3<uint8_t>& k,
                                   const Tensor3<uint8_t>& v, const std::string& key_type, const std::string& value_type,
                                   const HalfMatrix& mask, const Vector& sinks, float scale, float cap, int threads,

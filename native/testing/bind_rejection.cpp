@@ -29,7 +29,7 @@ std::pair<Distribution, Distribution> chances(const std::vector<Token>& tokens, 
     draft.tokens.insert(draft.tokens.end(), tokens.begin(), tokens.end());
     draft.drawn.insert(draft.drawn.end(), drawn.begin(), drawn.end());
     draft.proposals = {candidates(proposal)};
-    // The i-th test is passed in the i-th run: which child it was of, and with what chance.
+    // The i-th run passes the i-th test: which child was tested, and with what chance.
     Distribution tested;
     for (size_t wanted = 0;; ++wanted) {
         auto left = candidates(p);

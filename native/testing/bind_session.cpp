@@ -58,7 +58,7 @@ class FakeSession : public SessionBinding {
         plan.recycling = setup.recycling;
         plan.lookahead = setup.lookahead;
         plan.chains_only = setup.snapshots.has_value();
-        plan.learns_cost = setup.heads_ms > 0;  // otherwise runs repeat
+        plan.learns_cost = setup.heads_ms > 0;  // otherwise runs are repeatable
         const auto make_target = [&](const TreeBounds& bounds) {
             return std::make_unique<FakeTarget>(setup.vocab_size, setup.context_size, setup.seed, setup.sharpness,
                                                 bounds.leaves, setup.memory, setup.snapshots);

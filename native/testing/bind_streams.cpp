@@ -5,7 +5,7 @@
 namespace medusa::testing {
 namespace {
 
-// So that a test chooses what is verified, accepted and taken back.
+// Lets a test choose what is verified, accepted and taken back.
 class StreamProbe {
   public:
     StreamProbe(std::shared_ptr<LlamaModel> model, std::shared_ptr<Heads> heads, int context_size)

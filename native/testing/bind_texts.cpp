@@ -1,4 +1,4 @@
-// What a model makes of a given text: the references that drafted text and other kernels are compared with.
+// What a model makes of a given text: the references for drafted text and other kernels.
 #include <algorithm>
 #include <cmath>
 

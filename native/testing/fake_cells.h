@@ -8,19 +8,19 @@
 
 namespace medusa::testing {
 
-// Edited as llama.cpp's cells are.
+// Edited in the same way as llama.cpp's cells.
 class FakeCells final : public CacheOps {
   public:
     void add(int position, Token token, std::set<int> sequences);
     bool remove(int sequence, int from, int to) override;
     void copy(int source, int target, int from, int to) override;
-    // Of one sequence, 0. Cells come back in another order.
+    // Saves one sequence, 0. Cells come back in another order.
     void save_all(StateWriter& out) override;
     bool set_all(StateReader& in) override;
-    // Tokens of one sequence; throws std::logic_error when its positions are not 0, 1, 2, ...
+    // Tokens of one sequence; throws std::logic_error if its positions are not 0, 1, 2, ...
     std::vector<Token> sequence(int id) const;
     size_t size() const { return cells_.size(); }
-    // Of remove() and copy().
+    // Counts remove() and copy().
     int64_t calls() const { return calls_; }
 
   private:

@@ -4,7 +4,7 @@
 
 namespace medusa::testing {
 
-// Of the newest token of a sequence, which is to hold `length` tokens.
+// For the newest token of a sequence, which must hold `length` tokens.
 void FakeDraftModel::add_row(int sequence, int length) {
     const std::vector<Token> path = cells_.sequence(sequence);
     if (static_cast<int>(path.size()) != length) throw std::logic_error("a branch of another length than its level");

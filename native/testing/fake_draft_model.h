@@ -1,4 +1,4 @@
-// A draft model without weights: it knows the fake target as well as it is told to.
+// A draft model without weights: it knows the fake target as well as the test wants.
 #pragma once
 
 #include "draft_model/branching_model.h"
@@ -6,8 +6,8 @@
 
 namespace medusa::testing {
 
-// Its rows follow from the tokens that its cache shows to them, so that any mistake in the bookkeeping of branches
-// shows in what it guesses.
+// Its rows follow from the tokens that its cache shows, so that any mistake in the bookkeeping of branches shows in its
+// guesses.
 class FakeDraftModel final : public BranchingModel {
   public:
     FakeDraftModel(const FakeGuesses& guesses, int vocab_size, int max_sequences)

@@ -36,7 +36,7 @@ FakeTarget::FakeTarget(int vocab_size, int context_size, uint64_t seed, float sh
     }
 }
 
-// Of a recurrent state.
+// For a recurrent state.
 bool FakeTarget::can_remove(int sequence, int from) const {
     if (from == 0) return true;
     const int removed = static_cast<int>(cells_.sequence(sequence).size()) - from;
@@ -53,7 +53,7 @@ void FakeTarget::copy(int source, int target, int from, int to) {
     cells_.copy(source, target, from, to);
 }
 
-// Of a recurrent state: the tokens it has seen.
+// For a recurrent state: the tokens it has seen.
 std::vector<uint8_t> FakeTarget::state() {
     const std::vector<Token> seen = cells_.sequence(0);
     const auto* bytes = reinterpret_cast<const uint8_t*>(seen.data());

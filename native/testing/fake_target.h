@@ -12,11 +12,11 @@
 
 namespace medusa::testing {
 
-// Logits are a hash of the whole path of tokens (memory 0) or of its last `memory` tokens (text that comes to repeat
-// itself). With the whole path any mistake in masks, positions or commits changes them. The cache
-// is a list of cells with sequence sets, as in llama.cpp, edited only through CacheOps; reads check that each
-// sequence is one unbroken path. With `snapshots` it is the memory of a recurrent model: a sequence goes as a whole, or
-// once by at most so many tokens of the newest decode.
+// Logits are a hash of the whole path of tokens (memory 0) or of its last `memory` tokens (text that ends up repeating
+// itself). With the whole path, any mistake in masks, positions or commits changes them. The cache is a list of cells
+// with sequence sets, as in llama.cpp, edited only through CacheOps; reads check that each sequence is one unbroken
+// path. With `snapshots` it is the memory of a recurrent model: a sequence is removed as a whole, or once by at most so
+// many tokens of the newest decode.
 class FakeTarget final : public Target, private CacheOps {
   public:
     FakeTarget(int vocab_size, int context_size, uint64_t seed, float sharpness, int max_sequences, int memory,
@@ -75,8 +75,8 @@ class FakeGuesses {
     uint64_t seed_;
 };
 
-// The guesses level by level; probabilities halve from rank to rank, and differ from node to node. Each level takes so
-// many milliseconds. After `ends_after` drafts of a text they end.
+// The guesses level by level; probabilities halve from rank to rank, and differ from node to node. Each level takes
+// this many milliseconds. After `ends_after` drafts in a text, they end.
 class FakeLevels final : public LevelSource {
   public:
     FakeLevels(const FakeGuesses& guesses, int depth, uint64_t seed, double level_ms, std::optional<int> ends_after)

@@ -2,10 +2,10 @@
 
 #include "llama/backend.h"
 
-// What tests and scripts need of the engine and users do not. Built with MEDUSA_TESTING; no wheel for users has it.
+// What tests and scripts need from the engine and users do not. Built with MEDUSA_TESTING; no wheel for users has it.
 NB_MODULE(_native_testing, m) {
     m.doc() = "Works on objects of the engine and raises its errors.";
-    nb::module_::import_("medusa_cli.native");  // whose types and errors these functions take and raise
+    nb::module_::import_("medusa_cli.native");  // these functions take its types and raise its errors
     medusa::backend_is_initialised();
     medusa::testing::bind_session(m);
     medusa::testing::bind_dynamic_tree(m);

@@ -37,7 +37,7 @@ std::atomic<bool> is_lost{false};
 std::atomic<size_t> graphs{0}, to_device_bytes{0}, to_device{0}, to_host_bytes{0}, to_host{0}, waits{0}, logits{0};
 
 std::mutex operators_mutex;
-std::set<std::string> operators;  // that graphs had
+std::set<std::string> operators;  // that occurred in graphs
 
 void count_operator(const ggml_tensor* node) {
     std::string name = ggml_op_desc(node);
@@ -52,12 +52,12 @@ DeviceBehaviour current() {
     return behaviour;
 }
 
-// Whether this call is the one that was ordered to fail.
+// Whether this is the call that was meant to fail.
 bool fails(std::atomic<int64_t>& left) {
     return left > 0 && --left == 0;
 }
 
-// What a buffer is: addresses that tensors carry, at which nothing lies, and where the bytes really are.
+// What a buffer is: addresses that tensors carry, with nothing at them, and where the bytes really are.
 struct Memory {
     void* addresses;
     void* bytes;
@@ -83,7 +83,7 @@ void count_to_host(size_t n) {
     to_host_bytes += n;
 }
 
-// One queue of work, done in order by a thread of its own.
+// One queue of work, processed in order by its own thread.
 class Stream {
   public:
     ~Stream() {
@@ -133,7 +133,7 @@ class Stream {
 struct Backend {
     ggml_backend_t cpu = ggml_backend_cpu_init();
     Stream stream;
-    bool is_waited_for = true;  // all that the stream was given
+    bool is_waited_for = true;  // everything the stream was given
 
     ~Backend() {
         stream.wait();
@@ -145,7 +145,7 @@ Backend& of(ggml_backend_t backend) {
     return *static_cast<Backend*>(backend->context);
 }
 
-// A graph as a GPU is given it: what its maker does to the tensors afterwards changes nothing.
+// A graph as given to a GPU: later changes to its tensors have no effect.
 class Launch {
   public:
     explicit Launch(ggml_cgraph* source) {
@@ -161,7 +161,7 @@ class Launch {
                 logits += static_cast<size_t>(node->ne[1]);
             }
             ggml_graph_add_node(graph_, node);
-            // What a layer puts out, [h, tokens]; the last one's only of the tokens that are asked for.
+            // A layer's output, [h, tokens]; for the last layer, only that of the requested tokens.
             if (std::string_view(node->name).starts_with("l_out")) tokens_ = std::max(tokens_, node->ne[1]);
         }
     }
@@ -169,7 +169,7 @@ class Launch {
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
 
-    // That the model reads; 0: a graph of something else.
+    // How many the model reads; 0: a graph of something else.
     int64_t tokens() const { return tokens_; }
     void compute(ggml_backend_t cpu) const { ggml_backend_graph_compute(cpu, graph_); }
 
@@ -193,7 +193,7 @@ class Launch {
     int64_t tokens_ = 0;
 };
 
-// How long a graph takes at least.
+// The least time a graph takes.
 std::chrono::microseconds least_time(const DeviceBehaviour& now, int64_t tokens) {
     if (tokens == 0 || now.passes_us.empty()) return std::chrono::microseconds(0);
     auto at = std::lower_bound(now.passes_us.begin(), now.passes_us.end(), std::pair(tokens, int64_t{0}));

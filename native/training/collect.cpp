@@ -8,7 +8,7 @@
 namespace medusa {
 namespace {
 
-// How many tokens all prompts begin with, less than the shortest has: the chat template's opening and system prompt.
+// How many tokens all prompts begin with, fewer than the shortest has: the chat template's opening and system prompt.
 int common_prefix(const std::vector<std::vector<Token>>& prompts) {
     if (prompts.empty()) return 0;
     const auto& first = prompts.front();
@@ -24,9 +24,9 @@ int common_prefix(const std::vector<std::vector<Token>>& prompts) {
 struct Slot {
     int id = 0;
     bool busy = false;
-    int position = 0;  // cells in use, by the text before where idle
-    int row = -1;      // output row of the newest decode
-    Token next = 0;    // drawn, not decoded
+    int position = 0;  // cells in use; when idle, by the previous text
+    int row = -1;      // output row in the newest decode
+    Token next = 0;    // drawn, not decoded yet
     std::unique_ptr<Chain> chain;
     Continuation work;
 };
@@ -89,8 +89,8 @@ class Collector {
         if (context_.decode(rows_, nullptr) != DecodeStatus::ok) throw Error("no room to generate", "lower {parallel}");
     }
 
-    // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch. What all prompts
-    // begin with is there from the text before, unless the model's memory cannot be cut.
+    // Prefills the next prompt into an idle slot, up to its last token, which joins the common batch. The shared start
+    // is already there from the previous text, unless the model's memory cannot be cut.
     void start(Slot& slot) {
         const bool kept = shared_ > 0 && slot.position > 0 && context_.remove(slot.id, shared_, -1);
         if (!kept) context_.remove(slot.id, -1, -1);
@@ -120,7 +120,7 @@ class Collector {
     }
 
     // Moves the last busy slots into idle ones before them: libllama computes only neighbouring sequences together, and
-    // would read the weights once more for each gap.
+    // would read the weights again for each gap.
     void close_gaps() {
         auto idle = slots_.begin(), busy = slots_.end();
         while (true) {
@@ -135,7 +135,7 @@ class Collector {
         }
     }
 
-    // Draws a token from the slot's row; hands the continuation over when it is complete.
+    // Draws a token from the slot's row; hands over the continuation when it is complete.
     bool take(Slot& slot, const OnContinuation& on_done) {
         slot.chain->apply(context_.logits(slot.row), distribution_);
         Continuation& work = slot.work;

@@ -30,13 +30,13 @@ struct Continuation {
 // Both return false to end the run.
 using OnContinuation = std::function<bool(const Continuation&)>;
 using OnCollected = std::function<bool(uint64_t tokens)>;
-// Asked after every partial_interval tokens of a continuation; false ends that continuation there.
+// Called after every partial_interval tokens of a continuation; false ends that continuation there.
 using OnPartial = std::function<bool(const Continuation&)>;
 inline constexpr size_t partial_interval = 32;
 
 // Generates one continuation per prompt, at temperatures[i] (0: argmax; otherwise top-k 40, top-p 0.95, min-p 0.05).
-// A continuation ends with its end-of-generation token or after max_tokens. The result of a prompt depends on the seed
-// and its index only up to batch-width numerics, not on the order of completion.
+// A continuation ends with its end-of-generation token or after max_tokens. Up to batch-width numerics, a prompt's
+// result depends only on the seed and its index, not on the order of completion.
 void collect(std::shared_ptr<LlamaModel> model, const std::vector<std::vector<Token>>& prompts,
              const std::vector<float>& temperatures, const CollectParams& params, const OnContinuation& on_done,
              const OnCollected& on_progress, const OnPartial& on_partial);

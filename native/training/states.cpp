@@ -9,7 +9,7 @@ namespace medusa {
 namespace {
 
 constexpr int sequence[] = {0};
-constexpr int output_rows = 64;  // of a pass: logits take memory
+constexpr int output_rows = 64;  // per pass: logits take memory
 
 ContextParams sized(int longest, std::optional<int> tap_layer, bool outputs, Threads threads) {
     if (longest < 1) throw Error("states: the longest text must have tokens");

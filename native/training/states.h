@@ -13,17 +13,17 @@ namespace medusa {
 struct States {
     size_t tokens = 0;
     std::vector<float> after_layer;  // [tokens][n_embd]; empty where no layer is tapped
-    // Where outputs were asked for, else empty:
+    // If outputs were requested, else empty:
     std::vector<float> post_norm;    // [tokens][n_embd]
     std::vector<Token> best;         // the argmax after each token
-    std::vector<float> last_logits;  // behind the last token
+    std::vector<float> last_logits;  // after the last token
 };
 
 // Reads one text after another, each from an empty cache.
 class StatesReader {
   public:
-    // longest: most tokens of a text. tap_layer: from 0, not the last. outputs: the states after the final norm and
-    // what follows from them, for which each token pays the output matrix.
+    // longest: most tokens in a text. tap_layer: from 0, not the last. outputs: the states after the final norm and
+    // what follows from them; each token then pays for the output matrix.
     StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
                  Threads threads);
     States read(std::span<const Token> tokens);
