@@ -83,7 +83,7 @@ class PromptReader:
         )
 
     def read(self, continued: bool = False) -> str:
-        """As PlainReader's. Ctrl-C with text on the line only clears it."""
+        """Like PlainReader's. Ctrl-C with text on the line only clears it."""
         from prompt_toolkit.formatted_text import FormattedText
 
         placeholder = FormattedText([("fg:ansibrightblack", "" if continued else PLACEHOLDER)])

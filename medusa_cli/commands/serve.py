@@ -1,4 +1,4 @@
-"""`medusa serve`: a model behind the interface of OpenAI, and a page to chat on."""
+"""`medusa serve`: a model behind OpenAI's interface, and a page to chat on."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> 
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
-    """`messages` with a leading system message moved into the user turn behind it; None when there is none."""
+    """`messages` with a leading system message moved into the user turn after it; None if there is none."""
     if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
         return None
     first = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}

@@ -170,7 +170,7 @@ class AnswerQueue:
         job = jobs.popleft()
         del self._waiting[client]
         if jobs:
-            self._waiting[client] = jobs  # behind all others
+            self._waiting[client] = jobs  # after all others
         return job
 
     def _answer(self, job: Job) -> Answer | None:
