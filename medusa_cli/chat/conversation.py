@@ -158,7 +158,7 @@ def fitted(
 
 
 def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room, what: str) -> None:
-    """MedusaError if the newest turn does not fit by itself, or is too long for others to leave for it."""
+    """MedusaError if the newest turn does not fit by itself, or is so long that others would have to leave for it."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
     size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))

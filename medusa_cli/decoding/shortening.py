@@ -27,7 +27,7 @@ INSTRUCTIONS = ("system", "developer")
 
 
 class MessageTooLong(OptionError):
-    """A message that too much would have to leave for."""
+    """A message so long that too much would have to leave for it."""
 
 
 @dataclass(frozen=True)
