@@ -32,7 +32,7 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 
 
 def missing_bytes(repo: str, files: Sequence[RemoteFile]) -> int:
-    """Bytes of the files that are not in the cache yet, not even in part. Unknown sizes count as nothing."""
+    """Bytes still to be fetched: parts that are in the cache do not count, nor do unknown sizes."""
     folder = _blobs(repo)
     return sum(max(0, (file.size or 0) - _present(folder, file)) for file in files)
 

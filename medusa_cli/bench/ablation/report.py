@@ -20,7 +20,7 @@ TITLES = {
     METHODS: "Which drafts?",
 }
 WITHOUT_NODES = (RULES, METHODS)
-"""Tables in which trees all have the same size, or are grown."""
+"""Tables in which all trees are the same, or are grown."""
 LEGEND = (
     "tokens: of a step, the root included; cost: time of a step in plain steps (overhead); x plain: speed over plain "
     "decoding of the same prompt right before and after; medians over prompts, with the 95% interval"
