@@ -1,4 +1,4 @@
-"""The one error that converters raise."""
+"""The only error that converters raise."""
 
 
 class MedusaError(Exception):

@@ -1,4 +1,4 @@
-"""Files read in pieces, files that appear whole or not at all, and what to say of those that do not."""
+"""Reads files in pieces, writes files that appear whole or not at all, and words the errors of both."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def explain_os_error(error: OSError, path: Path) -> MedusaError:
     """The one-line form of a failed file operation."""
     if error.errno == errno.ENOSPC:
         return MedusaError(f"{path}: no space left on the device, free some and run the command again")
-    if error.errno is None:  # NumPy's way to say that an array was written in part
+    if error.errno is None:  # NumPy's way of saying that an array was only partly written
         return MedusaError(f"{path}: could not be written completely ({error}), is the device full?")
     return MedusaError(f"{path}: {error.strerror or error}")
 
 
 def check_regular(path: Path) -> None:
-    """MedusaError for pipes, sockets and devices, which reading could wait for without end. What fails: OSError."""
+    """MedusaError for pipes, sockets and devices, on which reading could wait forever. OSError if a check fails."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise MedusaError(f"{path}: not a regular file but a pipe, a socket or a device: give a file")
@@ -37,7 +37,7 @@ def check_regular(path: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The file for reading. MedusaError where that fails."""
+    """The file for reading. MedusaError if that fails."""
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def chunks(source: BinaryIO, start: int, count: int) -> Iterator[bytes]:
-    """`count` bytes from `start` on. MedusaError when they end early."""
+    """`count` bytes from `start` on. MedusaError if they end early."""
     source.seek(start)
     while count:
         data = source.read(min(CHUNK, count))
@@ -61,7 +61,7 @@ def chunks(source: BinaryIO, start: int, count: int) -> Iterator[bytes]:
 def ending_signals_raise() -> Iterator[None]:
     """SIGTERM and SIGHUP become SystemExit for a while, so that clean-up code runs; only the first one counts.
 
-    Signals that are ignored (nohup) or handled otherwise stay so, and nothing changes outside the main thread.
+    Signals that are ignored (nohup) or handled otherwise are left alone, and nothing changes outside the main thread.
     """
     before = {}
     ended = False
@@ -87,9 +87,9 @@ def ending_signals_raise() -> Iterator[None]:
 def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it is synced and renamed on success, and removed on any error or signal.
 
-    mode: the file's permissions, less those of the umask.
+    mode: the file's permissions, less the umask.
 
-    Raises MedusaError when the folder does not exist or cannot be written.
+    MedusaError if the folder does not exist or cannot be written.
     """
     path = Path(path)
     if path.is_dir():
@@ -113,17 +113,17 @@ def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """As atomic_path, but yields the open binary file."""
+    """Like atomic_path, but yields the open binary file."""
     with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
         yield file
 
 
 def replace_synced(finished: Path, path: Path) -> None:
-    """Gives a finished file its name, so that a power cut leaves the old file or the whole new one."""
+    """Gives a finished file its name, so that a power failure leaves either the old file or the whole new one."""
     with finished.open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(finished, path)
-    with contextlib.suppress(OSError):  # Windows opens no folders, and some file systems sync none
+    with contextlib.suppress(OSError):  # Windows cannot open folders, and some file systems cannot sync them
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Typed access to a config.json: absent and null keys fall back to a default, everything else is checked."""
+"""Typed access to a config.json: missing and null keys fall back to a default, everything else is checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Config:
         self.values, self.where, self.defaults = values, where, defaults
 
     def get(self, key: str) -> Any:
-        """The value, the default when the key is absent or null, None when there is no default."""
+        """The value; the default if the key is missing or null; None if there is no default."""
         value = self.values.get(key)
         return self.defaults.get(key) if value is None else value
 
@@ -44,7 +44,7 @@ class Config:
         return float(value)
 
     def flag(self, key: str) -> bool:
-        """A boolean; False when there is neither a value nor a default."""
+        """A boolean; False if there is neither a value nor a default."""
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.refuse(key, "true or false")
@@ -64,5 +64,5 @@ class Config:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """True for finite ints and floats that are no booleans."""
+    """True for finite ints and floats other than booleans."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -67,7 +67,7 @@ def _unknown(where: str, form: str) -> MedusaError:
 
 
 def _check_normalizer(normalizer: Any, where: str) -> None:
-    """Only Unicode composition (NFC) may be asked for: libllama leaves it out, and most text is composed already."""
+    """Only Unicode composition (NFC) may be asked for: libllama leaves it out, and most text is already composed."""
     parts = normalizer.get("normalizers") if _is(normalizer, "Sequence") else [normalizer]
     for part in parts if isinstance(parts, list) else [parts]:
         if part is not None and not _is(part, "NFC"):

@@ -41,7 +41,7 @@ class Architecture:
     biases: ClassVar[tuple[str, ...]] = ()
     """Parts of a block whose bias libllama reads when it is there; every other bias is refused."""
     states_space_prefix: ClassVar[bool] = False
-    """Whether add_prefix_space of a byte-level tokenizer is stated in the file, as llama.cpp's converter does it."""
+    """Whether a byte-level tokenizer's add_prefix_space is written to the file, as llama.cpp's converter does."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         """values: config.json. where: its name for messages. MedusaError for sizes that cannot be a model's."""
@@ -72,7 +72,7 @@ class Architecture:
         """Refuses settings that libllama would ignore, so that its results would differ from the checkpoint's."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """GGUF name -> torch shape of every tensor that must be there (output.weight apart: it may be tied)."""
+        """GGUF name -> torch shape of every tensor that must be there (except output.weight: it may be tied)."""
         shapes: dict[str, tuple[int, ...]] = {
             "token_embd.weight": (self.vocabulary, self.hidden),
             "output_norm.weight": (self.hidden,),
@@ -98,7 +98,7 @@ class Architecture:
         }
 
     def optional_shapes(self) -> dict[str, tuple[int, ...]]:
-        """As shapes(), for tensors that may be absent."""
+        """Like shapes(), for tensors that may be missing."""
         block = self.block_shapes()
         shapes: dict[str, tuple[int, ...]] = {"output.weight": (self.vocabulary, self.hidden)}
         for layer in range(self.layers):
@@ -111,7 +111,7 @@ class Architecture:
         return {}
 
     def transform(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of the tensor with GGUF name `name` as libllama wants them."""
+        """The values of the tensor with GGUF name `name`, as libllama wants them."""
         return values
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
@@ -131,7 +131,7 @@ class Architecture:
 
 
 class Llama(Architecture):
-    """Rotary pairs are neighbours in libllama and half a head apart in transformers, hence the reordered q and k."""
+    """Rotary pairs are neighbours in libllama and half a head apart in transformers, so q and k are reordered."""
 
     kind = gguf.MODEL_ARCH.LLAMA
     defaults = {"max_position_embeddings": 2048}  # noqa: RUF012
@@ -153,7 +153,7 @@ class Llama(Architecture):
         return values
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
-        """The usual ones, and sizes that libllama asks for here."""
+        """The usual keys, and sizes that libllama asks for here."""
         super().write_parameters(writer)
         writer.add_vocab_size(self.vocabulary)
         writer.add_rope_dimension_count(self.head_size)
@@ -169,7 +169,7 @@ class Mistral(Llama):
 
 
 def interleave_halves(values: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows (first half, second half) of each head become pairs: row i and row i + half lie side by side."""
+    """Rows (first half, second half) of each head become pairs: row i and row i + half end up side by side."""
     halves = values.reshape(heads, 2, values.shape[0] // heads // 2, -1)
     return halves.swapaxes(1, 2).reshape(values.shape)
 
@@ -182,7 +182,7 @@ class Qwen2(Architecture):
     biases = ("attn_q", "attn_k", "attn_v")
 
     def check(self) -> None:
-        """No sliding windows, and in Qwen2 heads that fill the hidden size."""
+        """No sliding windows, and in Qwen2, heads that fill the hidden size."""
         if self.config.flag("use_sliding_window"):
             raise MedusaError(
                 f"{self.config.where}: sliding-window attention is not supported by libllama for this architecture: "
@@ -251,7 +251,7 @@ class Gemma3(Architecture):
         return self.config.number("rope_local_base_freq")
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
-        """With norms of queries and keys, and those behind attention and MLP."""
+        """With norms of queries and keys, and those after attention and MLP."""
         norms = {"attn_q_norm.weight": (self.head_size,), "attn_k_norm.weight": (self.head_size,)}
         posts = {"post_attention_norm.weight": (self.hidden,), "post_ffw_norm.weight": (self.hidden,)}
         return {**super().block_shapes(), **norms, **posts}
@@ -261,7 +261,7 @@ class Gemma3(Architecture):
         return values.astype(np.float32) + 1 if name.endswith("norm.weight") else values
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
-        """The usual ones, the window and its own rotary base."""
+        """The usual keys, the window and its own rotary base."""
         super().write_parameters(writer)
         writer.add_float32(f"{writer.arch}.rope.freq_base_swa", self.local_rope)
         writer.add_sliding_window(self.window)
@@ -270,7 +270,7 @@ class Gemma3(Architecture):
 
 
 class Phi3(Architecture):
-    """Phi-3 to Phi-4: q, k, v in one matrix, gate and up in another; positions may rotate a part of each head only."""
+    """Phi-3 to Phi-4: q, k, v in one matrix, gate and up in another; positions may rotate only part of each head."""
 
     kind = gguf.MODEL_ARCH.PHI3
     defaults = {  # noqa: RUF012
@@ -282,7 +282,7 @@ class Phi3(Architecture):
     rope_kinds = ("default", "longrope", "yarn")
 
     def check(self) -> None:
-        """Settles how much of each head rotates, and the context that the model was first trained for."""
+        """Determines how much of each head rotates, and the context that the model was first trained for."""
         if self.head_size * self.heads != self.hidden:
             raise self.config.refuse("head_dim", f"{self.hidden // self.heads} (hidden_size / num_attention_heads)")
         partial = self.rope.values.get("partial_rotary_factor", self.config.number("partial_rotary_factor"))
@@ -309,7 +309,7 @@ class Phi3(Architecture):
         return {name: self.rope.factors(key, self.rotary // 2) for name, key in keys.items()}
 
     def write_parameters(self, writer: gguf.GGUFWriter) -> None:
-        """Those that libllama reads of a Phi-3, in the order of llama.cpp's converter."""
+        """The keys that libllama reads for a Phi-3, in the order of llama.cpp's converter."""
         writer.add_context_length(self.context_length)
         writer.add_rope_scaling_orig_ctx_len(self.original_context)
         writer.add_embedding_length(self.hidden)
@@ -338,7 +338,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {
 
 
 def find_architecture(config: Mapping[str, Any], where: str) -> type[Architecture]:
-    """The class for a config.json. MedusaError that names the architecture when there is none."""
+    """The class for a config.json. MedusaError that names the architecture if there is none."""
     names = config.get("architectures")
     # Full Medusa models name their class after the base's: MedusaLlamaForCausalLM.
     plain = [str(name).replace("Medusa", "") for name in names] if isinstance(names, list) else []

@@ -31,7 +31,7 @@ class Rope:
     where: str
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number of the scaling. MedusaError when it is absent without default, or no such number."""
+        """A finite positive number of the scaling. MedusaError if it is invalid, or missing without a default."""
         value = self.values.get(key)
         if value is None and default is not None:
             return default
@@ -108,7 +108,7 @@ def _add_yarn(writer: gguf.GGUFWriter, name: str, value: float) -> None:
 
 
 def _write_attention_factor(writer: gguf.GGUFWriter, wanted: float, factor: float) -> None:
-    """libllama computes yarn's usual attention factor itself and multiplies it with rope.scaling.attn_factor.
+    """libllama computes yarn's usual attention factor itself and multiplies it by rope.scaling.attn_factor.
 
     The key made for this, yarn_attn_factor, is overwritten when the model is loaded; it is kept for other readers.
     """
@@ -134,7 +134,7 @@ def llama3_factors(rope: Rope, dimensions: int) -> NDArray[np.float32]:
 
 
 def longrope_attention_factor(rope: Rope, context_length: int, original: int) -> float:
-    """What longrope multiplies sine and cosine with."""
+    """The factor by which longrope multiplies sine and cosine."""
     if rope.values.get("attention_factor") is not None:
         return rope.number("attention_factor")
     scale = context_length / original

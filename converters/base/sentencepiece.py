@@ -1,7 +1,7 @@
 """SentencePiece vocabularies: tokenizer.model itself, or a tokenizer.json that was made from one.
 
-sentencepiece tells pieces and scores. Two settings of the file it does not tell are read from its bytes here, since
-its own way to them needs the protobuf package.
+sentencepiece gives pieces and scores. Two settings of the file that it does not give are read from the bytes here,
+since its own way to get them needs the protobuf package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = TypeVar("Value", int, bytes)
 def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
     """The pieces of tokenizer.model with the added tokens of the JSON files over them.
 
-    MedusaError when the file is damaged, no BPE model, or larger than the embedding.
+    MedusaError if the file is damaged, not a BPE model, or larger than the embedding.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -48,7 +48,7 @@ def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
     tokens = Tokens("llama", "default", size, scores=[PADDING_SCORE] * size)
     for id in range(count):
         tokens.put(id, processor.IdToPiece(id), _piece_kind(processor, id), processor.GetScore(id))
-    # Later files overrule earlier ones; where several list a token they agree in all checkpoints that work.
+    # Later files override earlier ones; if several list a token, they agree in all checkpoints that work.
     for added in (files.extra_tokens(), files.listed_tokens(), files.decoder_tokens()):
         tokens.put_added(added, space=BLANK)
     tokens.add_space_prefix = files.space_prefix()
@@ -60,8 +60,8 @@ def read_sentencepiece(files: TokenizerFiles, size: int) -> Tokens:
 def read_byte_fallback(files: TokenizerFiles, size: int) -> Tokens:
     """The vocabulary of a tokenizer.json with byte fallback; the merges give the scores.
 
-    libllama merges the neighbours whose union has the best score, tokenizers the pair with the lowest rank: with the
-    rank of the first merge that makes a token as its negative score both take the same steps.
+    libllama merges the neighbours whose union has the best score, tokenizers the pair with the lowest rank: if a
+    token's negative score is the rank of the first merge that makes it, both take the same steps.
     """
     where, model = files.where(TOKENIZER), files.model
     if model.get("type") != "BPE" or not model.get("byte_fallback"):
@@ -100,7 +100,7 @@ def _merge_ranks(model: dict[str, Any], where: str) -> dict[str, int]:
 
 
 def _space_prefix(tokenizer: dict[str, Any], where: str) -> bool:
-    """Whether a blank goes before the text. MedusaError for steps that libllama's tokenizer does not take."""
+    """Whether a blank goes before the text. MedusaError for steps that libllama's tokenizer lacks."""
     prefix = False
     for step in _steps(tokenizer.get("normalizer"), "normalizers"):
         blank_for_space = step.get("pattern") == {"String": " "} and step.get("content") == BLANK

@@ -1,4 +1,4 @@
-"""The tokenizer's JSON files of a checkpoint, read once, and the token list that both families make of them."""
+"""A checkpoint's tokenizer JSON files, read once, and the token list that both families make from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PADDING_SCORE, ADDED_SCORE = -10000.0, -1000.0
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token matched in the raw text before anything else. strips_right: white space behind it belongs to it."""
+    """A token matched in the raw text before anything else. strips_right: white space after it belongs to it."""
 
     id: int
     text: str
@@ -28,7 +28,7 @@ class AddedToken:
 
 
 class TokenizerFiles:
-    """tokenizer: tokenizer.json, None when absent. config: tokenizer_config.json, {} when absent.
+    """tokenizer: tokenizer.json, None if missing. config: tokenizer_config.json, {} if missing.
 
     MedusaError for damaged ones.
     """
@@ -44,7 +44,7 @@ class TokenizerFiles:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The `model` object of tokenizer.json. MedusaError when it is none."""
+        """The `model` object of tokenizer.json. MedusaError if it is not an object."""
         model = (self.tokenizer or {}).get("model")
         if not isinstance(model, dict):
             raise MedusaError(f"{self.where(TOKENIZER)}: has no model object, download it again")
@@ -66,7 +66,7 @@ class TokenizerFiles:
         return entries
 
     def space_prefix(self) -> bool | None:
-        """add_prefix_space of tokenizer_config.json: whether a blank goes before the text; None when it is silent."""
+        """add_prefix_space of tokenizer_config.json: whether a blank goes before the text; None if it does not say."""
         value = self.config.get("add_prefix_space")
         if value is not None and not isinstance(value, bool):
             raise MedusaError(f"{self.where(TOKENIZER_CONFIG)}: add_prefix_space is neither true nor false")
@@ -95,7 +95,7 @@ class TokenizerFiles:
 
 
 def looks_special(text: str) -> bool:
-    """Texts that are control tokens by their look, also where the tokenizer does not say so."""
+    """Texts that look like control tokens, even if the tokenizer does not say so."""
     framed = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))  # the full-width bars are DeepSeek's
     named = text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
     return named or any(text.startswith(left) and text.endswith(right) for left, right in framed)
@@ -137,7 +137,7 @@ class Tokens:
     def put_added(self, added: Iterable[AddedToken], space: str = " ") -> None:
         """Sets added tokens; those beyond the embedding's rows cannot be used and are left out.
 
-        space: what stands for a blank in the texts. libllama looks for user-defined tokens in the raw text.
+        space: stands for a blank in the texts. libllama looks for user-defined tokens in the raw text.
         """
         for token in added:
             if token.id >= self.size:
@@ -148,7 +148,7 @@ class Tokens:
                 self.put(token.id, token.text.replace(space, " "), TokenType.USER_DEFINED, ADDED_SCORE)
 
     def repeated(self) -> str | None:
-        """A text that two tokens have, None when all differ."""
+        """A text that two tokens share, None if all differ."""
         seen: set[str] = set()
         for text in self.texts:
             if text in seen:

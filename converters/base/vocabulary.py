@@ -43,7 +43,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Everything under tokenizer.* of a GGUF. strips_right: its special tokens swallow white space behind them."""
+    """Everything under tokenizer.* in a GGUF. strips_right: its special tokens swallow white space after them."""
 
     tokens: Tokens
     special: SpecialTokens
@@ -69,7 +69,7 @@ def read_vocabulary(checkpoint: Checkpoint, config: Config, size: int) -> Vocabu
     """The vocabulary with `size` tokens (rows of the embedding); ids without a token become unused ones.
 
     A byte-level tokenizer.json decides; else tokenizer.model; else a tokenizer.json made from a SentencePiece model.
-    MedusaError when there is no tokenizer that libllama can reproduce.
+    MedusaError if there is no tokenizer that libllama can reproduce.
     """
     files = TokenizerFiles(checkpoint)
     tokens = _read_tokens(files, size)
@@ -81,7 +81,7 @@ def read_vocabulary(checkpoint: Checkpoint, config: Config, size: int) -> Vocabu
         )
     special = read_special_tokens(files, config, size)
     if tokens.merges is not None:
-        # tokenizer.json says all that is added; where it is silent, libllama's default may differ.
+        # tokenizer.json says everything that is added; where it says nothing, libllama's default may differ.
         special = replace(special, adds={"bos": False, **special.adds})
     added = [*files.listed_tokens(), *files.decoder_tokens()]
     return Vocabulary(tokens, special, any(token.special and token.strips_right for token in added))
@@ -107,7 +107,7 @@ def is_byte_level(files: TokenizerFiles) -> bool:
 
 
 def read_byte_level(files: TokenizerFiles, size: int) -> Tokens:
-    """Tokens and merges. MedusaError when they are damaged, too many, or need an unknown pre-tokenizer."""
+    """Tokens and merges. MedusaError if they are damaged, too many, or need an unknown pre-tokenizer."""
     where = files.where(TOKENIZER)
     tokens = Tokens("gpt2", find_pretokenizer(files.tokenizer or {}, where), size, merges=read_merges(files))
     for text, id in files.entries(size).items():
@@ -140,12 +140,12 @@ def _mentions_byte_level(tokenizer: dict[str, Any] | None) -> bool:
 
 
 # --- special tokens --------------------------------------------------------------------------------
-# gguf-py's SpecialVocab reads the same files, but what it makes of a post-processor changed between its releases, and
-# it opens files past the checkpoint's checks; so the rules are written out here.
+# gguf-py's SpecialVocab reads the same files, but its reading of a post-processor changed between releases, and it
+# opens files without the checkpoint's checks; so the rules are written out here.
 
 
 def read_special_tokens(files: TokenizerFiles, config: Config, vocabulary: int) -> SpecialTokens:
-    """Ids: by name where the tokenizer's files name them, else config.json's; those outside the vocabulary go."""
+    """Ids: by name if the tokenizer's files name them, else config.json's; without those outside the vocabulary."""
     names = {kind: name for kind in KINDS if (name := _token_name(files, kind))}
     special = SpecialTokens(chat_template=_chat_template(files))
     for processor in _processors(files):
@@ -160,7 +160,7 @@ def read_special_tokens(files: TokenizerFiles, config: Config, vocabulary: int) 
             special.adds.setdefault(kind, flag)
     named = {token.text: token.id for token in reversed(files.listed_tokens())}
     if files.tokenizer is None:
-        # Beside a bare tokenizer.model only the ends are taken by name: the rest is in config.json or not needed.
+        # With a bare tokenizer.model, only the ends are taken by name: the rest is in config.json or not needed.
         texts = {token.text: token.id for token in files.decoder_tokens()}
         named = {names[kind]: texts[names[kind]] for kind in ("bos", "eos") if names.get(kind) in texts}
     for kind in (*KINDS, "eot"):

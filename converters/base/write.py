@@ -56,7 +56,7 @@ def write_base(
     provenance: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Writes the base model of `checkpoint` to `path` (a temporary file of the caller's) in "F32", "F16" or "BF16".
+    """Writes the base model of `checkpoint` to `path` (the caller's temporary file) in "F32", "F16" or "BF16".
 
     rename: stored tensor name -> plain Hugging Face name, None for tensors that are not the base's. provenance:
     further string keys, complete ("general.name" among them). progress(bytes written, bytes in all) after each piece.
@@ -73,12 +73,12 @@ def write_base(
 
 
 def plain_type(checkpoint: Checkpoint) -> str:
-    """The type for a file that is to be quantized next: as wide as the weights are."""
+    """The type for a file that will be quantized next: as wide as the weights."""
     return "BF16" if any(tensor.dtype == "BF16" for tensor in checkpoint.tensors.values()) else "F16"
 
 
 class _Base:
-    """A base model on its way into a file: what it is to hold, checked."""
+    """A base model on its way into a file: its content, checked."""
 
     def __init__(self, checkpoint: Checkpoint, file_type: str, rename: Rename) -> None:
         where = str(checkpoint.root / "config.json")
@@ -134,7 +134,7 @@ class _Base:
         return stored
 
     def write_header(self, path: Path, provenance: Mapping[str, str]) -> None:
-        """Everything in front of the tensor data."""
+        """Everything before the tensor data."""
         logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
         writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[self.architecture.kind])
         try:
@@ -148,7 +148,7 @@ class _Base:
             writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
             self.vocabulary.write(writer)
             for tensor in self.plan:
-                # With the type given, the shape is taken in elements whatever the array type says.
+                # With the type given, the shape counts elements, whatever the array's type.
                 writer.add_tensor_info(
                     tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, raw_dtype=tensor.kind
                 )
@@ -159,9 +159,9 @@ class _Base:
             writer.close()
 
     def _name(self, name: str) -> str:
-        """general.name, from which libllama concludes whether the control tokens of a Phi-3 swallow white space.
+        """general.name, from which libllama infers whether the control tokens of a Phi-3 swallow white space.
 
-        It takes that from "phi-3" or "phi3" in the name, and then counts on tokens that only those models have.
+        It looks for "phi-3" or "phi3" in the name, and then relies on tokens that only those models have.
         """
         if not isinstance(self.architecture, Phi3):
             return name
@@ -206,7 +206,7 @@ def _equal(checkpoint: Checkpoint, first: str, second: str) -> bool:
 
 
 def _encoded(values: NDArray[Any], kind: gguf.GGMLQuantizationType) -> NDArray[Any] | None:
-    """`values` in the file's type (BF16 as bytes); None when one of them is infinite or no number there."""
+    """`values` in the file's type (BF16 as bytes); None if one of them is infinite or not a number there."""
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float16 if kind == gguf.GGMLQuantizationType.F16 else np.float32)
     if not np.isfinite(numbers).all():

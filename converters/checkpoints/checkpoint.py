@@ -39,18 +39,18 @@ SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})(?P<suffix>\.safetens
 class Checkpoint:
     """The tensors and side files of one model.
 
-    name: what messages call it (the path as it was given). root: the folder the files lie in. config: config.json, {}
-    where there is none. tensors: every stored tensor by name, in the order of the files. files: the weight files, for
+    name: what messages call it (the path as it was given). root: the folder with the files. config: config.json, {} if
+    there is none. tensors: every stored tensor by name, in the order of the files. files: the weight files, for
     provenance.
 
-    FP8 weights come with the scales of their quantization applied (W.weight_scale, one value or one for each row);
-    those scales, and the ones of activations and KV cache, which no F16 model needs, are not among the tensors.
+    FP8 weights come with their quantization's scales applied (W.weight_scale, one value or one per row); those scales,
+    and those of activations and KV cache, which no F16 model needs, are not among the tensors.
     """
 
     def __init__(
         self, path: Path, root: Path, files: Iterable[WeightFile], where: Mapping[str, str] | None = None
     ) -> None:
-        """where: tensor name -> file name from an index; it decides where two files hold the same name."""
+        """where: tensor name -> file name from an index; it decides if two files have the same name."""
         self.name = str(path)
         self.root = root
         self.tensors: dict[str, StoredTensor] = {}
@@ -69,10 +69,10 @@ class Checkpoint:
         self.config = self.read_json(CONFIG) or {}
 
     def load(self, name: str) -> NDArray[Any]:
-        """The values of one tensor, torch order, in memory of its own that goes when the array goes.
+        """The values of one tensor, torch order, in its own memory, which is freed with the array.
 
-        float16, float32 and integers as stored; BF16 and F8 as float32. KeyError for unknown names, MedusaError when
-        the file has changed under us.
+        float16, float32 and integers as stored; BF16 and F8 as float32. KeyError for unknown names, MedusaError if the
+        file has changed in the meantime.
         """
         self.tensors[name]
         values = self._source[name].load(name)
@@ -82,19 +82,19 @@ class Checkpoint:
         return values
 
     def path(self, file_name: str) -> Path | None:
-        """The regular file of that name beside the weights, None where there is none.
+        """The regular file of that name beside the weights, None if there is none.
 
-        MedusaError when the name is a path, or the file a link that leads out of the folder.
+        MedusaError if the name is a path, or the file is a link that leads out of the folder.
         """
         return inside(self.root, file_name)
 
     def read_text(self, file_name: str) -> str | None:
-        """The UTF-8 text of a file beside the weights, None where there is none. MedusaError for anything else."""
+        """The UTF-8 text of a file beside the weights, None if there is none. MedusaError for anything else."""
         path = self.path(file_name)
         return None if path is None else _read_text(path, MAX_TEXT_BYTES)
 
     def read_json(self, file_name: str) -> dict[str, Any] | None:
-        """The JSON object in a file beside the weights, None where there is none. MedusaError for anything else."""
+        """The JSON object in a file beside the weights, None if there is none. MedusaError for anything else."""
         text = self.read_text(file_name)
         return None if text is None else parse_json(text, str(self.root / file_name))
 
@@ -103,8 +103,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder, or in one .safetensors, .pt, .pth or .bin file (side files: those beside it).
 
     A folder's weights are its model files (single or sharded, safetensors before torch) together with its head files
-    (medusa_lm_head.*, hydra_lm_head.*); else the one weight file there. MedusaError when there is none, when several
-    could be meant, when shards are missing, and for everything the readers refuse.
+    (medusa_lm_head.*, hydra_lm_head.*); else the one weight file there. MedusaError if there is none, if several could
+    be meant, if shards are missing, and for everything that the readers refuse.
     """
     path = Path(path)
     try:
@@ -118,9 +118,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]:
-    """Removes the quantization scales from `tensors`. Result: FP8 weight -> name of its scale.
+    """Removes the quantization scales from `tensors`. Returns FP8 weight -> name of its scale.
 
-    MedusaError for quantized weights that are no FP8, and for FP8 in blocks.
+    MedusaError for quantized weights other than FP8, and for FP8 in blocks.
     """
     scales: dict[str, str] = {}
     for scale in [name for name in tensors if name.endswith(SCALES)]:
@@ -142,10 +142,10 @@ def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]
 
 
 def inside(root: Path, file_name: str) -> Path | None:
-    """`root / file_name` where that is a regular file inside the folder, None where nothing is there.
+    """`root / file_name` if that is a regular file inside the folder, None if nothing is there.
 
-    MedusaError for names that are paths and for links that leave the folder. One layout may: the download cache of
-    huggingface_hub, whose snapshots/REVISION/ folders hold links into the blobs/ beside them.
+    MedusaError for names that are paths and for links that leave the folder. One layout may do that: huggingface_hub's
+    download cache, whose snapshots/REVISION/ folders hold links into the blobs/ beside them.
     """
     label = root / file_name
     if file_name in ("", ".", "..") or set(file_name) & set("/\\:\0"):
@@ -196,7 +196,7 @@ def model_files(
 ) -> tuple[list[str], dict[str, str]]:
     """Names of a model's weight files among the files of a folder, and its index (tensor name -> file name).
 
-    index_of reads an index file by name. Nothing is returned where the folder holds no model.
+    index_of reads an index file by name. Both are empty if the folder has no model.
     """
     for stem, suffix in MODEL_STEMS:
         if stem + suffix in present:
@@ -208,7 +208,7 @@ def model_files(
 
 
 def head_files(present: Collection[str]) -> list[str]:
-    """Names of the files that hold heads only; of one in several formats, the safest."""
+    """Names of the files that hold only heads; if one comes in several formats, the safest."""
     found = ([stem + suffix for suffix in SUFFIXES if stem + suffix in present] for stem in HEAD_STEMS)
     return [names[0] for names in found if names]
 

@@ -1,8 +1,8 @@
 """A small safetensors reader that trusts nothing: the header is checked against the file before anything is used.
 
 Tensors are read one at a time into fresh memory. Nothing stays mapped, so the resident size never follows the file's.
-Not the safetensors library: without torch it reads no BF16 and F8, and its mapping ends the process when a file is cut.
-Nor does it write one tensor at a time, as is done here: it wants all of them at once.
+Not the safetensors library: without torch it cannot read BF16 and F8, its mapping ends the process when a file is cut,
+and it wants all tensors at once for writing, which is done one tensor at a time here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .strict_json import parse_json
 
 MAX_HEADER_BYTES = 32 << 20
 ALIGNMENT = 8
-"""Of the header that is written."""
+"""Alignment of the header that is written."""
 MAX_DIMS = 8
 MAX_VALUES = 1 << 56
-"""Of a tensor's dimensions that are not 0: NumPy refuses shapes beyond, also where another dimension is 0."""
+"""Limit for the product of a tensor's nonzero dimensions: NumPy refuses more, even if another dimension is 0."""
 
 STORED: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -46,7 +46,7 @@ STORED: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
-"""dtype name of the format -> what lies in the file (BF16 and F8 as their bits)."""
+"""dtype name of the format -> what is in the file (BF16 and F8 as their bits)."""
 FLOATS, FLOATS8 = ("F64", "F32", "F16", "BF16"), ("F8_E4M3", "F8_E5M2")
 
 
@@ -67,8 +67,8 @@ class StoredTensor:
 class SafetensorsFile:
     """One .safetensors file. Opening it checks everything its header says against the file.
 
-    MedusaError when that does not fit: wrong length, bad JSON, names twice, shapes that are no sizes, offsets outside
-    the file, overlapping or of another size than shape x dtype, dtypes this program does not know.
+    MedusaError if that does not fit: wrong length, bad JSON, duplicate names, invalid shapes, offsets that are outside
+    the file, overlap or do not match shape x dtype, dtypes that this program does not know.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class SafetensorsFile:
         self._starts = {tensor.name: start for tensor, start in entries}
 
     def load(self, name: str) -> NDArray[Any]:
-        """The tensor's values in torch order, in fresh memory; BF16 and F8 become float32, all else stays as stored."""
+        """The tensor's values in torch order, in fresh memory; BF16 and F8 become float32, the rest stays as stored."""
         tensor = self.tensors[name]
         stored = STORED[tensor.dtype]
         with opened(self.path) as file:
@@ -103,14 +103,14 @@ def _float8_table(dtype: str) -> NDArray[np.float32]:
     codes = np.arange(256, dtype=np.uint16)
     if dtype == "F8_E5M2":
         return (codes << 8).view(np.float16).astype(np.float32)
-    # The exponent's bias is 7 where that of F16 is 15.
+    # The exponent's bias is 7, while that of F16 is 15.
     table = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8
     table[[0x7F, 0xFF]] = np.nan
     return table
 
 
 def _read_entries(path: Path) -> list[tuple[StoredTensor, int]]:
-    """The tensors of the file in the order of their data, with where that begins in the file, everything checked."""
+    """The tensors of the file in the order of their data, with where it begins in the file, everything checked."""
     with opened(path) as file:
         size = file.seek(0, 2)
         file.seek(0)
@@ -160,7 +160,7 @@ def check_shape(label: str, shape: Sequence[int]) -> None:
 
 
 def _sizes(values: Any) -> bool:
-    """Whether it is a list of whole numbers from 0 to 2^63 - 1 (a bool is no number here)."""
+    """Whether it is a list of whole numbers from 0 to 2^63 - 1 (a bool is not a number here)."""
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**63 for value in values)
 
 
@@ -169,7 +169,7 @@ def _sizes(values: Any) -> bool:
 
 @dataclass(frozen=True)
 class TensorToWrite(StoredTensor):
-    """dtype: F16, F32 or an integer one; load: the values."""
+    """dtype: F16, F32 or an integer type; load: the values."""
 
     load: Callable[[], NDArray[Any]]
 

@@ -1,4 +1,4 @@
-"""JSON objects from files that nobody vouches for."""
+"""JSON objects from untrusted files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def parse_json(text: bytes | str, label: str) -> dict[str, Any]:
     """The object in `text` (bytes: UTF-8).
 
     MedusaError, starting with `label`, for anything else: broken or too deep JSON, absurdly long numbers, a key that
-    appears twice in one object, strings that are no Unicode text.
+    appears twice in one object, strings that are not Unicode text.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """torch.save files (.pt, .bin), read as data: nothing in them is executed.
 
 torch is imported only here, and only when such a file is opened. Its restricted unpickler (weights_only) knows tensors
-and plain containers, anything else is refused. The file is mapped, and the mapping renewed every RENEW_BYTES, so that
-pages already read do not pile up in the resident size.
+and plain containers; anything else is refused. The file is mapped, and the mapping is renewed every RENEW_BYTES, so
+that pages already read do not pile up in the resident size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .safetensors_file import FLOATS8, StoredTensor, check_shape
 RENEW_BYTES = 64 << 20
 MAX_PICKLE_BYTES = 64 << 20
 OLDEST_SAFE_TORCH = (2, 10)
-"""In older ones, a hostile file gets past weights_only (CVE-2025-32434, CVE-2026-24747)."""
+"""In older versions, a hostile file gets past weights_only (CVE-2025-32434, CVE-2026-24747)."""
 
 DTYPES = {
     "float64": "F64",
@@ -44,7 +44,7 @@ DTYPES = {
 class TorchFile:
     """One file written by torch.save: a flat dictionary of dense tensors.
 
-    MedusaError for anything else, and where torch is missing or too old to read foreign files safely.
+    MedusaError for anything else, and if torch is missing or too old to read foreign files safely.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class TorchFile:
         self.tensors = {name: self._stored(name, value) for name, value in self._state.items()}
 
     def load(self, name: str) -> NDArray[Any]:
-        """The tensor's values in fresh memory; BF16 and F8 become float32, all else stays as stored."""
+        """The tensor's values in fresh memory; BF16 and F8 become float32, the rest stays as stored."""
         if not self._state:
             self._state, self._read = self._open(), 0
         tensor = self._state[name].detach()
@@ -79,7 +79,7 @@ class TorchFile:
                 f"{self.path}: holds Python objects, not only tensors; refused, since loading it could run foreign "
                 "code: ask its author for safetensors"
             ) from None
-        except Exception as error:  # torch raises whatever the damaged archive leads it into
+        except Exception as error:  # torch raises all kinds of errors for damaged archives
             raise MedusaError(
                 f"{self.path}: not a readable torch file ({type(error).__name__}), download it again"
             ) from error
@@ -119,7 +119,7 @@ def _import_torch(path: Path) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """torch maps its archive and trusts its members: they must be stored plainly and of a sane size."""
+    """torch maps its archive and trusts its members: they must be stored plainly and have a sane size."""
     try:
         if not zipfile.is_zipfile(path):
             raise MedusaError(

@@ -14,7 +14,7 @@ def fingerprint(metadata: Mapping[str, Any]) -> str:
     """Name of the form architecture-{blocks}x{embedding}-{vocabulary}-{12 hex} from a GGUF's metadata (lists as lists).
 
     The hex digits are the start of a SHA-256 over the head counts and the token list, so equal shapes with another
-    tokenizer differ, while the quantization, the name and the chat template do not matter. MedusaError when a key that
+    tokenizer differ, while the quantization, the name and the chat template do not matter. MedusaError if a key that
     every language model has is missing.
     """
     architecture = metadata.get("general.architecture")

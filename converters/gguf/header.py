@@ -1,6 +1,6 @@
 """Raw GGUF headers: every key-value keeps its bytes, every offset can be set.
 
-gguf-py re-encodes metadata and chooses tensor offsets itself; the single-file layout needs both left alone. All
+gguf-py re-encodes metadata and chooses tensor offsets itself; the single-file layout needs both to be left alone. All
 integers are little-endian. Readers trust nothing: each length is checked against the bytes that are there.
 """
 
@@ -35,7 +35,7 @@ def padded(size: int, alignment: int) -> int:
 
 @dataclass(frozen=True)
 class KeyValue:
-    """One metadata entry; `raw` is its whole record (key, type, value) as it stands in the file."""
+    """One metadata entry; `raw` is its whole record (key, type, value) as it is in the file."""
 
     key: str
     type: int
@@ -72,7 +72,7 @@ class Header:
     data_offset: int
 
     def get(self, key: str) -> Any:
-        """The value under `key`, None when it is absent."""
+        """The value under `key`, None if it is missing."""
         return next((entry.value for entry in self.kv if entry.key == key), None)
 
     def metadata(self) -> dict[str, Any]:
@@ -81,18 +81,18 @@ class Header:
 
     @property
     def data_size(self) -> int:
-        """Bytes of the data region up to the end of the last tensor, without the padding behind it."""
+        """Bytes of the data region up to the end of the last tensor, without the padding after it."""
         return self.tensors[-1].offset + self.tensors[-1].nbytes if self.tensors else 0
 
 
 class _Cursor:
-    """Reads forward through buffer[at:end]; `name` says in messages whose bytes these are."""
+    """Reads forward through buffer[at:end]; `name` tells in messages whose bytes these are."""
 
     def __init__(self, buffer: bytes | mmap.mmap | memoryview, at: int, end: int, name: str) -> None:
         self.buffer, self.at, self.end, self.name = buffer, at, end, name
 
     def advance(self, count: int) -> int:
-        """Position before `count` bytes are taken. MedusaError when they are not there."""
+        """Takes `count` bytes and returns the position before them. MedusaError if they are not there."""
         start = self.at
         if count > self.end - start:
             raise MedusaError(f"{self.name}: truncated GGUF header, fetch or convert the file again")
@@ -103,11 +103,11 @@ class _Cursor:
         return struct.unpack_from(code, self.buffer, self.advance(struct.calcsize(code)))[0]
 
     def string(self) -> str:
-        """A value: vocabularies hold strings that are not UTF-8, their bad bytes are replaced."""
+        """A value: vocabularies hold strings that are not UTF-8; their bad bytes are replaced."""
         return self._bytes().decode("utf-8", errors="replace")
 
     def identifier(self, what: str) -> str:
-        """A key or the name of a tensor. MedusaError when it is not UTF-8."""
+        """A key or a tensor's name. MedusaError if it is not UTF-8."""
         data = self._bytes()
         try:
             return data.decode("utf-8")
@@ -149,7 +149,7 @@ class _Cursor:
             raise MedusaError(f"{self.name}: GGUF value of unknown type {kind}, the file is damaged")
 
     def skip_strings(self, count: int) -> None:
-        """Vocabularies hold hundreds of thousands of strings: one length read and one addition for each."""
+        """Vocabularies hold hundreds of thousands of strings: reads one length and adds once for each."""
         length = struct.Struct("<Q").unpack_from
         at, buffer, last = self.at, self.buffer, self.end - 8
         for _ in range(count):
@@ -177,8 +177,8 @@ def tensor_bytes(name: str, shape: Sequence[int], kind: int) -> int:
 def parse(buffer: bytes | mmap.mmap | memoryview, name: str, start: int = 0, end: int | None = None) -> Header:
     """Parses the header in buffer[start:end] and checks the layout libllama asks for.
 
-    That is: unique keys and tensor names, tensors one behind the other in file order, each padded to the alignment.
-    Whether the data itself is there is the caller's question. MedusaError, starting with `name`, otherwise.
+    That is: unique keys and tensor names, tensors one after another in file order, each padded to the alignment.
+    MedusaError, starting with `name`, otherwise. Whether the data itself is there is for the caller to check.
     """
     cursor = _Cursor(buffer, start, len(buffer) if end is None else end, name)
     if bytes(buffer[start : cursor.advance(4) + 4]) != MAGIC:
@@ -259,7 +259,7 @@ def encode_array(key: str, kind: int, values: Sequence[int] | Sequence[float]) -
 
 
 def placed(tensors: Sequence[TensorInfo], start: int, alignment: int) -> list[TensorInfo]:
-    """The same tensors, one behind the other from `start`."""
+    """The same tensors, one after another from `start`."""
     out = []
     for tensor in tensors:
         out.append(replace(tensor, offset=start))
@@ -278,10 +278,10 @@ def build(kv: Sequence[KeyValue], tensors: Sequence[TensorInfo], alignment: int,
 
 
 def replace_metadata(path: Path, entries: Sequence[KeyValue]) -> None:
-    """Rewrites the file with `entries` in place of those of the same keys: whole, or not at all.
+    """Rewrites the file with `entries` in place of those with the same keys, whole or not at all.
 
-    Tensors keep their bytes and their places in the data region, also those of a base model inside. MedusaError where
-    the file is no GGUF or its folder cannot be written.
+    Tensors keep their bytes and their places in the data region, even those of a base model inside. MedusaError if the
+    file is not a GGUF or its folder cannot be written.
     """
     header, size = read_header(path)
     changed = {entry.key: entry for entry in entries}

@@ -1,1 +1,1 @@
-"""Files of draft heads: their schema, the writer, checkpoints that become them."""
+"""Files of draft heads: their schema, the writer, and checkpoints that are turned into them."""

@@ -1,4 +1,4 @@
-"""Draft heads in memory, as training leaves them, and the way into a file."""
+"""Draft heads in memory, as training leaves them, and their way into a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .schema import KINDS, LM_HEADS, PREFIX_MATRICES, PREFIX_NORMS
 from .write import HeadsPlan, tuned_entries, write_heads_file
 
 WEIGHT_TYPES = ("f16", "q8_0")
-"""ggml types that matrices can be written in; biases and norms are F32."""
+"""ggml types in which matrices can be written; biases and norms are F32."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Block:
 class Prefix:
     """Hydra++'s decoder layer: its matrices [out, in] and norms by name. Rotary embedding over halves.
 
-    from_answer: it sees an answer's hidden states alone, from that of the last prompt token on; else the prompt's too.
+    from_answer: it sees only an answer's hidden states, from that of the last prompt token on; else the prompt's, too.
     """
 
     tensors: Mapping[str, NDArray[np.floating]]
@@ -49,10 +49,10 @@ class Prefix:
 
 @dataclass(frozen=True, kw_only=True)
 class Writable(ABC):
-    """What a file says of trained heads of every kind, and the way into it.
+    """What a file says about trained heads of every kind, and their way into it.
 
-    base_name: general.name of the base; base_fingerprint: as gguf.fingerprint makes it. accuracy: [head][rank] =
-    P(rank is right | its parent is right). tree: choice paths, parents first. weight_type: of the matrices, one of
+    base_name: general.name of the base; base_fingerprint: from gguf.fingerprint. accuracy: [head][rank] =
+    P(rank is right | its parent is right). tree: choice paths, parents first. weight_type: the matrices', one of
     WEIGHT_TYPES.
     """
 
@@ -64,7 +64,7 @@ class Writable(ABC):
 
     @abstractmethod
     def source(self) -> SourceHeads:
-        """The same for the writer, which makes one copy of a tensor at a time.
+        """The heads for the writer, which copies one tensor at a time.
 
         MedusaError for parts that do not fit together; loading a tensor raises it for values that a file cannot hold.
         """
@@ -72,14 +72,14 @@ class Writable(ABC):
 
 @dataclass(frozen=True)
 class DraftHeads(Writable):
-    """Draft heads and what their file will say of them.
+    """Draft heads and what their file will say about them.
 
-    blocks: [head][block]; the first block of head k of Hydra heads is [h, h * (k + 2)] wide (k from 0), and residuals
-    holds its linear residual of the same size. prefix: of Hydra++, and of Medusa heads that have one.
-    embedding_scale: what the base's token embeddings are multiplied with before Hydra heads read them.
+    blocks: [head][block]; the first block of Hydra head k (from 0) is [h, h * (k + 2)] wide, and residuals holds its
+    linear residual of the same size. prefix: for Hydra++, and for Medusa heads that have one. embedding_scale: the
+    base's token embeddings are multiplied by it before Hydra heads read them.
     lm_head "own": outputs[head] is [V, h]; "base": nothing more; "draft_vocab": d2t [D] holds the base token of each
-    row, and outputs [head] or output for all, where present, the rows [D, h] themselves (absent: the engine takes rows
-    d2t of the base's output matrix when it loads).
+    row, and outputs [head], or output for all, if given, the rows [D, h] themselves (if not, the engine takes rows d2t
+    of the base's output matrix when it loads).
     """
 
     blocks: Sequence[Sequence[Block]]
@@ -147,7 +147,7 @@ class DraftHeads(Writable):
                 raise MedusaError(f"heads: {name} of the prefix layer has shape {tensors[name].shape}, not {shape}")
 
     def source(self) -> SourceHeads:
-        """As of Writable; errors as of check()."""
+        """As in Writable; errors as from check()."""
         hidden = self.check()
         rows = [len(values) for values in (self.d2t, *self.outputs) if values is not None]
         return SourceHeads(
@@ -163,7 +163,7 @@ class DraftHeads(Writable):
         )
 
     def _tensors(self) -> list[HeadTensor]:
-        """In the order of the file."""
+        """All tensors, in the order of the file."""
         tensors = []
         for k, row in enumerate(self.blocks):
             for j, block in enumerate(row):
@@ -211,12 +211,12 @@ def _linear(named: Callable[[schema.Part], str], block: Block) -> list[HeadTenso
 
 
 def tensor_of(name: str, values: NDArray[np.floating], role: Role) -> HeadTensor:
-    """Loading it raises MedusaError for what a file cannot hold."""
+    """A tensor; loading it raises MedusaError for values that a file cannot hold."""
     return HeadTensor(name, values.shape, role, partial(_checked, name, values))
 
 
 def _checked(name: str, values: NDArray[np.floating]) -> NDArray[np.float32]:
-    """A copy. MedusaError for NaNs and, in matrices, for what is beyond F16: Q8_0 has scales of that type."""
+    """A copy. MedusaError for NaNs and, in matrices, for values beyond F16: Q8_0's scales are of that type."""
     largest = np.abs(values).max(initial=0)
     if not np.isfinite(largest) or (values.ndim > 1 and largest > np.finfo(np.float16).max):
         raise MedusaError(f"{name}: holds NaN or values beyond F16, train with a lower learning rate")

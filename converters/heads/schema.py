@@ -1,6 +1,6 @@
-"""What a file of draft heads says of itself: the names of its keys and tensors, which only this module spells.
+"""What a file of draft heads says about itself: the names of its keys and tensors, which only this module spells.
 
-native/heads reads the same names; tests/converters/test_heads_schema.py holds the two against each other.
+native/heads reads the same names; tests/converters/test_heads_schema.py compares the two.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ..errors import MedusaError
 ARCHITECTURE = "medusa"
 VERSION = 1
 INPUT = "post_norm"
-"""What heads read: the base's last hidden state behind its norm."""
+"""What heads read: the base's last hidden state, after its norm."""
 
 INPUT_LAYER = "layer"
-"""The state after an inner layer, so many below the last as INPUT_LAYER_OFFSET_KEY says."""
+"""The state after an inner layer, INPUT_LAYER_OFFSET_KEY layers below the last."""
 
 Kind = Literal["medusa", "hydra", "hydra++"]
 """Heads of residual blocks."""
@@ -25,12 +25,12 @@ STREAMS = "streams"
 LmHead = Literal["own", "base", "draft_vocab"]
 Part = Literal["weight", "bias"]
 StreamsMode = Literal["lossless", "shared"]
-"""lossless: adapters on frozen layers; shared: the base was trained with them, and they are its layers as they are."""
+"""lossless: adapters on frozen layers; shared: the base was trained with the streams, which use its layers as is."""
 AdapterPart = Literal["lora_a", "lora_b"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LM_HEADS: tuple[LmHead, ...] = get_args(LmHead)
 PARTS: tuple[Part, ...] = get_args(Part)
-"""Of a linear map; a bias may be missing."""
+"""Parts of a linear map; a bias may be missing."""
 STREAMS_MODES: tuple[StreamsMode, ...] = get_args(StreamsMode)
 
 # Keys.
@@ -52,9 +52,9 @@ STREAMS_MODE_KEY = "medusa.streams.mode"
 STREAMS_LAYERS_KEY = "medusa.streams.layers"
 STREAMS_FIRST_LAYER_KEY = "medusa.streams.first_layer"
 STREAMS_RANK_KEY = "medusa.streams.rank"
-"""Of the adapters; 0 in shared mode, which has none."""
+"""Rank of the adapters; 0 in shared mode, which has none."""
 STREAMS_ALPHA_KEY = "medusa.streams.alpha"
-"""What an adapter adds is lora_b @ lora_a * alpha / rank."""
+"""An adapter adds lora_b @ lora_a * alpha / rank."""
 STREAMS_ROOT_KEY = "medusa.streams.root"
 """bool: the root's token embedding, times STREAM_ROOT_SCALE, is added to what the streams start from."""
 ACCURACY_KEY = "medusa.accuracy"
@@ -67,9 +67,9 @@ BASE_FINGERPRINT_KEY = "medusa.base.fingerprint"
 BASE_SIZE_KEY = "medusa.base.size"
 """Bytes of the base file inside a single file."""
 SOURCE_KEYS = "medusa.source."
-"""How the keys begin that say where the heads were converted from."""
+"""Beginning of the keys that say what the heads were converted from."""
 BASE_SOURCE_KEYS = "medusa.base.source."
-"""The same of the base."""
+"""The same for the base."""
 
 # Tensors.
 BASE_HEADER = "medusa.base_header"
@@ -85,12 +85,12 @@ STREAM_EMBEDDING = "medusa.stream.embedding"
 STREAM_ROOT_SCALE = "medusa.stream.root_scale"
 """[h] F32."""
 STREAM_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-"""Of a layer of the base, those that adapters are added to."""
+"""Matrices of a base layer to which adapters are added."""
 ADAPTER_PARTS: tuple[AdapterPart, ...] = get_args(AdapterPart)
 
 
 def is_of_heads(name: str) -> bool:
-    """Whether a key or a tensor is not the base's."""
+    """Whether a key or a tensor belongs to heads, not to the base."""
     return name.startswith("medusa.")
 
 
@@ -129,7 +129,7 @@ def prefix_shapes(hidden: int, query: int, key: int, inner: int) -> dict[str, tu
 
 
 def adapter(layer: int, name: str, part: AdapterPart) -> str:
-    """Of matrix `name` [out, in], one of STREAM_MATRICES, of the layer-th layer of the streams (from 0, lowest first).
+    """The adapter of matrix `name` [out, in], one of STREAM_MATRICES, in layer `layer` of the streams (lowest: 0).
 
     lora_a is [rank, in], lora_b [out, rank], torch order.
     """
@@ -137,12 +137,12 @@ def adapter(layer: int, name: str, part: AdapterPart) -> str:
 
 
 def flatten_tree(choices: Sequence[Sequence[int]]) -> list[int]:
-    """[[0], [0, 1]] -> [1, 0, 2, 0, 1]: each path behind its length."""
+    """[[0], [0, 1]] -> [1, 0, 2, 0, 1]: each path after its length."""
     return [value for path in choices for value in (len(path), *path)]
 
 
 def unflatten_tree(values: Sequence[int]) -> list[list[int]]:
-    """Inverse of flatten_tree. MedusaError when the lengths do not add up."""
+    """Inverse of flatten_tree. MedusaError if the lengths do not add up."""
     choices, at = [], 0
     while at < len(values):
         end = at + 1 + values[at]

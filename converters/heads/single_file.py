@@ -42,8 +42,8 @@ Progress = Callable[[int, int], None]
 def join(base_path: Path, sidecar_path: Path, out_path: Path, on_progress: Progress = lambda done, total: None) -> None:
     """Writes base + heads to `out_path` in the single-file layout, whole or not at all.
 
-    MedusaError when one of the inputs is no such file, the heads belong to another base (fingerprint), or the base
-    already carries heads. Memory: the two headers and one chunk.
+    MedusaError if one of the inputs is the wrong kind of file, the heads belong to another base (fingerprint), or the
+    base already has heads. Memory: the two headers and one chunk.
     """
     base, base_size = read_header(base_path)
     sidecar, _ = read_header(sidecar_path)
@@ -90,7 +90,7 @@ def split(path: Path, base_out: Path, sidecar_out: Path, on_progress: Progress =
 
 
 def is_single_file(header: Header) -> bool:
-    """Whether a parsed header is that of a single file."""
+    """Whether a parsed header belongs to a single file."""
     return bool(header.tensors) and header.tensors[0].name == BASE_HEADER
 
 
@@ -153,7 +153,7 @@ def _embedded_size(outer: Header, base: Header) -> int:
 
 
 def _write(out: BinaryIO, parts: Iterable[Iterable[bytes]], on_progress: Progress, total: int, done: int = 0) -> None:
-    """Writes the pieces of all parts. done: bytes that count as written before."""
+    """Writes the pieces of all parts. done: bytes that count as already written."""
     for data in itertools.chain.from_iterable(parts):
         out.write(data)
         done += len(data)
@@ -161,7 +161,7 @@ def _write(out: BinaryIO, parts: Iterable[Iterable[bytes]], on_progress: Progres
 
 
 def _tensors(source: BinaryIO, offset: int, tensors: Sequence[TensorInfo], alignment: int) -> Iterator[bytes]:
-    """The data of tensors of a file whose data region begins at `offset`, each padded."""
+    """The data of the tensors of a file whose data region begins at `offset`, each padded."""
     for tensor in tensors:
         yield from chunks(source, offset + tensor.offset, tensor.nbytes)
         yield bytes(padded(tensor.nbytes, alignment) - tensor.nbytes)

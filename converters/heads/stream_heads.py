@@ -4,10 +4,10 @@ A step's drafts come from one pass of `gamma` rows, the streams, through the lay
 
     x_j = M + P_j (+ root_scale * token embedding of the root)        j = 1 .. gamma
 
-M is the state after layer first_layer - 1 behind the last accepted token, whose position is t (the root would stand at
+M is the state after layer first_layer - 1 at the last accepted token, whose position is t (the root would be at
 t + 1); P_j is row j - 1 of `embedding`. In each layer every matrix has an adapter, one for all streams. Rotary
-embeddings turn stream j by position t + j. It attends to all cells that the accepted token sees, itself included, and
-to streams 1 .. j, whose keys and values are never cached. Behind the base's final norm and output matrix, stream j
+embeddings rotate stream j by position t + j. It attends to all cells that the accepted token sees, itself included, and
+to streams 1 .. j, whose keys and values are never cached. After the base's final norm and output matrix, stream j
 gives the token at position t + 1 + j: the nodes of depth j.
 """
 
@@ -31,9 +31,9 @@ Adapter = tuple[NDArray[np.floating], NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class StreamHeads(Writable):
-    """embedding [gamma, h]; root_scale [h], None where streams do not see the root.
+    """embedding [gamma, h]; root_scale [h], None if streams do not see the root.
 
-    adapters: [layer][name of a matrix], lowest layer first; empty in shared mode. first_layer: of the base, from 0.
+    adapters: [layer][name of a matrix], lowest layer first; empty in shared mode. first_layer: the base's, from 0.
     layers: how many from there on, up to the last. d2t [D]: the base token of each row of the draft vocabulary.
     """
 
@@ -48,7 +48,7 @@ class StreamHeads(Writable):
 
     @property
     def rank(self) -> int:
-        """Of the adapters; 0 where there are none."""
+        """Rank of the adapters; 0 if there are none."""
         return len(self.adapters[0][schema.STREAM_MATRICES[0]][0]) if self.adapters else 0
 
     def check(self) -> int:
@@ -76,7 +76,7 @@ class StreamHeads(Writable):
         return int(hidden)
 
     def source(self) -> SourceHeads:
-        """As of Writable; errors as of check()."""
+        """As in Writable; errors as from check()."""
         hidden = self.check()
         return SourceHeads(
             family="trained",

@@ -1,4 +1,4 @@
-"""Draft heads, fitted to their base, as a sidecar: a GGUF of architecture "medusa" that holds nothing of the base."""
+"""Draft heads, fitted to their base, as a sidecar: a GGUF of architecture "medusa" without anything of the base."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ Encoder = Callable[[str, NDArray[np.float32]], bytes]
 
 
 def rows_of_gguf(type_: str, values: NDArray[np.float32]) -> bytes:
-    """Rows as gguf-py encodes them, F16 and Q8_0 bit for bit as ggml. MedusaError for K-quants, which it lacks."""
+    """Rows as gguf-py encodes them, F16 and Q8_0 bit for bit like ggml. MedusaError for K-quants, which it lacks."""
     return _quantized(type_, values).tobytes()
 
 
 class BeyondF16(MedusaError):
-    """A tensor needs a type that holds larger values."""
+    """A tensor needs a type that can hold larger values."""
 
 
 @dataclass(frozen=True)
 class HeadsPlan:
     """How heads are written. Types are ggml names ("f16", "q8_0").
-    provenance: keys and texts to store. measured: entries on how well the heads draft. encode: who quantizes; an
-    engine that is passed in knows more types.
+    provenance: keys and texts to store. measured: entries on how well the heads draft. encode: the quantizer; an
+    engine's, passed in, knows more types.
     """
 
     base_name: str
@@ -69,9 +69,9 @@ class HeadsPlan:
 def write_heads_file(
     path: Path, source: SourceHeads, plan: HeadsPlan, on_bytes: Callable[[int, int], None] = lambda done, total: None
 ) -> None:
-    """Writes `source` to `path` (a temporary file of the caller's). Holds one tensor in memory at a time.
+    """Writes `source` to `path` (the caller's temporary file). Holds one tensor in memory at a time.
 
-    The same heads make the same bytes. MedusaError for values that the type cannot hold, NaNs included.
+    The same heads give the same bytes. MedusaError for values that the type cannot hold, including NaNs.
     """
     infos = placed([_info(tensor, plan) for tensor in source.tensors], 0, DEFAULT_ALIGNMENT)
     done, total = 0, sum(info.nbytes for info in infos)
@@ -95,8 +95,8 @@ def planned_bytes(source: SourceHeads, plan: HeadsPlan) -> int:
 
 
 def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
-    """ggml type a tensor is stored in: biases and what is added to states F32, maps I32; F16 where rows do not fill
-    the type's blocks."""
+    """The ggml type of a stored tensor: F32 for biases and what is added to states, I32 for maps, F16 if rows do not
+    fill the type's blocks."""
     if tensor.role == "map":
         return "i32"
     if len(tensor.shape) == 1 or tensor.role == "embedding":
@@ -105,13 +105,13 @@ def tensor_type(tensor: HeadTensor, plan: HeadsPlan) -> str:
 
 
 def rounded(matrix: NDArray[np.floating], wanted: str) -> NDArray[np.float32]:
-    """`matrix` [rows, columns] as a reader sees it of a file whose weights are to have type `wanted`."""
+    """`matrix` [rows, columns] as read from a file whose weights should have type `wanted`."""
     type_ = _type_of_rows(wanted, matrix.shape[-1])
     return dequantize(_quantized(type_, np.asarray(matrix, np.float32)), _quant(type_))
 
 
 def patch_f32_array(path: Path, key: str, values: Sequence[float]) -> None:
-    """Overwrites the numbers of a f32 array in the metadata of a GGUF, in place. MedusaError when it is not there."""
+    """Overwrites the numbers of an f32 array in a GGUF's metadata, in place. MedusaError if it is not there."""
     header, _ = read_header(path)
     entry = next((entry for entry in header.kv if entry.key == key), None)
     data = np.asarray(values, dtype="<f4").tobytes()
@@ -165,7 +165,7 @@ def _encoded(tensor: HeadTensor, type_: str, encode: Encoder) -> NDArray[np.gene
 
 
 def _quantized(type_: str, values: NDArray[np.float32]) -> NDArray[np.generic]:
-    """As gguf-py stores rows of the type; values that F16 cannot hold turn into infinities."""
+    """Rows as gguf-py stores them in the type; values that F16 cannot hold become infinities."""
     try:
         with np.errstate(over="ignore"):
             return quantize(values, _quant(type_))
@@ -181,13 +181,13 @@ def _quant(type_: str) -> GGMLQuantizationType:
 
 
 def _type_of_rows(wanted: str, columns: int) -> str:
-    """The type of a matrix: `wanted`, or F16 where rows do not fill its blocks."""
+    """The type of a matrix: `wanted`, or F16 if rows do not fill its blocks."""
     block, _ = GGML_QUANT_SIZES[_quant(wanted)]
     return wanted if columns % block == 0 else FALLBACK_TYPE
 
 
 def _info(tensor: HeadTensor, plan: HeadsPlan) -> TensorInfo:
-    """At offset 0. numpy's [rows, columns] is ggml's ne = {columns, rows}."""
+    """The info, with offset 0. numpy's [rows, columns] is ggml's ne = {columns, rows}."""
     shape, type_ = tensor.shape[::-1], int(_quant(tensor_type(tensor, plan)))
     return TensorInfo(tensor.name, shape, type_, 0, tensor_bytes(tensor.name, shape, type_))
 
@@ -198,7 +198,7 @@ def unmeasured(head_count: int) -> KeyValue:
 
 
 def tuned_entries(accuracy: Sequence[Sequence[float]], tree: Sequence[Sequence[int]]) -> list[KeyValue]:
-    """What the file of draft heads says of them: accuracy [head][rank] and the tree's choices, each unless empty."""
+    """What a heads file says about its heads: accuracy [head][rank] and the tree's choices, each unless empty."""
     entries = []
     if accuracy:
         values = [float(value) for row in accuracy for value in row]
@@ -213,9 +213,9 @@ def tuned_entries(accuracy: Sequence[Sequence[float]], tree: Sequence[Sequence[i
 
 
 def fitted(source: SourceHeads, heads_name: str, base: Mapping[str, Any], base_name: str) -> SourceHeads:
-    """`source` for the base of this GGUF metadata, with the keys of a prefix layer where it has one.
+    """`source` for the base with this GGUF metadata, with the keys of a prefix layer if it has one.
 
-    MedusaError, which calls them by their names, for a base of another hidden size or vocabulary.
+    MedusaError, which names both, for a base with another hidden size or vocabulary.
     """
     architecture = base.get("general.architecture")
     hidden = base.get(f"{architecture}.embedding_length")
@@ -231,7 +231,7 @@ def fitted(source: SourceHeads, heads_name: str, base: Mapping[str, Any], base_n
 
 
 def _with_prefix_keys(source: SourceHeads, base: Mapping[str, Any], architecture: str) -> SourceHeads:
-    """What the checkpoint does not say of its attention layer, which then has the shape of the base's."""
+    """What the checkpoint does not say about its attention layer, which then has the shape of the base's."""
 
     def value(key: str, base_key: str, default: float) -> Any:
         return source.metadata.get(key, base.get(f"{architecture}.{base_key}", default))
@@ -270,9 +270,9 @@ def prefix_keys(
 
 
 def with_draft_vocabulary(source: SourceHeads, tokens: NDArray[np.int32]) -> SourceHeads:
-    """The same heads over the base tokens `tokens` alone: rows of every lm_head selected, medusa.d2t added (FR-Spec).
+    """The same heads over only the base tokens `tokens`: selects rows of every lm_head, adds medusa.d2t (FR-Spec).
 
-    Heads on the base's lm_head take its rows when they are loaded. MedusaError when none of the tokens has a row.
+    Heads on the base's lm_head take its rows when they are loaded. MedusaError if none of the tokens has a row.
     """
     stored = next((tensor.load() for tensor in source.tensors if tensor.role == "map"), None)
     rows, kept = np.asarray(tokens), np.asarray(tokens, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Our kernels and attention for other programs' llama.cpp: those that use llama-cpp-python in the same process."""
+"""Our kernels and attention for llama.cpp in other programs, if they use llama-cpp-python in the same process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from medusa_cli.support.errors import MedusaError
 
 @dataclass(frozen=True, repr=False)
 class Acceleration:
-    """What models that are loaded from now on run on; its repr is the table of `medusa doctor`.
+    """What models loaded from now on will run on; its repr is the table of `medusa doctor`.
 
-    on: our kernels multiply. kernels: their instruction set, None where there are none for this processor. reason: why
+    on: our kernels multiply. kernels: their instruction set, None if there are none for this processor. reason: why
     they are off. attention: whether they have one of their own, which runs where llama.cpp's fused attention would
-    (`Llama(..., flash_attn=True)`). supported: instruction sets this processor could use. types: of weights that the
+    (`Llama(..., flash_attn=True)`). supported: instruction sets this processor could use. types: weight types that the
     kernels take; others stay with llama.cpp.
     """
 
@@ -45,8 +45,8 @@ class Acceleration:
 def accelerate(on: bool = True) -> Acceleration:
     """Gives models of llama-cpp-python our kernels: call it before the first `llama_cpp.Llama(...)`.
 
-    It acts on models that are loaded afterwards, in this process; False undoes it for those. A loaded model keeps the
-    weights it has, but attention follows the newest call, so call it while nothing decodes. Where this processor has no
+    It affects models loaded afterwards in this process; False undoes it for later ones. A loaded model keeps the
+    weights it has, but attention follows the newest call, so call it while nothing decodes. If this processor has no
     faster kernels, or MEDUSA_ISA is "off", nothing changes, and the result says why.
 
     MedusaError when this process has loaded a model already, and when the installed llama-cpp-python is not the one

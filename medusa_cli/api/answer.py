@@ -23,9 +23,9 @@ class TokenChance:
 class Piece:
     """One token of an answer and the text that it made readable.
 
-    text: whole characters; empty where the token completes none, or where its text may become a stop text.
+    text: whole characters; empty if the token completes none, or its text may become a stop text.
     token: None for text at the very end that had been held back. drafted: it was drafted and accepted.
-    logprob: ln p of the token, where `logprobs` were asked for; by the model alone, before temperature, penalties and
+    logprob: ln p of the token, if `logprobs` were asked for; by the model alone, before temperature, penalties and
     biases. top: the likeliest tokens in its place, likeliest first, as many as were asked for.
     """
 
@@ -37,7 +37,7 @@ class Piece:
 
     @classmethod
     def of(cls, piece: native.Piece) -> Piece:
-        """The engine's piece."""
+        """Made from the engine's piece."""
         token = None if piece.token < 0 else piece.token
         return cls(piece.text, token, piece.drafted, piece.logprob, tuple(TokenChance(*one) for one in piece.top))
 
@@ -46,10 +46,10 @@ class Piece:
 class Answer:
     """A whole answer; str() is its text.
 
-    tokens: ids, without one that ends the answer. stop_reason: "eos", "stop", "length", "context_full" or "cancelled".
-    seed: the one that was used. prompt_tokens: of the prompt; cached_tokens: those of them that the session had
+    tokens: ids, without an end token. stop_reason: "eos", "stop", "length", "context_full" or "cancelled".
+    seed: the one that was used. prompt_tokens: length of the prompt; cached_tokens: how many of them the session had
     already decoded. stats: the object of `medusa generate --json`, with the keys of docs/design.md, Reporting; empty
-    for an answer that was cancelled before it began. left_out: the oldest messages that the model did not see.
+    for an answer that was cancelled before it began. left_out: how many of the oldest messages the model did not see.
     """
 
     text: str
@@ -72,12 +72,12 @@ class Answer:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens of each forward pass that checked drafts; plain decoding has 1."""
+        """Tokens per forward pass that checked drafts; plain decoding has 1."""
         return float(self.stats.get("tokens_per_step", 0.0))
 
     @classmethod
     def of(cls, generation: native.Generation, seed: int, pieces: list[Piece], left_out: int = 0) -> Answer:
-        """The engine's record of an answer."""
+        """Made from the engine's record of an answer."""
         return cls(
             generation.text,
             list(generation.tokens),

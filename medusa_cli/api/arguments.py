@@ -1,7 +1,7 @@
-"""Arguments of the Python API: prompts as token ids, and the options of the commands by the names of their fields.
+"""Arguments of the Python API: prompts as token ids, and the commands' options under the names of their fields.
 
 `--top-k 20` is `top_k=20`; names, defaults, ranges and contradictions are those of decoding/options.py. `temperature`
-stands for `--temp`, `logit_bias` is a mapping, and `logprobs` is no option of a command.
+stands for `--temp`, `logit_bias` is a mapping, and `logprobs` is not an option of any command.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ ENGINE_NAMES = frozenset(EngineArguments.__annotations__)
 Message = Mapping[str, Any]
 """{"role": "user", "content": "..."}, as chat templates have it; assistants may call tools in place of content."""
 Tools = Sequence[Mapping[str, Any]]
-"""JSON schemas of functions, in the way of OpenAI, for the model's template."""
+"""JSON schemas of functions, in OpenAI's format, for the model's template."""
 Prompt = str | Sequence[Message] | Sequence[int]
 Truncation = Literal["disabled", "auto"]
-"""What happens to messages that the context does not hold: an error, or the oldest turns leave the prompt."""
+"""What happens to messages that do not fit the context: an error, or the oldest turns leave the prompt."""
 
 
 def engine_options(given: Mapping[str, Any]) -> tuple[EngineOptions, DraftOptions]:
-    """EngineArguments as the commands' options. MedusaError, one line, for names and values that are none."""
+    """EngineArguments as the commands' options. MedusaError, one line, for unknown names and invalid values."""
     _check_names(given, ENGINE_NAMES)
     return _group(EngineOptions, given), _group(DraftOptions, given)
 
 
 def answer_settings(given: Mapping[str, Any], model: ModelSampling = settings.NO_SAMPLING) -> Settings:
-    """AnswerArguments as the engine takes them. MedusaError, one line, for what is none, or for contradictions.
+    """AnswerArguments as the engine takes them. MedusaError, one line, for invalid ones, or for contradictions.
 
-    What is not given is the model's own default, else that of `medusa generate`: the most likely text.
+    Defaults are the model's own, else those of `medusa generate`: the most likely text.
     """
     _check_names(given, ANSWER_NAMES)
     sampling, draft = _group(SamplingOptions, given), _group(DraftOptions, given)
@@ -59,7 +59,7 @@ def answer_settings(given: Mapping[str, Any], model: ModelSampling = settings.NO
 
 @contextlib.contextmanager
 def in_python_names() -> Iterator[None]:
-    """Errors that people can put right as MedusaError, where options go by the names of arguments."""
+    """Raises errors that people can put right as MedusaError, with options named as arguments are."""
     try:
         yield
     except (MedusaError, RuntimeError) as error:
@@ -79,7 +79,7 @@ def _check_names(given: Mapping[str, Any], known: frozenset[str]) -> None:
 
 
 def _group(group: Any, given: Mapping[str, Any]) -> Any:
-    """An option group of those values that belong to it."""
+    """An option group, filled with the values that belong to it."""
     options = fields(group)
     return group(**{name: options[name].checked(value) for name, value in given.items() if name in options})
 
@@ -88,7 +88,7 @@ def _group(group: Any, given: Mapping[str, Any]) -> Any:
 
 
 def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) -> list[int]:
-    """Token ids. MedusaError, one line, for what is no prompt or does not go through the model's template."""
+    """Token ids. MedusaError, one line, if it is not a prompt or does not go through the model's template."""
     if isinstance(prompt, str):
         if not prompt:
             raise MedusaError("the prompt is empty: give some text")
@@ -110,7 +110,7 @@ def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) ->
 
 
 def leaves_out(prompt: Prompt, raw: bool, truncation: Truncation) -> bool:
-    """Whether turns of the prompt may be left out. MedusaError for another word, and where a prompt has no turns."""
+    """Whether turns of the prompt may be left out. MedusaError for another word, and if the prompt has no turns."""
     if truncation not in get_args(Truncation):
         raise MedusaError(f"truncation takes {' or '.join(map(repr, get_args(Truncation)))}, not {truncation!r:.60}")
     if truncation == "disabled":
@@ -123,10 +123,10 @@ def leaves_out(prompt: Prompt, raw: bool, truncation: Truncation) -> bool:
 def shortened(
     engine: Engine, messages: Sequence[Message], tools: Tools | None, most: int, longest: int | None
 ) -> tuple[list[int], int]:
-    """Token ids without the oldest turns, where the context does not hold them, and how many messages these are.
+    """Token ids without the oldest turns if these do not fit the context, and how many messages are left out.
 
-    most: tokens that the answer may get; -1: any number. longest: as Shortener has it. MedusaError, one line, for what
-    is no prompt, and for a message that is too long.
+    most: tokens that the answer may get; -1: any number. longest: as in Shortener. MedusaError, one line, if it is not
+    a prompt, and for a message that is too long.
     """
     checked = [_message(one, number) for number, one in enumerate(messages)]
 

@@ -1,4 +1,4 @@
-"""Who may use an engine, one answer at a time in the order in which they were asked for; and one answer to its end."""
+"""Who may use an engine: one answer at a time, in the order they were asked for. And one answer, start to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnPieces = Callable[[list[Piece]], None]
 
 @dataclass(eq=False)
 class Turn:
-    """A place in a queue. owner: who asked. interrupt: ends the work of this turn, which may not have begun yet."""
+    """A place in a queue. owner: who asked. interrupt: ends this turn's work, even if it has not begun yet."""
 
     owner: object
     interrupt: Callable[[], None]
@@ -38,7 +38,7 @@ class Turns:
         self._queue: deque[Turn] = deque()
 
     def join(self, turn: Turn) -> None:
-        """The place is kept from here on: until taken() ends, or leave()."""
+        """Keeps the turn's place from here on, until taken() ends or leave() is called."""
         with self._changed:
             self._queue.append(turn)
 
@@ -51,7 +51,7 @@ class Turns:
 
     @contextlib.contextmanager
     def taken(self, turn: Turn) -> Iterator[bool]:
-        """Waits until it is first in the queue. False: it was cancelled before."""
+        """Waits until the turn is first in the queue. False: it was cancelled before."""
         try:
             with self._changed:
                 turn.waited_for = True
@@ -61,29 +61,29 @@ class Turns:
             self.leave(turn)
 
     def cancel(self, turn: Turn) -> None:
-        """Whoever waits for this turn gives up; work that is done in it is interrupted."""
+        """Makes whoever waits for this turn give up, and interrupts work that is under way in it."""
         with self._changed:
             turn.cancelled = True
             if self._queue and self._queue[0] is turn:
                 turn.interrupt()
             if not turn.waited_for and turn in self._queue:
-                self._queue.remove(turn)  # perhaps nobody ever comes for it
+                self._queue.remove(turn)  # perhaps nobody will ever come for it
             self._changed.notify_all()
 
     def cancel_all(self, owner: object = None) -> None:
-        """All turns, or those of one owner."""
+        """Cancels all turns, or those of one owner."""
         with self._changed:
             for turn in [turn for turn in self._queue if owner is None or turn.owner is owner]:
                 self.cancel(turn)
 
     def wait_empty(self) -> None:
-        """Waits until nobody has a turn or waits for one."""
+        """Waits until nobody has a turn or is waiting for one."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue)
 
     @property
     def length(self) -> int:
-        """Turns in the queue, the running one among them."""
+        """How many turns are in the queue, including the running one."""
         with self._changed:
             return len(self._queue)
 
@@ -101,9 +101,9 @@ class Job:
         on_end: Callable[[list[int]], None],
         left_out: int = 0,
     ) -> None:
-        """on_end gets the tokens that are cached then. left_out: messages that are not among `tokens`.
+        """on_end gets the tokens that are cached at the end. left_out: how many messages are missing from `tokens`.
 
-        MedusaError where the engine cannot answer that.
+        MedusaError if the engine cannot answer that.
         """
         from medusa_cli import native
 
@@ -121,7 +121,7 @@ class Job:
         turns.join(self._turn)
 
     def run(self, on_pieces: OnPieces | None = None, on_prompt: OnPrompt | None = None) -> Answer:
-        """Waits for its turn and answers. MedusaError when the engine fails; what was cancelled returns as it is."""
+        """Waits for its turn and answers. MedusaError when the engine fails; a cancelled answer returns as it is."""
         with self._turns.taken(self._turn) as mine:
             if not mine:
                 return Answer("", [], "cancelled", self.seed, len(self._tokens), 0, {}, [], self._left_out)
@@ -135,7 +135,7 @@ class Job:
             answered.extend(pieces)
             if on_pieces is not None:
                 on_pieces(pieces)
-            # Nobody reads what a thread writes once the program has ended.
+            # Once the program has ended, nobody reads what a thread writes.
             if not threading.main_thread().is_alive():
                 self._cancellation.cancel()
 

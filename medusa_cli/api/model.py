@@ -1,4 +1,4 @@
-"""A model that is loaded once and answers."""
+"""A model that is loaded once and then answers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Model(Session):
     ) -> None:
         """model: a GGUF file, org/repo[:QUANT] on the Hub, or "demo". options: those of `medusa generate`.
 
-        repeatable: answers with a seed have the same text each time, as with `--seed`. Where that text could depend on
-        the drafts, drafting is the same in each run, too. quiet: no progress and no remarks on stderr. MedusaError, one
+        repeatable: answers with a seed have the same text each time, as with `--seed`. If that text could depend on the
+        drafts, drafting is the same in each run, too. quiet: no progress and no remarks on stderr. MedusaError, one
         line, for everything that does not fit together.
         """
         from rich.console import Console
@@ -52,7 +52,7 @@ class Model(Session):
                 most_cache=context_size.FOR_PROGRAMS,
             )  # fmt: skip
         self.name = engine.name
-        """As it was asked for."""
+        """The model as it was asked for."""
         super().__init__(engine, Turns())
         self._others: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -73,12 +73,12 @@ class Model(Session):
 
     @property
     def sampling_defaults(self) -> dict[str, float]:
-        """Arguments of an answer that the model's own file has values for, where nothing is said."""
+        """Arguments of an answer whose defaults come from the model's own file."""
         return dict(self._open().sampling.values)
 
     @property
     def n_vocab(self) -> int:
-        """Token ids go from 0 to here, exclusive."""
+        """Token ids are below this number."""
         return self._open().model.n_vocab
 
     @property
@@ -87,16 +87,16 @@ class Model(Session):
         return self._open().model.chat_template
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes a token stands for, which need not be whole characters; of special tokens their names."""
+        """The bytes a token stands for, not always whole characters; for special tokens, their names."""
         return self._open().model.token_piece(token, special=True)
 
     @property
     def queue_length(self) -> int:
-        """Answers that are under way or wait, of all sessions."""
+        """Answers under way or waiting, in all sessions."""
         return self._turns.length
 
     def cancel(self) -> None:
-        """From any thread: ends the answer that is under way, and those that wait, with stop_reason "cancelled"."""
+        """From any thread: ends the answer under way and those waiting, with stop_reason "cancelled"."""
         self._turns.cancel_all()
 
     def close(self) -> None:

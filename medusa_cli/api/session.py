@@ -28,17 +28,17 @@ class Session:
 
     All sessions of a model share its weights and answer one at a time, in the order in which they were asked.
 
-    Of the four ways to get an answer all take the same arguments and raise MedusaError, one line, for bad ones.
+    All four ways to get an answer take the same arguments and raise MedusaError, one line, for bad ones.
 
     prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
     or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
 
-    The others are the options of `medusa generate` about an answer (decoding.options.AnswerArguments): max_tokens,
+    The others are the options of `medusa generate` for an answer (decoding.options.AnswerArguments): max_tokens,
     temperature, logit_bias ({token id: number}), stop (a text or several) and so on. One more is logprobs=N: each piece
     tells ln p of its token, and of the N likeliest ones in its place.
 
-    truncation: "auto" leaves the oldest turns of messages out where the context does not hold them (Answer.left_out
-    counts the messages); "disabled", the default, is an error then.
+    truncation: "auto" leaves out the oldest turns of messages that do not fit the context (Answer.left_out counts the
+    messages); with "disabled", the default, that is an error.
     """
 
     def __init__(self, engine: Engine, turns: Turns) -> None:
@@ -56,7 +56,7 @@ class Session:
         truncation: Truncation = "disabled",
         **options: Unpack[AnswerArguments],
     ) -> Answer:
-        """The whole answer, when it is there. Ctrl-C ends it and is raised."""
+        """The whole answer, once it is complete. Ctrl-C ends it and is raised."""
         return self.job(prompt, tools, raw, options, truncation).run()
 
     def stream(
@@ -80,7 +80,7 @@ class Session:
         truncation: Truncation = "disabled",
         **options: Unpack[AnswerArguments],
     ) -> Answer:
-        """The whole answer; other tasks run meanwhile. Cancelling the task ends the answer."""
+        """The whole answer, while other tasks run. Cancelling the task ends the answer."""
         return await self.astream(prompt, tools=tools, raw=raw, truncation=truncation, **options).answer()
 
     def astream(
@@ -105,7 +105,7 @@ class Session:
     ) -> tuple[list[int], int]:
         """The token ids with truncation="auto", and how many of the messages are left out.
 
-        most: max_tokens of the answer. longest: bytes of the longest token, where texts that cannot fit need not be
+        most: max_tokens of the answer. longest: bytes of the longest token, given if texts that cannot fit need not be
         counted.
         """
         with arguments.in_python_names():
@@ -113,17 +113,17 @@ class Session:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that prompt and answer may have together."""
+        """How many tokens prompt and answer may have together."""
         return self._open().n_ctx
 
     @property
     def nbytes(self) -> int:
-        """Memory of its cache so far, in bytes, by estimate: nearly all that a session takes."""
+        """Estimated memory of its cache so far, in bytes: nearly all that a session takes."""
         return self._open().cache_bytes(self._written)
 
     @property
     def cached_tokens(self) -> list[int]:
-        """What it had decoded after its newest answer; a prompt that begins with these tokens goes on behind them."""
+        """What it had decoded after its newest answer; of a prompt that begins with these, only the rest is decoded."""
         self._open()
         return list(self._cached)
 
@@ -135,7 +135,7 @@ class Session:
         options: Mapping[str, Any],
         truncation: Truncation = "disabled",
     ) -> Job:
-        """The answer to be, with its place in the queue. MedusaError for bad arguments."""
+        """The answer to come, with its place in the queue. MedusaError for bad arguments."""
         engine = self._open()
         chosen = arguments.answer_settings(options, engine.sampling)
         if arguments.leaves_out(asked, raw, truncation):
@@ -151,7 +151,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether its memory was given back."""
+        """Whether its memory has been given back."""
         return self._engine is None
 
     def _open(self) -> Engine:
@@ -160,12 +160,12 @@ class Session:
         return self._engine
 
     def cancel(self) -> None:
-        """From any thread: ends this session's answers, the one under way and those that wait, as "cancelled"."""
+        """From any thread: ends this session's answers, both under way and waiting, as "cancelled"."""
         self._turns.cancel_all(self)
 
     @contextlib.contextmanager
     def _while_idle(self) -> Iterator[Engine | None]:
-        """Its engine, once its answers have ended; None where cancel() came before. What is cached may change."""
+        """Its engine, once its answers have ended; None if cancel() came first. What is cached may change."""
         engine = self._open()
         turn = Turn(self, lambda: None)
         self._turns.join(turn)
@@ -186,7 +186,7 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Writes what it has decoded to a file, whole or not at all, once its answers have ended.
 
-        The file is for this person alone. MedusaError where that fails, or cancel() comes before.
+        Only this user can read the file. MedusaError if that fails, or cancel() comes first.
         """
         from medusa_cli.decoding import saved_caches
 
@@ -196,10 +196,10 @@ class Session:
             saved_caches.write(engine, Path(path))
 
     def restore(self, path: str | Path) -> None:
-        """Takes what save() wrote in place of what it has decoded, once its answers have ended.
+        """Replaces what it has decoded with what save() wrote, once its answers have ended.
 
-        MedusaError where the file is damaged, or saved with another model, other cache types or kernels, or cancel()
-        comes before.
+        MedusaError if the file is damaged, or saved with another model, other cache types or kernels, or if cancel()
+        comes first.
         """
         from medusa_cli.decoding import saved_caches
 
@@ -209,7 +209,7 @@ class Session:
             saved_caches.restore(engine, saved_caches.read(Path(path)))
 
     def keep_in(self, store: CacheStore, owner: str, used: float) -> None:
-        """Saves what it has decoded among the caches of `owner`, as last used then. MedusaError where that fails."""
+        """Saves what it has decoded among the caches of `owner`, last used at `used`. MedusaError if that fails."""
         with self._while_idle() as engine:
             if engine is not None:
                 store.keep(engine, owner, used)
@@ -217,7 +217,7 @@ class Session:
     def bring_from(self, store: CacheStore, prompt: Sequence[int], owner: str, beyond: int) -> str:
         """Takes a cache of `owner` that has more of the prompt than this session, and more than `beyond` tokens of it.
 
-        One line about a file that was damaged, or "".
+        Returns one line about a damaged file, or "".
         """
         with self._while_idle() as engine:
             if engine is None:
@@ -226,7 +226,7 @@ class Session:
             return store.bring(engine, prompt, owner, beyond)[1]
 
     def copy_from(self, other: Session) -> None:
-        """Takes what another session of the same model has decoded in place of its own."""
+        """Replaces what it has decoded with what another session of the same model has."""
         import numpy as np
 
         source = other._open().session
@@ -237,7 +237,7 @@ class Session:
                 engine.session.restore_state(source.cached_tokens, state)
 
     def close(self) -> None:
-        """Gives its memory back. An answer that is under way keeps it until its end."""
+        """Gives its memory back. An answer under way keeps it until its end."""
         self._engine = None
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Answers piece by piece. A thread runs the engine; whoever reads no further frees it within one step."""
+"""Answers piece by piece. A thread runs the engine; when the reader stops, it is free within one step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from medusa_cli.api.job import Job
 from medusa_cli.support.errors import MedusaError
 
 Found = list[Piece] | Answer | BaseException
-"""Pieces of a step; at last the whole answer, or why there is none."""
+"""Pieces of a step; at the end the whole answer, or why there is none."""
 
 
 def _start(job: Job, put: Callable[[Found], None]) -> None:
-    """Runs the job on a thread of its own, which refers to no stream, so that a stream that nobody holds ends."""
+    """Runs the job on its own thread, which refers to no stream, so that a stream ends when nobody holds it."""
 
     def work() -> None:
         end: Found

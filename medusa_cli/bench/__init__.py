@@ -1,1 +1,1 @@
-"""Speed of ways to decode, measured side by side: prompts, methods, worker processes, figures, reports."""
+"""The speed of several ways to decode, measured side by side: prompts, methods, workers, figures, reports."""

@@ -13,7 +13,7 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.tables import MISSING, Table, number
 
 UNIMPORTANT = ("heads", "tree", "draft_model", "repeat", "seed")
-"""Settings whose change is what a comparison is about, or does not bear on it."""
+"""Settings whose change is the point of a comparison, or does not matter to it."""
 
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
@@ -35,7 +35,7 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 def table(a: dict[str, Any], b: dict[str, Any]) -> Table:
     """One line for each method of both: speeds, and B relative to A. MedusaError when they share none.
 
-    The machine may have been slower on one of the two days: against a baseline of the same run that cancels out.
+    The machine may have been slower on one of the two days: relative to a baseline of the same run, that cancels out.
     """
     names = [name for name in a["methods"] if name in b["methods"]]
     if not names:
@@ -53,7 +53,7 @@ def table(a: dict[str, Any], b: dict[str, Any]) -> Table:
 
 
 def _change(a: dict[str, Any], b: dict[str, Any], method: str, base: str | None) -> str:
-    """Mean over the prompts of both runs of B's figure over A's, with half of its 95% interval."""
+    """Mean, over the prompts of both runs, of B's figure over A's, with half of its 95% interval."""
     if method == base:
         return MISSING
     first, second = (_by_prompt(document, method, base) for document in (a, b))
@@ -66,7 +66,7 @@ def _change(a: dict[str, Any], b: dict[str, Any], method: str, base: str | None)
 
 
 def _by_prompt(document: dict[str, Any], method: str, base: str | None) -> dict[summary.PromptKey, float]:
-    """Tokens per second (relative to `base`'s in the same round) of each prompt, median over its repeats."""
+    """Each prompt's tokens per second (relative to `base`'s in the same round), median over its repeats."""
     speeds: dict[str, dict[summary.Round, float]] = defaultdict(dict)
     for run in document["runs"]:
         if run["tokens_per_second"] > 0:

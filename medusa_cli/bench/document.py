@@ -1,4 +1,4 @@
-"""The JSON of a benchmark: what was measured where, figures per method, and every single generation."""
+"""A benchmark's JSON: what was measured and where, figures per method, and every single generation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
-    """The document of a run, also of one that was cut short ("complete": false). data: where the prompts are from."""
+    """The document of a run, even if cut short ("complete": false). data: where the prompts are from."""
     methods = {}
     for method in plan.methods:
         if any(outcome.method == method.name for outcome in found.outcomes):
@@ -62,7 +62,7 @@ def build(plan: Plan, found: Measurements, data: str) -> dict[str, Any]:
 
 
 def this_machine() -> dict[str, Any]:
-    """Where a document's figures are from."""
+    """Where a document's figures come from."""
     from medusa_cli import native
 
     memory, _ = machine.memory()
@@ -89,7 +89,7 @@ def _figures(outcomes: list[Outcome], name: str) -> dict[str, Any]:
 
 
 def _spec_bench(outcomes: list[Outcome]) -> dict[str, Any]:
-    """By method, where the prompts are Spec-Bench's and plain decoding is there to compare with; else empty."""
+    """By method, if the prompts are Spec-Bench's and there is plain decoding to compare with; else empty."""
     plain = summary.by_round(outcomes, PLAIN)
     if not plain or not spec_bench.is_its_file(outcome.category for outcome in outcomes):
         return {}
@@ -116,7 +116,7 @@ def _runs(outcomes: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A document that an earlier run wrote. MedusaError when the file is none."""
+    """A document that an earlier run wrote. MedusaError if the file is not one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`medusa bench kernels`: the matrix products of a loaded model alone, our kernels beside llama.cpp's.
+"""`medusa bench kernels`: only the matrix products of a loaded model, our kernels beside llama.cpp's.
 
 Two processes hold the model, one of them with MEDUSA_ISA=off, and are asked in turn, so that a slow spell of the
 machine hits both.
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 MEMORY, COMPUTE = "memory", "compute"
 ATTENTION = "attention"
 CELLS = 1024
-"""Of the cache, over which attention is timed: passes behind so many more tokens, less passes behind few."""
+"""Cells of the cache over which attention is timed: passes after this many more tokens, less passes after few."""
 FEW_CELLS = 64
 REPEATS = 3
-"""Passes of one question, after one that warms up; the fastest counts."""
+"""Passes per measurement, after one that warms up; the fastest counts."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One type and width. ms: medians over the rounds; ratio: ours over ours for one column.
 
-    of_bandwidth, of_peak: shares of what the same threads read from memory, and multiply in registers with the kernels'
-    instruction set (bytes, for attention floats; None: not known), at best in this run. of_roof: share of the lower of
-    the two limits, each at the intensity of this width (None where the peak is not known); bound: which one that is.
+    of_bandwidth, of_peak: shares of what the same threads at best read from memory, and multiplied in registers with
+    the kernels' instruction set (bytes, for attention floats; None: not known), in this run. of_roof: share of the
+    lower of the two limits, each at this width's intensity (None if the peak is not known); bound: which one that is.
     """
 
     type: str
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def intensity(self) -> float:
-        """Operations (a multiply-add is two) for each byte of the weights, or of the cache."""
+        """Operations (a multiply-add is two) per byte of the weights, or of the cache."""
         return 2 * self.gmac_per_second / self.gb_per_second
 
     @property
@@ -73,9 +73,9 @@ class Row:
 def measure(
     model: Path, threads: int, widths: Sequence[int], rounds: int, on_round: Callable[[int, int], None]
 ) -> list[Row]:
-    """All types of the model's matrices that our kernels serve, and attention; on_round(done, count) after each round.
+    """All types of the model's matrices that our kernels take, and attention; on_round(done, count) after each round.
 
-    Attention is left out where the model's is not of one kind, or where the machine is too noisy to tell it.
+    Attention is left out if the model's is not of one kind, or the machine is too noisy to measure it.
     """
     held = Products, str(model), threads
     with Remote(*held) as ours, Remote(*held, stock_kernels=True) as stock:
@@ -140,7 +140,7 @@ def room_for(widest: int) -> int:
 
 
 class Products:
-    """A model, in a process of its own."""
+    """A model, in its own process."""
 
     def __init__(self, path: str, threads: int) -> None:
         from medusa_cli import native
@@ -152,17 +152,17 @@ class Products:
         self._timers: list[native.VerifyTimer] = []
 
     def types(self) -> list[str]:
-        """Of the matrices that run on our kernels."""
+        """Types of the matrices that run on our kernels."""
         return [one.type for one in self._model.placement if (one.role, one.buffer) == ("matrix", "MEDUSA")]
 
     def limits(self) -> tuple[float, float | None, float | None]:
-        """As native.machine_limits() says."""
+        """As from native.machine_limits()."""
         from medusa_cli import native
 
         return native.machine_limits(n_threads=self._threads)
 
     def attend(self, widest: int) -> bool:
-        """Prepares for attention of up to so many tokens over CELLS; whether it is of one kind, alike in all layers."""
+        """Prepares for attention of up to `widest` tokens over CELLS; whether all layers have the same kind."""
         from medusa_cli import native
         from medusa_cli.decoding import offload
 
@@ -186,7 +186,7 @@ class Products:
     def time(self, type_: str, columns: int) -> dict[str, Any]:
         """Bytes and multiply-adds of all products of the type, and milliseconds of a few passes.
 
-        Attention is what passes behind so many more tokens take longer: noise can make it negative.
+        Attention is how much longer passes take after CELLS more tokens: noise can make it negative.
         """
         from medusa_cli import native
 

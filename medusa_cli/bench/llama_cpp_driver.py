@@ -1,7 +1,7 @@
 """llama-cpp-python's own speculative decoding: its Llama class with one of its draft models, as its users run it.
 
-The loop is Python, and llama.cpp's kernels do the work. Our engine is imported first all the same: it takes out ggml's
-AMX kernels, which crash in some builds.
+The loop is Python, and llama.cpp's kernels do the work. Our engine is still imported first: it disables ggml's AMX
+kernels, which crash in some builds.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def load(path: str, options: EngineOptions, drafter: TimedDrafter | None = None)
 
 
 class LlamaTokenizer:
-    """A Llama as a prompts.Tokenizer, so that it is asked the same as our engine."""
+    """A Llama as a prompts.Tokenizer, so that it gets the same prompts as our engine."""
 
     def __init__(self, llama: Any, vocabulary: Any) -> None:
-        """vocabulary: llama.cpp's handle on that of the model."""
+        """vocabulary: llama.cpp's handle on the model's vocabulary."""
         import llama_cpp
 
         def special(name: str) -> str:
@@ -102,7 +102,7 @@ class LlamaTokenizer:
 
 
 class LlamaCppDriver:
-    """Decodes with prompt lookup, or with a draft model where the spec names one."""
+    """Decodes with prompt lookup, or with a draft model if the spec names one."""
 
     def __init__(self, spec: Spec) -> None:
         import llama_cpp
@@ -126,11 +126,11 @@ class LlamaCppDriver:
         self._n_draft = count
 
     def loaded(self) -> Ready:
-        """What is there to decode with."""
+        """What was loaded."""
         return Ready(self._llama.metadata.get("general.name", ""), self._llama.n_ctx())
 
     def generate(self, order: Order) -> dict[str, Any]:
-        """An incomplete last step counts for neither steps nor acceptance."""
+        """An incomplete last step counts neither as a step nor for acceptance."""
         import llama_cpp
 
         prompt = chat_tokens(self._tokenizer, [{"role": "user", "content": order.prompt}])
@@ -167,11 +167,11 @@ class LlamaCppDriver:
         }
 
     def predict(self, position: int) -> None:
-        """Nothing is known of these drafts beforehand."""
+        """Nothing is known about these drafts beforehand."""
 
 
 class StepClock:
-    """Times a Llama's forward passes and counts the tokens that each of them brings."""
+    """Times a Llama's forward passes and counts the tokens that each one brings."""
 
     def __init__(self, llama: Any, drafter: TimedDrafter) -> None:
         self._llama, self._drafter, self._eval = llama, drafter, llama.eval
@@ -198,7 +198,7 @@ class StepClock:
         self._brought.append(0)
 
     def token(self) -> None:
-        """A token has come out of the newest pass."""
+        """Notes that a token came out of the newest pass."""
         self._last_token = time.perf_counter()
         self._first_token = self._first_token or self._last_token
         self._draft_ms = self._drafter.ms
@@ -231,7 +231,7 @@ class StepClock:
 
 
 def peak_rss_bytes() -> int:
-    """Most memory this process has held; 0 on Windows, where Python's own library does not tell."""
+    """The most memory that this process has held; 0 on Windows, where Python's own library does not tell."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Running the methods in turn: prompt by prompt, so that a slow spell of the machine hits all of them alike."""
+"""Runs the methods in turn, prompt by prompt, so that a slow spell of the machine hits all of them alike."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 WARM_UP = "Count from one to twenty."
 WARM_UP_TOKENS = 32
 FEWEST_TOKENS = 2
-"""Of an answer: the first one is the prompt's, the second is timed."""
+"""Tokens of an answer: the first one is the prompt's, the second is timed."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. repeat: how often each prompt comes; seed: of the first repeat, the next ones count up.
+    """What is measured. repeat: how often each prompt comes; seed: the first repeat's, the next ones count up.
 
-    synth_accept: probability that a draft is accepted, in place of the model's say. ref: the files of `model`, with its
+    synth_accept: probability that a draft is accepted, whatever the model says. ref: the files of `model`, with its
     heads; None: each worker finds them.
     """
 
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def generations(self) -> int:
-        """How many there will be, warm-up left out."""
+        """How many there will be, not counting warm-up."""
         return len(self.methods) * len(self.prompts) * self.repeat * len(self.temperatures)
 
     def spec(self, method: Method) -> Spec:
@@ -77,7 +77,7 @@ class Plan:
 class Measurements:
     """What has been measured so far. predicted: by method, see Worker.predict().
 
-    loops: answers that repeat themselves, and are measured up to there: which, and the tokens before the loop.
+    loops: answers that repeat themselves and are only measured up to there: which, and the tokens before the loop.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -118,9 +118,9 @@ def _start(plan: Plan, found: Measurements, console: Console, stack: contextlib.
 
 
 def _without_loops(workers: Sequence[Worker], found: Measurements) -> Callable[[Prompt, Order], Order]:
-    """Gives an order with fewer tokens where its answer begins to loop: from there on drafts are right for free.
+    """Gives an order fewer tokens if its answer begins to loop: from there on, drafts are right for free.
 
-    Each answer is written once, untimed, to see that. The text is plain decoding's, where that is among the methods.
+    To see that, each answer is first written once, untimed: by plain decoding, if that is among the methods.
     """
     by_name = {worker.method.name: worker for worker in workers}
     scout = by_name.get(PLAIN) or by_name.get(STOCK) or workers[0]
@@ -146,7 +146,7 @@ def _run(plan: Plan, workers: Sequence[Worker], found: Measurements, bar: progre
     shortened = _without_loops(workers, found)
     for number, (repeat, prompt, whole) in enumerate(plan.orders()):
         order = shortened(prompt, whole)
-        # Who goes first changes from prompt to prompt.
+        # Which one goes first changes from prompt to prompt.
         first = number % len(workers)
         for worker in (*workers[first:], *workers[:first]):
             bar.update(len(found.outcomes), plan.generations, f"{prompt.category}, {worker.method.name}")

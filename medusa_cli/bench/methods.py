@@ -14,11 +14,11 @@ from medusa_cli.support.errors import MedusaError
 STOCK, PLAIN, MEDUSA, LOOKUP, DRAFT_MODEL = "stock", "plain", "medusa", "lookup", "draft-model"
 RECYCLING, LOOKAHEAD = "recycling", "lookahead"
 BASELINES = (STOCK, PLAIN)
-"""What speedups are relative to, where they are among the methods of a run."""
+"""What speedups are relative to, if they are among a run's methods."""
 
 ENGINE, LLAMA_CPP = "engine", "llama_cpp"
 LOOKAHEAD_NUMBERS = "4,3,4"
-"""Window, n-gram and guesses where nothing is said."""
+"""Window, n-gram and guesses by default."""
 
 
 NO_DRAFTS = {"no_spec": True, "heads": None, "tree": None, "accept": None}
@@ -29,10 +29,10 @@ NO_HEADS = {"no_heads": True, "heads": None, "tree": None}
 class Method:
     """One way to decode.
 
-    changes: to the draft options of the command line; who drafts then, drafting.plan() says, except that LOOKAHEAD
+    changes: to the draft options of the command line; drafting.plan() then says who drafts, except that LOOKAHEAD
     (Fu et al. 2024) drafts in a session of its own. driver: what runs in its worker process, our engine or
-    llama-cpp-python's Llama class. stock_kernels: with those of llama.cpp. same_sampler: with the same seed it draws
-    the same random numbers as plain decoding, so that sampled texts can be compared.
+    llama-cpp-python's Llama class. stock_kernels: runs on llama.cpp's. same_sampler: with the same seed it draws the
+    same random numbers as plain decoding, so that sampled texts can be compared.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Method:
         return self.driver == ENGINE
 
     def draft(self, options: DraftOptions) -> DraftOptions:
-        """What it makes of the draft options of the command line."""
+        """The draft options of the command line, with its changes."""
         found = dataclasses.replace(options, **self.changes)
-        # Of trees dynamic ones alone hold recycled tokens.
+        # Only dynamic trees hold recycled tokens.
         tree = found.tree or (trees.DYNAMIC if self.needs_heads and found.recycling else None)
         return dataclasses.replace(
             found, tree=tree, draft_model=options.draft_model if self.needs_draft_model else None
@@ -103,12 +103,12 @@ METHODS = {method.name: method for method in _ALL}
 
 
 def default_names(has_heads: bool, has_draft_model: bool) -> list[str]:
-    """What is compared when nothing is said."""
+    """What is compared by default."""
     return [STOCK, PLAIN] + [MEDUSA] * has_heads + [DRAFT_MODEL] * has_draft_model
 
 
 def parse(text: str) -> list[Method]:
-    """ "stock,plain" -> methods, each once, in that order. MedusaError for a name that is none, or no name at all."""
+    """ "stock,plain" -> methods, each once, in that order. MedusaError for an unknown name, or none at all."""
     names = [name for name in (part.strip().lower() for part in text.split(",")) if name]
     for name in names:
         if name not in METHODS:
@@ -119,7 +119,7 @@ def parse(text: str) -> list[Method]:
 
 
 def parse_lookahead(text: str) -> tuple[int, int, int]:
-    """ "4,3,4": width of the window, tokens of an n-gram, n-grams verified in a step. MedusaError for another."""
+    """ "4,3,4": width of the window, tokens of an n-gram, n-grams verified in a step. MedusaError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 3 or not all(part.isdecimal() for part in parts):
         raise MedusaError(f"--lookahead {text}: give three numbers such as {LOOKAHEAD_NUMBERS}")
@@ -130,7 +130,7 @@ def parse_lookahead(text: str) -> tuple[int, int, int]:
 def check(methods: list[Method], model: str, has_heads: bool, has_draft_model: bool, synthetic: bool = False) -> None:
     """MedusaError when a method lacks what it needs, or --draft-model has no use.
 
-    synthetic: acceptance is made up, which is for our engine to do.
+    synthetic: acceptance is made up, which only our engine can do.
     """
     for method in methods:
         if method.needs_heads and not has_heads:

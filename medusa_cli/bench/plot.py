@@ -1,4 +1,4 @@
-"""A benchmark as a picture: speedup by category, accepted drafts by depth. Needs matplotlib (the extra `plot`)."""
+"""Draws a benchmark: speedup by category, accepted drafts by depth. Needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(document: dict[str, Any], path: Path) -> None:
 
 
 def _speedups(methods: dict[str, Any], axes: Any) -> None:
-    """Bars with confidence intervals, one group for each category, relative to the first baseline there is."""
+    """Bars with confidence intervals, one group per category, relative to the first available baseline."""
     base = next((name for name in BASELINES if name in methods), None)
     shown = [name for name in methods if name != base]
     key = "tokens_per_second" if base is None else f"speedup_vs_{base}"
@@ -50,7 +50,7 @@ def _speedups(methods: dict[str, Any], axes: Any) -> None:
 
 
 def _depths(methods: dict[str, Any], axes: Any) -> None:
-    """Tokens per step when the tree is cut after each depth: 1 + the acceptances up to there."""
+    """Tokens per step if the tree is cut after each depth: 1 + the acceptances up to there."""
     for name, method in methods.items():
         shares = method["total"]["acceptance_per_depth"]
         if shares:

@@ -1,7 +1,7 @@
-"""An object in a process of its own for each side of a measurement: pickled calls in, pickled answers out.
+"""An object in its own process for each side of a measurement: pickled calls in, pickled answers out.
 
-A MedusaError can answer any call. Only one process is asked at a time, so that they do not share the cores. Each keeps
-its kernels and its memory to itself, and ends with its input.
+A MedusaError can answer any call. Only one process is called at a time, so that they do not share the cores. Each
+keeps its kernels and its memory to itself, and ends when its input does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Remote(contextlib.AbstractContextManager["Remote"]):
     ) -> None:
         """make: a class or function of the package, or of a script. name: what errors begin with.
 
-        stock_kernels: with llama.cpp's own.
+        stock_kernels: runs on llama.cpp's own.
         """
         folder, module = "", make.__module__
         if module.partition(".")[0] != PACKAGE:
@@ -58,7 +58,7 @@ class Remote(contextlib.AbstractContextManager["Remote"]):
         self.close()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the object's method returns. MedusaError when it fails, or the process has ended."""
+        """Returns what the object's method returns. MedusaError if that fails, or the process has ended."""
         self._send((method, arguments))
         assert self._process.stdout is not None
         try:
@@ -71,7 +71,7 @@ class Remote(contextlib.AbstractContextManager["Remote"]):
 
     def _send(self, content: Any) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # no answer will come, which says why
+        with contextlib.suppress(BrokenPipeError):  # call() then gets no answer, and says why
             pickle.dump(content, self._process.stdin)
             self._process.stdin.flush()
 
@@ -83,7 +83,7 @@ class Remote(contextlib.AbstractContextManager["Remote"]):
         return f"its process ended with code {code}{said}"
 
     def close(self) -> None:
-        """Ends the process, also in the middle of an answer."""
+        """Ends the process, even in the middle of an answer."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -96,9 +96,9 @@ class Remote(contextlib.AbstractContextManager["Remote"]):
 
 
 def answer(source: BinaryIO, sink: BinaryIO, make: Callable[[], Any]) -> None:
-    """Answers calls from `source` on `sink` until the end of `source`. An error answers in place of a result.
+    """Answers calls from `source` on `sink` until `source` ends. An error is sent in place of a result.
 
-    make: called with the first call, which an error can answer, for the object whose methods are called.
+    make: makes the object whose methods are called, at the first call, so that an error in it can be the answer.
     """
     made = functools.cache(make)
     while True:
@@ -108,7 +108,7 @@ def answer(source: BinaryIO, sink: BinaryIO, make: Callable[[], Any]) -> None:
             return
         try:
             content = getattr(made(), method)(*arguments)
-        except Exception as error:  # the process goes on: whoever asked decides what becomes of it
+        except Exception as error:  # the process continues: the caller decides what becomes of it
             content = MedusaError(describe(error))
         pickle.dump(content, sink)
         sink.flush()
@@ -117,7 +117,7 @@ def answer(source: BinaryIO, sink: BinaryIO, make: Callable[[], Any]) -> None:
 def main() -> None:
     """The child process. Ctrl-C reaches the whole group: only the parent acts on it, by closing our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # libraries print where they like: the protocol gets a stream of its own, and everything else goes to stderr.
+    # Libraries print where they like: the protocol gets its own stream, and everything else goes to stderr.
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

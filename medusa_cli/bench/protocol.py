@@ -18,7 +18,7 @@ END = -1
 
 @dataclass(frozen=True)
 class Spec:
-    """What a worker loads. lookahead: the numbers of lookahead decoding, where that is what drafts."""
+    """What a worker loads. lookahead: the numbers of lookahead decoding, if that drafts."""
 
     driver: str
     model: str
@@ -43,7 +43,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Ready:
-    """What was loaded. notes: remarks for the person. tree_nodes: 1 where no heads draft."""
+    """What was loaded. notes: remarks for the person. tree_nodes: 1 if no heads draft."""
 
     description: str
     n_ctx: int
@@ -53,7 +53,7 @@ class Ready:
 
 
 def answered(done: native.Generation) -> dict[str, Any]:
-    """What our engine says of a generation: the fields of an Outcome but its first five, and more."""
+    """What our engine says about a generation: all fields of an Outcome but the first five, and more."""
     return {
         "tokens": list(done.tokens),
         "prompt_tokens": done.prompt_tokens,
@@ -64,9 +64,9 @@ def answered(done: native.Generation) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One generation: the keys of docs/design.md, Reporting, and where it stands in the run.
+    """One generation: the keys of docs/design.md, Reporting, and its place in the run.
 
-    The speed leaves the prompt out.
+    The speed does not include the prompt.
     """
 
     method: str
@@ -88,11 +88,11 @@ class Outcome:
     accept: str
     peak_rss_bytes: int
     plain_steps: int = 0
-    """Of the steps, those without drafts although the method drafts: the watchdog saw that they do not pay."""
+    """Steps without drafts although the method drafts: the watchdog saw that drafts do not pay."""
 
     @classmethod
     def from_worker(cls, answer: dict[str, Any], **place: Any) -> Outcome:
-        """`answer`: what a worker sent; `place`: the first five fields."""
+        """answer: what a worker sent; place: the first five fields."""
         names = {field.name for field in dataclasses.fields(cls)}
         known = {key: value for key, value in answer.items() if key in names}
         known["tokens"] = tuple(known["tokens"])
@@ -101,7 +101,7 @@ class Outcome:
 
     @property
     def round(self) -> tuple[str, float, int]:
-        """Equal for what the methods did side by side: prompt, temperature, repeat."""
+        """The same for generations done side by side: prompt, temperature, repeat."""
         return self.prompt_id, self.temperature, self.repeat
 
     @property
@@ -111,7 +111,7 @@ class Outcome:
 
     @property
     def decoded(self) -> int:
-        """Tokens that the steps brought: the first one is the prompt's."""
+        """Tokens that the steps brought: the first token is the prompt's."""
         return max(0, len(self.tokens) - 1)
 
     @property
@@ -131,10 +131,10 @@ class Outcome:
 
     @property
     def whole_speed(self) -> float:
-        """Tokens per second with the time for the prompt."""
+        """Tokens per second, the time for the prompt included."""
         return 1e3 * len(self.tokens) / (self.ttft_ms + self.decode_ms)
 
     @property
     def ended(self) -> tuple[int, ...]:
-        """The tokens, with END behind them when the model ended the text itself."""
+        """The tokens, with END after them if the model ended the text itself."""
         return (*self.tokens, END) if self.stop_reason == "eos" else self.tokens

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NOTABLE_SPREAD = 2.0
-"""From this ratio of fast to slow answers on, by one method of plain decoding, the machine counts as busy."""
+"""The machine counts as busy from this ratio of fast to slow answers on, by one method of plain decoding."""
 
 Figures = dict[str, Any]
 
@@ -38,7 +38,7 @@ def speedup(name: str, figures: Figures, base: str) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A time, with a decimal where it is short."""
+    """A time, with a decimal if it is short."""
     return MISSING if value is None else f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
 
 
@@ -48,7 +48,7 @@ def percent(shares: Sequence[float]) -> str:
 
 
 def settings_lines(document: dict[str, Any]) -> list[str]:
-    """What was measured, where, how; which answers only up to where they repeat themselves."""
+    """What was measured, where and how, and which answers only up to where they repeat themselves."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
     described = f" ({model['description']})" if model["description"] else ""
     threads = f"{chosen['threads']} threads" if chosen["threads"] else f"{machine['cores_physical'] or '?'} cores"
@@ -88,12 +88,12 @@ def at_temperatures(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, F
 
 
 def title(temperature: str) -> str:
-    """What the first table of a temperature is called."""
+    """The title of a temperature's first table."""
     return "greedy (temperature 0)" if temperature == "0" else f"temperature {temperature}"
 
 
 def cells(name: str, figures: Figures) -> dict[str, str]:
-    """What a line of a table says of a method's figures, by header. "same as plain": how many texts are: "7/10"."""
+    """A method's figures as a table line, by header. "same as plain": how many texts are the same: "7/10"."""
     match, memory = figures["output_match"], figures["peak_rss_bytes"]
     return {
         "method": name,
@@ -117,14 +117,14 @@ IN_TERMINALS = ("method", "tokens/s", "x stock", "x plain", "tokens per step", "
 
 
 def method_table(temperature: str, methods: dict[str, Figures]) -> Table:
-    """One line for each method."""
+    """One line per method."""
     lines = [cells(name, method["total"]) for name, method in methods.items()]
     rows = [[line[header] for header in IN_TERMINALS] for line in lines]
     return Table(title(temperature), [SHORT.get(header, header) for header in IN_TERMINALS], rows)
 
 
 def category_table(methods: dict[str, Figures]) -> Table | None:
-    """One line for each category: the first method's speed, the others' relative to it. None for a single category."""
+    """One line per category: the first method's speed, the others' relative to it. None for a single category."""
     first, *others = methods
     base = first if first in (STOCK, PLAIN) else None
     categories = list(methods[first]["categories"])
@@ -148,7 +148,7 @@ def category_table(methods: dict[str, Figures]) -> Table | None:
 
 
 def step_lines(name: str, figures: Figures) -> list[str]:
-    """Remarks on one method's steps: tree, acceptance, time split, where texts differ."""
+    """Remarks on one method's steps: tree, acceptance, where time goes, where texts differ."""
     lines = []
     if figures["tree_nodes"] > 1:
         lines.append(
@@ -182,7 +182,7 @@ def step_lines(name: str, figures: Figures) -> list[str]:
 
 
 def prediction_lines(document: dict[str, Any]) -> list[str]:
-    """The speedup over plain that accuracies and costs promise, and the measured one; flagged when far apart."""
+    """The speedup over plain that accuracies and costs promise, and the measured one; flagged if they are far apart."""
     lines = []
     for name, method in document["methods"].items():
         if (predicted := method["predicted"]) is not None:
@@ -215,7 +215,7 @@ def busy_line(document: dict[str, Any]) -> str | None:
 
 
 def show(document: dict[str, Any], out: Console) -> None:
-    """Prints the report: tables without frames, so that they are plain lines where there is no terminal."""
+    """Prints the report: tables without frames, so that they are plain lines without a terminal."""
     made_up = synthetic(document)
     for line in settings_lines(document):
         out.print(line, style="dim", markup=False, soft_wrap=True)

@@ -1,8 +1,8 @@
 """Spec-Bench's six kinds of text (Xia et al. 2024, arXiv:2401.07851), reported as its leaderboard does.
 
-Its question file is JSON lines of `question_id`, `category`, `turns`; the eight categories of MT-Bench are one kind. A
-speedup is the mean speed of the questions over plain decoding's, the time for the prompt included; mean accepted tokens
-are the tokens of a step, root included.
+Its question file is JSON lines of `question_id`, `category`, `turns`; the eight categories of MT-Bench count as one
+kind. A speedup is the questions' mean speed over plain decoding's, the time for the prompt included; mean accepted
+tokens are the tokens per step, root included.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KINDS = {
 }
 """Categories of the file by kind, in the order of the leaderboard."""
 OWN = {"translation", "summarization", "qa", "math_reasoning", "rag"}
-"""Categories that tell its file from MT-Bench's."""
+"""Categories that distinguish its file from MT-Bench's."""
 OVERALL = "overall"
 
 
 Question = tuple[Outcome, float]
-"""An answer, and the speed of plain decoding with the time for the prompt."""
+"""An answer, and the speed of plain decoding, the time for the prompt included."""
 
 
 def is_its_file(categories: Iterable[str]) -> bool:
@@ -56,7 +56,7 @@ def _of(questions: Sequence[Question]) -> dict[str, Any]:
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
-    """One for each name, so that they stay narrow."""
+    """One table per name, so that they stay narrow."""
     result = []
     for name, kinds in found.items():
         rows = [

@@ -17,7 +17,7 @@ from medusa_cli.decoding.settings import SYNTHETIC
 PromptKey = tuple[str, float]
 Round = tuple[str, float, int]
 
-# 97.5% quantiles of Student's t for 1 to 10 degrees of freedom; beyond, a series is right to 0.0005.
+# 97.5% quantiles of Student's t for 1 to 10 degrees of freedom; beyond that, a series is right to 0.0005.
 _T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _Z_975 = 1.959964
 
@@ -46,16 +46,16 @@ def confidence(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def by_round(outcomes: Iterable[Outcome], method: str) -> dict[Round, Outcome]:
-    """The method's generations, addressed by what they share with the other methods'."""
+    """The method's generations, keyed by what they share with the other methods'."""
     return {outcome.round: outcome for outcome in outcomes if outcome.method == method}
 
 
 def paired_ratios(
     ours: dict[Round, Outcome], base: dict[Round, Outcome], value: Callable[[Outcome], float]
 ) -> list[float]:
-    """value(ours) / value(base) within a round, median over the repeats of a prompt, one number per prompt.
+    """value(ours) / value(base) within a round, median over a prompt's repeats, one number per prompt.
 
-    Rounds where either is 0 (too short a text to have a speed) are left out.
+    Rounds in which either is 0 (the text is too short to have a speed) are left out.
     """
     values = {key: (value(ours[key]), value(base[key])) for key in ours.keys() & base.keys()}
     ratios = by_prompt({key: above / below for key, (above, below) in values.items() if above > 0 and below > 0})
@@ -89,7 +89,7 @@ def _speedups(ours: dict[Round, Outcome], base: dict[Round, Outcome], name: str)
 
 
 def _steps(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Counters of the steps, weighted by how many there were; tokens and acceptance of those that could draft."""
+    """The steps' counters, weighted by how many there were; tokens and acceptance only of those that could draft."""
     drafted = [outcome.steps - outcome.plain_steps for outcome in outcomes]
     steps = sum(drafted)
     depth = max((len(outcome.acceptance_per_depth) for outcome in outcomes), default=0)
@@ -108,7 +108,7 @@ def _steps(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _output_match(ours: dict[Round, Outcome], plain: dict[Round, Outcome], method: str) -> dict[str, Any] | None:
-    """How many texts equal plain's, and where the others first differ; None where texts cannot be compared."""
+    """How many texts equal plain's, and where the others first differ; None if texts cannot be compared."""
     comparable = METHODS[method].same_sampler
     if any(outcome.accept == SYNTHETIC for outcome in ours.values()):
         return None
@@ -121,7 +121,7 @@ def _output_match(ours: dict[Round, Outcome], plain: dict[Round, Outcome], metho
 
 
 def summarise(outcomes: Sequence[Outcome], method: str) -> dict[str, Any]:
-    """Figures of one method over `outcomes`, which hold those of the baselines, too. Keys: docs/bench.md."""
+    """Figures of one method from `outcomes`, which also hold the baselines'. Keys: docs/bench.md."""
     ours = by_round(outcomes, method)
     own = list(ours.values())
     bases = {name: by_round(outcomes, name) for name in BASELINES}
@@ -158,10 +158,10 @@ def by_category(outcomes: Sequence[Outcome], method: str) -> dict[str, dict[str,
 
 
 def prediction(promise: dict[str, float], total: dict[str, Any], plain: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The promised speedup over plain beside the measured one; None without plain, or where nothing was drafted.
+    """The promised speedup over plain beside the measured one; None without plain, or if nothing was drafted.
 
-    The time that steps spend outside of forward passes (draft, accept, commit) is taken from the run, and so is how
-    many of its steps the watchdog kept plain.
+    The time that steps spend outside forward passes (draft, accept, commit) comes from the run, and so does how many
+    of its steps the watchdog kept plain.
     """
     if plain is None or not plain["steps"] or not total["speedup_vs_plain"]:
         return None

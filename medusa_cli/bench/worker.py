@@ -1,4 +1,4 @@
-"""A worker: holds one model in a process of its own and decodes one prompt at a time, as it is told."""
+"""A worker: holds one model in its own process and decodes one prompt at a time, as ordered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from medusa_cli.decoding.options import EngineOptions
 
 ROUNDS = 5
-"""Of passes, for a prediction."""
+"""Rounds of passes for a prediction."""
 
 
 class Worker(Remote):
@@ -37,7 +37,7 @@ class Worker(Remote):
             raise
 
     def generate(self, order: Order) -> dict[str, Any]:
-        """The fields of one prompt's Outcome but its first five."""
+        """All fields of one prompt's Outcome but the first five."""
         return self.call("generate", order)
 
     def untimed(self, order: Order) -> list[int]:
@@ -54,17 +54,17 @@ class EngineDriver:
 
     def __init__(self, spec: Spec) -> None:
         remarks = io.StringIO()
-        # A small context: one size for all methods, whatever memory the others have taken.
+        # A small context, the same size for all methods, whatever memory the others have taken.
         out = Console(file=remarks, width=10_000)
         self._engine = runtime.open_engine(spec.model, spec.engine, spec.draft, out, most_cache=0)
         if spec.lookahead is not None:
-            del self._engine.session  # its memory, before the next one takes its own
+            del self._engine.session  # frees its memory before the next one takes its own
             self._engine.session = lookahead_session(self._engine.model, spec.lookahead, self._engine.options)
         self._draft, self._threads = spec.draft, spec.engine.threads
         self._notes = [line.strip() for line in remarks.getvalue().splitlines() if line.strip()]
 
     def loaded(self) -> Ready:
-        """What is there to decode with."""
+        """What was loaded."""
         engine = self._engine
         return Ready(engine.model.description, engine.n_ctx, engine.plan.tree_name, engine.tree_nodes, self._notes)
 
@@ -90,7 +90,7 @@ class EngineDriver:
     def predict(self, position: int) -> dict[str, float] | None:
         """What a step with `position` tokens in the cache promises before any text is decoded.
 
-        None without stored accuracies, where lookup drafts, too, or with a dynamic tree.
+        None without stored accuracies, if lookup drafts, too, or with a dynamic tree.
 
         tokens_per_step: 1 + the chance of each node, by the accuracies stored with the heads. plain_ms, verify_ms:
         forward passes over one token and over the tree, medians of rounds that hold both.
@@ -109,14 +109,14 @@ class EngineDriver:
 
 
 def lookahead_session(model: native.Model, numbers: str, options: EngineOptions) -> native.Session:
-    """A session without heads. MedusaError or NativeError for numbers, or a model, that it does not work with."""
+    """A session without heads. MedusaError or NativeError for numbers, or a model, that do not work."""
     from medusa_cli import native
 
     return runtime.open_session(model, None, None, options, lookahead=native.Lookahead(*parse_lookahead(numbers)))
 
 
 def open_driver(spec: Spec) -> EngineDriver | LlamaCppDriver:
-    """In the worker's process: loads what is asked for."""
+    """Runs in the worker's process: loads what is asked for."""
     if spec.driver == LLAMA_CPP:
         from medusa_cli.bench.llama_cpp_driver import LlamaCppDriver
 

@@ -1,4 +1,4 @@
-"""The state of a chat: system prompt and turns, those the model gets, and the JSON transcript they are kept in."""
+"""The state of a chat: system prompt, turns, which of them the model gets, and the JSON transcript that keeps them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ VERSION = 1
 class Conversation:
     """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet.
 
-    left_out: of the oldest turns, how many the model no longer gets. begun: tokens and text of the newest answer, where
-    it could go on.
+    left_out: how many of the oldest turns the model no longer gets. begun: tokens and text of the newest answer, if it
+    can be continued.
     """
 
     system: str | None = None
@@ -33,12 +33,12 @@ class Conversation:
     begun: tuple[list[int], str] | None = None
 
     def prompt(self, start: int | None = None) -> list[Message]:
-        """System prompt (if any) and turns, from `start` on or without those left out: as chat templates take them."""
+        """System prompt (if any) and turns, from `start` on or without those left out, as chat templates take them."""
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.turns[self.left_out if start is None else start :]]
 
     def starts(self) -> list[int]:
-        """Where the user speaks: places in turns."""
+        """Indices of the user's turns."""
         return [at for at, turn in enumerate(self.turns) if turn["role"] == "user"]
 
     def add_user(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Conversation:
         return self.turns[-1]["role"] if self.turns else ""
 
     def drop_last(self, role: str) -> Message | None:
-        """Removes and returns the last turn if it is of `role`."""
+        """Removes and returns the last turn if its role is `role`."""
         return self.turns.pop() if self.turns and self.turns[-1]["role"] == role else None
 
     def clear(self) -> None:
@@ -80,7 +80,7 @@ class Conversation:
     def load(cls, path: Path, n_ctx: int = 0) -> Conversation:
         """Reads a transcript. MedusaError says what is wrong with it.
 
-        n_ctx: size of the context that it goes on in. In a larger one than it was saved in, nothing is left out yet.
+        n_ctx: size of the context that it continues in. If that is larger than the saved one, nothing is left out yet.
         """
         try:
             check_regular(path)
@@ -122,14 +122,14 @@ def _is_transcript(path: Path) -> bool:
     return True
 
 
-# --- the newest turns, where the context is full ---------------------------------------------------
+# --- the newest turns, when the context is full ----------------------------------------------------
 
 
 MESSAGE = "the message"
 
 
 def check_message(engine: Engine, conversation: Conversation, text: str, most: int, name: str) -> None:
-    """MedusaError where fitted() would refuse a next message of that text. name: what is in it."""
+    """MedusaError if fitted() would refuse this text as the next message. name: what the text contains."""
     turns = [*conversation.turns, {"role": "user", "content": text}]
     fitted(engine, replace(conversation, turns=turns), most=most, what=f"{MESSAGE} with {name}")
 
@@ -137,12 +137,12 @@ def check_message(engine: Engine, conversation: Conversation, text: str, most: i
 def fitted(
     engine: Engine, conversation: Conversation, begun: int = 0, most: int = -1, what: str = MESSAGE
 ) -> list[int]:
-    """Token ids of the conversation's prompt, which leaves room for an answer of which `begun` tokens are there.
+    """Token ids of the conversation's prompt, with room for an answer that already has `begun` tokens.
 
-    most: tokens that the answer may get; -1: any number. what: the newest message is called in errors.
+    most: tokens that the answer may get; -1: any number. what: what errors call the newest message.
 
-    Where that takes it, the oldest turns leave the prompt (conversation.left_out counts them): always whole ones, a
-    message with all up to the next. MedusaError, and nothing changes, where the newest alone is too long.
+    If need be, the oldest turns leave the prompt (conversation.left_out counts them), always whole: a message with
+    everything up to the next. MedusaError, with nothing changed, if the newest alone is too long.
     """
     room = Room(engine.n_ctx, most, begun)
     tokens = engine.chat_tokens(conversation.prompt())
@@ -158,7 +158,7 @@ def fitted(
 
 
 def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room, what: str) -> None:
-    """MedusaError where the newest turn does not fit by itself, or others would have to leave for one too long."""
+    """MedusaError if the newest turn does not fit by itself, or is so long that others would have to leave for it."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
     size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))

@@ -1,4 +1,4 @@
-"""What the model has read of a chat, in the cache folder."""
+"""Keeps what the model has read of a chat in the cache folder."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class PromptCaches:
-    """Both ways end with a remark, or ""."""
+    """Saving and restoring both return a remark, or ""."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._store = CacheStore(default_folder())
 
     def brought_back(self, conversation: Conversation) -> str:
-        """Takes out what the model has read of the conversation."""
+        """Restores what the model has read of the conversation."""
         tokens = self._engine.chat_tokens(conversation.prompt())
         cached, damaged = self._store.bring(self._engine, tokens)
         found = f"{cached:,} of {len(tokens):,} tokens need not be read again"
         return "; ".join(filter(None, [found if cached else "", damaged]))
 
     def kept(self) -> str:
-        """Saves what the model has read; a failure is no more than a remark."""
+        """Saves what the model has read; a failure is only a remark."""
         try:
             saved = self._store.keep(self._engine)
         except MedusaError as error:

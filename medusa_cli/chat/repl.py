@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FENCE = '"""'
 UNFINISHED = ("context_full", "length", "cancelled")
-"""Reasons for which an answer stopped, and could go on."""
+"""Stop reasons after which an answer can be continued."""
 
 
 class Leave(Exception):
@@ -41,15 +41,15 @@ class Command:
 
 
 def find_command(entry: str) -> tuple[str, str] | None:
-    """("/name", argument) when the entry is a command; None for text, also text that begins with a path."""
+    """("/name", argument) when the entry is a command; None for text, even if it begins with a path."""
     match = re.fullmatch(r"\s*(/[a-z?]+)(?:[ \t]+(.*?))?\s*", entry)
     return (match[1], match[2] or "") if match else None
 
 
 class Repl:
-    """One chat. `run` is the whole loop, `submit` handles one entry. generation: of the newest answer, with `seed`.
+    """One chat. `run` is the whole loop, `submit` handles one entry. generation: the newest answer's, with its `seed`.
 
-    files: those that go with the next message.
+    files: sent with the next message.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Repl:
         self.seed = 0
         self.generation: native.Generation | None = None
         self.caches = caches
-        """Where what the model has read is saved with the conversation."""
+        """Saves what the model has read, along with the conversation."""
         self.kept_at: Path | None = None
         """Where the conversation is written after each answer."""
         self._regenerated = 0
@@ -144,10 +144,10 @@ class Repl:
                 self.conversation.turns.append(old)
 
     def answer(self) -> bool:
-        """Answers the conversation's last user turn. True when Ctrl-C cut it short; what came stays in it.
+        """Answers the conversation's last user turn. True when Ctrl-C cut it short; what came is kept.
 
-        An error, such as that of a lost device, leaves what came, too. A user turn without a character of an answer is
-        taken back, and its files wait for the next one.
+        An error, such as a lost device, keeps what came, too. If not a single character came, the user turn is taken
+        back, and its files wait for the next one.
         """
         self._regenerated = 0
         try:
@@ -159,7 +159,7 @@ class Repl:
                 self.screen.note("What was read with /read stays for your next message; /clear forgets it.")
 
     def resume(self) -> bool:
-        """Goes on with an answer that was cut short, from its tokens. True when Ctrl-C cut it short again."""
+        """Continues an answer that was cut short, from its tokens. True when Ctrl-C cut it short again."""
         if self.conversation.last_role() != "assistant":
             raise MedusaError("there is no answer to continue yet")
         if self.conversation.begun is None:
@@ -173,8 +173,8 @@ class Repl:
                 self.conversation.add_answer(old["content"], begun)
 
     def _prompt(self, begun: Sequence[int]) -> list[int]:
-        """Token ids of what the model gets: of the conversation, and of an answer that goes on. A remark where that is
-        less of the conversation than it was."""
+        """Token ids of what the model gets: the conversation, and an answer that is continued. A remark tells when it
+        gets less of the conversation than before."""
         before = self.conversation.left_out
         tokens = fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
         if self.conversation.left_out > before:
@@ -187,7 +187,7 @@ class Repl:
         return [*tokens, *begun]
 
     def _generate_answer(self, begun: Sequence[int] = (), begun_text: str = "") -> bool:
-        """begun: tokens of the answer that are there already, and their text."""
+        """begun: the tokens that the answer already has, and their text."""
         left_out = self.conversation.left_out
         try:
             return self._generate(begun, begun_text)
@@ -218,14 +218,14 @@ class Repl:
             # SystemExit (sessions.resumed), OSError: the window was closed.
             if not (isinstance(error, (KeyboardInterrupt, SystemExit, OSError)) or is_reportable(error)):
                 raise
-            # Without a piece the engine may not have begun: its last generation could be the one before.
+            # If no piece came, the engine may not have begun: its last generation could be the one before.
             cut, self.generation = error, self.engine.last if answered else None
         finally:
             self.screen.reading.end()
         failed = cut is not None and not isinstance(cut, KeyboardInterrupt)
         parts = [piece.text for piece in answered]
         if cut is None and self.generation is not None and self.generation.loop_tokens:
-            # Of a loop the first round stays: the model does not read the others again.
+            # Only the first round of a loop is kept: the model does not read the others again.
             parts = parts[: figures.tokens_before_repeats(self.generation)]
         if parts or not failed:
             whole, text = _whole_characters(answered)
@@ -235,9 +235,9 @@ class Repl:
         return cut is not None
 
     def _finish(self, text: str, cut: bool, begun: tuple[list[int], str]) -> None:
-        """Closes the answer's line and keeps the answer, what came of it where it was cut short.
+        """Closes the answer's line and keeps the answer, or as much of it as came.
 
-        begun: its tokens and text, for going on with it.
+        begun: its tokens and text, for continuing it.
         """
         generation = self.generation
         reason = "" if generation is None else generation.stop_reason
@@ -261,7 +261,7 @@ class Repl:
 
 
 def _whole_characters(pieces: Sequence[Any]) -> tuple[list[int], str]:
-    """Tokens and text of an answer up to its last whole character: what was cut within one is written anew."""
+    """Tokens and text of an answer up to its last whole character: one that was cut in two is written anew."""
     whole = max((at for at, piece in enumerate(pieces) if piece.text and piece.token >= 0), default=-1) + 1
     return [piece.token for piece in pieces[:whole]], "".join(piece.text for piece in pieces[:whole])
 

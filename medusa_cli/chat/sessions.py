@@ -21,27 +21,27 @@ NAME = re.compile(r"\w[\w .-]{0,99}")
 
 
 def folder() -> Path:
-    """Where named conversations lie."""
+    """Where named conversations are kept."""
     return paths.data_dir() / "sessions"
 
 
 def path_of(name: str) -> Path:
-    """Where the conversation of that name lies, whether there is one or not. MedusaError for what is no name."""
+    """The file for a conversation of that name, whether it exists or not. MedusaError for an invalid name."""
     if not NAME.fullmatch(name):
         raise MedusaError(f"{name!r} cannot name a session: use letters, digits, spaces, dots, - and _, at most 100")
     return folder() / (name + SUFFIX)
 
 
 def names() -> list[str]:
-    """Of all that there are."""
+    """The names of all conversations."""
     return sorted(path.stem for path in folder().glob(f"*{SUFFIX}"))
 
 
 @contextlib.contextmanager
 def resumed(chat: Repl, name: str) -> Iterator[None]:
-    """The chat goes on with the conversation of that name. It is written after each answer, the cache at the end.
+    """The chat continues the conversation of that name. It is written after each answer, the cache at the end.
 
-    MedusaError where another process has it, or it cannot be read.
+    MedusaError if another process has it, or it cannot be read.
     """
     from medusa_cli.support.atomic import ending_signals_raise
     from medusa_cli.support.locks import only_writer

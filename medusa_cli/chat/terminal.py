@@ -83,7 +83,7 @@ class PromptReader:
         )
 
     def read(self, continued: bool = False) -> str:
-        """As PlainReader's. Ctrl-C with text on the line only clears it."""
+        """Like PlainReader's. Ctrl-C with text on the line only clears it."""
         from prompt_toolkit.formatted_text import FormattedText
 
         placeholder = FormattedText([("fg:ansibrightblack", "" if continued else PLACEHOLDER)])
@@ -119,7 +119,7 @@ def open_reader(commands: Sequence[str]) -> Reader:
 class TerminalScreen:
     """Answers on stdout; notes and statistics on stderr, and those only for a person at a terminal.
 
-    reading: how far a prompt is read, for that person; ended before anything else is shown.
+    reading: shows that person how much of a prompt is read; ended before anything else is shown.
     """
 
     def __init__(self, interactive: bool, color_drafts: bool) -> None:
@@ -158,7 +158,7 @@ class TerminalScreen:
             self._messages.print(text, style="dim", markup=False)
 
     def show(self, text: str) -> None:
-        """What a command was asked for (stderr)."""
+        """The output of a command (stderr)."""
         if self._person:
             self._messages.print(text, markup=False)
         else:

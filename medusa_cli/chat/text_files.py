@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
 
 BYTES_PER_TOKEN = 64
-"""A context of text does not have more: longer files are refused before their tokens are counted."""
+"""Text has no more than this: longer files than a context can hold are refused before their tokens are counted."""
 LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """tokens: of the text by itself."""
+    """tokens: length of the text by itself."""
 
     name: str
     text: str
@@ -40,9 +40,9 @@ def message(files: Sequence[TextFile], text: str) -> str:
 
 
 def read(engine: Engine, conversation: Conversation, before: Sequence[TextFile], name: str, most: int) -> TextFile:
-    """The file, which goes with the next message, as those before do. most: tokens that the answer may get.
+    """Reads a file to send with the next message, after those in `before`. most: tokens that the answer may get.
 
-    MedusaError, one line, for what is no text, and for what the model could not be asked with.
+    MedusaError, one line, if it is not text, or if the prompt would be too long with it.
     """
     path = expanded(name)
     bound = min(max(LEAST_BYTES, BYTES_PER_TOKEN * engine.n_ctx), MOST_CHARACTERS)

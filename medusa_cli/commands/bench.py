@@ -162,7 +162,7 @@ def run(
     found = Measurements()
     try:
         measure(plan, found, messages)
-    finally:  # what there is so far, too, when Ctrl-C or an error ends the run early
+    finally:  # shows the results so far, even when Ctrl-C or an error ends the run early
         if found.outcomes:
             _report(plan, found, str(data or "built in"), json_file, md, plot)
 
@@ -282,7 +282,7 @@ def _prompts(data: Path | None, limit: int | None) -> list[Prompt]:
 def _methods(
     names: str | None, model: str, draft: DraftOptions, synthetic: bool, messages: Console
 ) -> tuple[list[Method], ModelRef, Path | None]:
-    """The methods that are asked for, or all that the model allows, and the files of the models, fetched if need be."""
+    """The methods asked for, or all that the model allows, and the models' files, fetched if need be."""
     from medusa_cli.bench import methods
     from medusa_cli.converters.heads.schema import KIND_KEY
     from medusa_cli.decoding import drafting, runtime
@@ -301,7 +301,7 @@ def _methods(
 
 
 def _check_memory(model: Path, copies: int, messages: Console) -> None:
-    """A remark when the methods, each with a process and a model of its own, will hardly fit into memory."""
+    """A remark if the methods, each with its own process and model, will hardly fit into memory."""
     from medusa_cli.models import gguf_files
     from medusa_cli.support import machine
     from medusa_cli.support.units import size

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def complete_session(incomplete: str) -> list[str]:
-    """Names of sessions that begin so."""
+    """Names of sessions that begin with it."""
     from medusa_cli.chat import sessions
 
     return [name for name in sessions.names() if name.startswith(incomplete)]
@@ -50,7 +50,7 @@ def chat(
 
     if session is not None:
         sessions.path_of(session)
-    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
+    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # reports contradictions before a model is loaded
     from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.repl import COMMANDS, Repl
     from medusa_cli.chat.terminal import TerminalScreen, open_reader
@@ -59,7 +59,7 @@ def chat(
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
     chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE, opened.sampling, stop_loops=True)
-    # Said before the first message is typed, not after.
+    # Shown before the first message is typed, not after.
     opened.chat_tokens([{"role": "user", "content": "Hello"}])
     reader = open_reader(list(COMMANDS))
     screen = TerminalScreen(reader.interactive, color_drafts)

@@ -1,6 +1,6 @@
 """Option groups on the command line: each field becomes an option, spelled as in llama.cpp.
 
-`grouped` splices the fields of the groups that a command takes into its options.
+`grouped` splices the fields of a command's groups into its options.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def comma_separated(
 
 @dataclasses.dataclass(frozen=True)
 class Only:
-    """Of a group, the options that a command has, and help texts where they mean something of its own."""
+    """The options of a group that a command has, and help texts for those that mean something special there."""
 
     names: frozenset[str]
     texts: Mapping[str, str]
 
 
 def only(*names: str, **texts: str) -> Only:
-    """Beside a group: the command has the options of these names, and those that it gives a help text."""
+    """Goes beside a group: the command has the options named, and those given a help text."""
     return Only(frozenset((*names, *texts)), texts)
 
 
@@ -112,7 +112,7 @@ def _parameters(group: Any, choice: Only | None, like: inspect.Parameter) -> Ite
 
 
 def _annotation(field: Field, panel: str, text: str) -> Any:
-    """The option as typer takes it. text: its help, where it is not its own."""
+    """The option as typer takes it. text: its help, if not its own."""
     option, kind = field.option, field.kind
     if typing.get_origin(kind) in (Mapping, Sequence):
         kind = list[str]
@@ -132,7 +132,7 @@ def _annotation(field: Field, panel: str, text: str) -> Any:
 
 
 def _taken(field: Field, value: Any) -> Any:
-    """What the group gets. typer.BadParameter for numbers that the parser lets through: nan, those beyond 32 bits."""
+    """What the group gets. typer.BadParameter for numbers that the parser lets through: nan, and those over 32 bits."""
     if value is None:
         return value
     if field.is_number and not field.holds(value):
@@ -151,7 +151,7 @@ _LOGIT_BIAS = re.compile(r"(\d+)(?:=|(?=[+-]))([+-]?(?:inf|\d+\.?\d*|\.\d+))", r
 def parse_logit_bias(entries: list[str]) -> dict[int, float] | None:
     """["15043=1.5", "7=-inf"] -> {15043: 1.5, 7: -inf}. typer.BadParameter for anything else.
 
-    llama.cpp's own spelling, the sign as separator (15043+1), is understood too.
+    llama.cpp's own spelling, with the sign as separator (15043+1), works, too.
     """
     bias: dict[int, float] = {}
     for entry in entries:

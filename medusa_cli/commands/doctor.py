@@ -79,7 +79,7 @@ def _print(found: dict[str, Any], out: Console) -> None:
 
 
 def _threads(threads: dict[str, Any] | None, cores: int | None) -> str:
-    """How many an answer would begin with, and why."""
+    """How many threads an answer would begin with, and why."""
     if threads is None:
         return "unknown"
     others = threads["cores_of_others"]

@@ -42,7 +42,7 @@ def generate(
     text = _read_prompt(prompt, file or [])
     if raw and system is not None:
         raise typer.BadParameter("--raw cannot be combined with a system prompt", param_hint="-sys")
-    settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # contradictions are told before a model is loaded
+    settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # reports contradictions before a model is loaded
     from medusa_cli.decoding.runtime import open_engine
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
@@ -61,7 +61,7 @@ STDIN = Path("-")
 
 
 def _read_prompt(prompt: str | None, files: list[Path]) -> str:
-    """The text of one file as it is; several, or those that a text follows, each under its name."""
+    """The text of one file as it is; if there are several, or a text follows, each under its name."""
     from medusa_cli.prompts.framing import with_files
     from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.files import STANDARD_INPUT, read_text, valid_text
@@ -81,7 +81,7 @@ def _read_prompt(prompt: str | None, files: list[Path]) -> str:
 
 
 def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
-    """Generates and prints. Ctrl-C, or an error of the engine, is raised once what there is has been printed."""
+    """Generates and prints. Ctrl-C or an error of the engine is raised after what there is has been printed."""
     from medusa_cli.decoding import figures
     from medusa_cli.support import console, wrapping
     from medusa_cli.support.errors import is_reportable

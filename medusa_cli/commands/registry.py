@@ -1,7 +1,7 @@
 """How commands are added, with help in two lengths.
 
-`--help` shows what most people need. Options declared with hidden=True work as all others do, and `--help-all` shows
-them, too. Options that a command no longer has answer with where they went.
+`--help` shows what most people need. Options declared with hidden=True work like all others, and `--help-all` shows
+them, too. Options that a command no longer has tell where they went.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TRAIN_KEYS = (
 _TRAIN = {f"--{key.replace('_', '-')}": f"set the key `{key}` in a recipe file (--recipe)" for key in _TRAIN_KEYS}
 _TRAIN["-s"] = _TRAIN["--seed"]
 GONE = {"chat": _SPOKEN, "generate": _SPOKEN, "serve": _SPOKEN, "train": _TRAIN}
-"""By command: options that it no longer has, and where they went."""
+"""By command: the options that it no longer has, and where they went."""
 
 
 def add_command(
     app: typer.Typer, name: str, function: Callable[..., Any], path: str = "", epilog: str = "", **settings: Any
 ) -> None:
-    """Adds `function` to `app`. path: what a person types for it, where that is not `medusa NAME`."""
+    """Adds `function` to `app`. path: what a person types for it, if not `medusa NAME`."""
     shown = epilog
     if _has_hidden_options(function):
         function = _with_help_all(function, epilog)
@@ -47,7 +47,7 @@ def add_command(
 
 
 class _Command(TyperCommand):
-    """A command that knows the options it had."""
+    """A command that knows the options it used to have."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

@@ -1,4 +1,4 @@
-"""`medusa serve`: a model behind the interface of OpenAI, and a page to chat on."""
+"""`medusa serve`: a model behind OpenAI's interface, and a page to chat on."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def serve(
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
-    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # contradictions are told before a model is loaded
+    settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # reports contradictions before a model is loaded
     check_installed()
     from medusa_cli.api.arguments import ENGINE_NAMES
     from medusa_cli.api.model import Model
@@ -108,7 +108,7 @@ def serve(
 
 
 def check_installed() -> None:
-    """MedusaError where the extra is missing."""
+    """MedusaError if the extra is missing."""
     from medusa_cli.support.errors import MedusaError
 
     try:
@@ -120,7 +120,7 @@ def check_installed() -> None:
 
 
 def check_key(key: str | None, host: str, port: int, messages: Console) -> None:
-    """Warns where everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
+    """Warns if everybody in the network could use the model. typer.BadParameter for a key that nobody can send."""
     from medusa_cli.server.guards import is_loopback
 
     if key is not None and (not key.strip() or key != key.strip() or not key.isprintable()):
@@ -136,7 +136,7 @@ def check_key(key: str | None, host: str, port: int, messages: Console) -> None:
 
 
 def prepared(folder: Path | None, budget: int, messages: Console) -> CacheStore | None:
-    """The caches in --cache-dir, with a remark where some cannot be used. MedusaError where it cannot be written."""
+    """The caches in --cache-dir, with a remark if some cannot be used. MedusaError if it cannot be written."""
     if folder is None:
         return None
     from medusa_cli.decoding.saved_caches import CacheStore
@@ -153,7 +153,7 @@ def prepared(folder: Path | None, budget: int, messages: Console) -> CacheStore 
 
 
 def networks(addresses: list[str]) -> list[str]:
-    """Addresses and networks in one form. typer.BadParameter for what is none."""
+    """Addresses and networks in one form. typer.BadParameter for anything else."""
     try:
         return [str(ipaddress.ip_network(address, strict=False)) for address in addresses]
     except ValueError as error:
@@ -161,7 +161,7 @@ def networks(addresses: list[str]) -> list[str]:
 
 
 def answer_defaults(*groups: Any) -> dict[str, Any]:
-    """Those options of a command that an answer takes, where they were given."""
+    """The options of a command that an answer takes, if they were given."""
     from medusa_cli.api.arguments import ANSWER_NAMES
 
     defaults = _values([type(group)() for group in groups], ANSWER_NAMES)

@@ -95,7 +95,7 @@ def train(
 
 
 def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
-    """What `path` says; MedusaError where an option says it, too."""
+    """The recipe in `path`; MedusaError if an option sets the same."""
     from medusa_cli.training.options import OPTIONS, RecipeFile, read_recipe
 
     if path is None:
@@ -108,7 +108,7 @@ def _recipe(ctx: typer.Context, path: Path | None) -> RecipeFile:
 
 
 def _refuse_to_overwrite(options: dict[str, Any]) -> None:
-    """MedusaError for what is written besides the output. options: fields of TrainOptions."""
+    """MedusaError if a file written besides the output exists. options: fields of TrainOptions."""
     folder, adapter = options.get("export_hf"), options.get("adapter")
     if folder is not None and folder.is_dir() and any(folder.iterdir()):
         raise MedusaError(f"{folder} is not empty: give another folder, or add --force to overwrite its contents")

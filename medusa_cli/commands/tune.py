@@ -74,7 +74,7 @@ def tune(
     if not show:
         profile.check_writable()
     if text is not None:
-        texts.prompts(text)  # what is wrong with it is said before the model is loaded
+        texts.prompts(text)  # reports what is wrong with it before the model is loaded
     opened = run.open_model(model, draft.heads, engine, messages, method)
     if write:
         run.check_can_write(opened)

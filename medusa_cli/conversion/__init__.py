@@ -1,1 +1,1 @@
-"""The pipeline behind `medusa convert`, and what reads its result back."""
+"""The pipeline behind `medusa convert`, and the check that reads its result back."""

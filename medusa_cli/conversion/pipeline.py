@@ -1,6 +1,6 @@
 """`medusa convert`: checkpoints in, one GGUF with heads (or a sidecar) out, read back and checked.
 
-Every intermediate file lies in a folder beside the output that goes with the run; the output appears whole or not at
+Intermediate files lie in a folder beside the output that is removed after the run; the output appears whole or not at
 all.
 """
 
@@ -50,7 +50,7 @@ from medusa_cli.support.locks import only_writer
 from medusa_cli.support.progress import Bar, phase
 
 REPORTED = ("family", "kind", "head_count", "block_count", "lm_head", "hidden", "rows")
-"""Of the heads, as SourceHeads calls it."""
+"""What is reported about the heads, by SourceHeads' names."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ConvertOptions:
 
     quant: file type of the base. heads_quant, blocks_quant: ggml types of lm_heads and residual blocks. draft_vocab:
     keep the lm_head rows of the N tokens that are most frequent in `calibration`. strict: useless heads are an error.
-    output None: heads (a sidecar) are installed for their base, in place of others where `replace` allows it.
+    output None: heads (a sidecar) are installed for their base, in place of others if `replace` allows it.
     """
 
     heads: str
@@ -77,7 +77,7 @@ class ConvertOptions:
     replace: bool = False
 
     def check(self) -> None:
-        """MedusaError for what cannot work, before anything is fetched."""
+        """MedusaError for options that cannot work, before anything is fetched."""
         with _worded("--quant {}"):
             file_type(self.quant)
         if self.output is not None:
@@ -87,13 +87,13 @@ class ConvertOptions:
         if self.calibration is not None and not self.calibration.is_file():
             raise MedusaError(f"{self.calibration}: no such text file, give one with --calibration")
         if self.output is None:
-            assert self.sidecar  # what is installed is heads alone
+            assert self.sidecar  # only heads alone are installed
         elif self.output.is_dir() or not self.output.absolute().parent.is_dir():
             raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
         self.check_free()
 
     def check_free(self) -> None:
-        """MedusaError for an output that is there and not to be replaced."""
+        """MedusaError if the output exists and may not be replaced."""
         if self.output is not None and self.output.exists() and not self.replace:
             raise MedusaError(f"{self.output} exists: give another name, or add --force to overwrite it")
 
@@ -168,7 +168,7 @@ class Conversion:
         }
 
     def run(self) -> dict[str, Any]:
-        """Writes the output; the report is the plan with what was found. MedusaError leaves no file behind."""
+        """Writes the output and returns the plan with what was found. MedusaError leaves no file behind."""
         place = paths.made(installed.folder()) if self.options.output is None else self.options.output.absolute().parent
         for remark in self.source.remarks:
             self.console.print(f"note: {remark}", markup=False)
@@ -216,8 +216,8 @@ class Conversion:
 
     @contextlib.contextmanager
     def _output(self, base_name: str, base_fingerprint: str) -> Iterator[Path]:
-        """Where the result goes, for this run alone. MedusaError for installed heads that are not to be replaced."""
-        if self.options.output is not None:  # which is held from the beginning on
+        """Where the result goes, reserved for this run. MedusaError for installed heads that may not be replaced."""
+        if self.options.output is not None:  # reserved from the beginning on
             yield self.options.output.absolute()
             return
         with only_writer(installed.place_for(base_name, base_fingerprint, replace=self.options.replace)):
@@ -225,14 +225,14 @@ class Conversion:
 
     @contextlib.contextmanager
     def _phase(self, title: str, unit: str) -> Iterator[Bar]:
-        """A progress bar whose time goes into the report."""
+        """A progress bar; its time goes into the report."""
         begun = time.monotonic()
         with phase(self.console, title, unit) as bar:
             yield bar
         self.seconds[title] = round(time.monotonic() - begun, 3)
 
     def _base_gguf(self, scratch: Path) -> Path:
-        """The base as a GGUF of the wanted type: the given file itself where nothing is to be done."""
+        """The base as a GGUF of the wanted type: the given file itself if there is nothing to do."""
         wanted = self._wanted_quant()
         path = self.base.path
         if self.base.checkpoint is not None:
@@ -264,7 +264,7 @@ class Conversion:
         return target
 
     def _wanted_quant(self) -> str | None:
-        """The file type to bring the base to; None: it stays as it is (quantized, or of that type already)."""
+        """The file type to convert the base to; None: it stays as it is (quantized, or of that type already)."""
         _, wanted = file_type(self.options.quant)
         if self.base.checkpoint is not None:
             return wanted
@@ -302,7 +302,7 @@ class Conversion:
         return np.array([token for token, _ in ranked], dtype=np.int32)
 
     def _self_check(self, base: Path, finished: Path, source: SourceHeads, types: list[str]) -> dict[str, Any]:
-        # Of any size: pages of the file, no copy.
+        # Works for any size: pages of the file, no copy.
         model = native.Model(str(base if self.options.sidecar else finished), repack=False)
         heads = native.Heads(model, str(finished))
         begun = time.monotonic()
@@ -322,7 +322,7 @@ class Conversion:
 
 @contextlib.contextmanager
 def _worded(form: str, kind: type[Exception] = MedusaError) -> Iterator[None]:
-    """Errors of the converters, which know no options: what `form` makes of their words."""
+    """Puts errors of the converters, which do not know options, into the words of `form`."""
     try:
         yield
     except kind as error:

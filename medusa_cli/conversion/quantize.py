@@ -1,7 +1,7 @@
-"""Quantizes a base model with libllama's quantizer, in a process of its own.
+"""Quantizes a base model with libllama's quantizer, in its own process.
 
-A child process because the quantizer cannot be interrupted and ends the process on some damaged files: Ctrl-C kills the
-child, and its failure is one line here.
+In a child process because the quantizer cannot be interrupted and ends the process on some damaged files: Ctrl-C kills
+the child, and its failure is one line here.
 """
 
 from __future__ import annotations

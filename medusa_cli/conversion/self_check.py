@@ -1,4 +1,4 @@
-"""Does a converted file draft what its source would? Read back through the native loader and compared."""
+"""Does a converted file draft what its source would? Reads it back through the native loader and compares."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STATES = 4
 """Random steps each head is evaluated on."""
 LENGTH = 5
-"""Hidden states that lead up to each of them."""
+"""Hidden states that lead up to each step."""
 BITS = {"f32": 16, "bf16": 8, "f16": 11, "q8_0": 7, "q6_k": 5, "q5_0": 4, "q5_1": 4, "q5_k": 4}
 """Significant bits of a weight, by type; fewer for all others. F32 stands for the rounding of the activations."""
 FEWEST_BITS = 3
@@ -85,7 +85,7 @@ def reference_logits(
 
     x + SiLU(Wx + b) per block, then the lm_head (Medusa 2.1). Hydra: the first block reads the embeddings of the path,
     too, and is Rx + b_R + SiLU(Wx + b); Hydra++ puts the prefix layer's output in the place of the newest state.
-    base: its file, for what heads read of it. Holds one head's matrices at a time.
+    base: its file, for what heads read from it. Holds one head's matrices at a time.
     """
     tensors = {tensor.name: tensor for tensor in source.tensors}
     shared = None
@@ -161,7 +161,7 @@ def _silu(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def accuracy(model: native.Model, heads: native.Heads) -> list[float]:
-    """Top-1 accuracy of each head along short greedy answers of the model; NaN where nothing was generated."""
+    """Top-1 accuracy of each head along short greedy answers of the model; NaN if nothing was generated."""
     from medusa_cli import native
     from medusa_cli.decoding.prompts import chat_tokens
 
@@ -198,7 +198,7 @@ def _deviation(model: native.Model, heads: native.Heads, source: SourceHeads, ba
         with np.errstate(divide="ignore"):
             actual = np.log(heads.probabilities(states[at], path[at].tolist()))
         for head, (ours, theirs) in enumerate(zip(actual, expected[:, at], strict=True)):
-            # Probabilities fix logits up to a constant; those that underflow to 0 carry no information.
+            # Probabilities determine logits up to a constant; those that underflow to 0 carry no information.
             known = np.isfinite(ours)
             ours, theirs = ours[known] - ours[known].mean(), theirs[known] - theirs[known].mean()
             errors[head] += np.sum((ours - theirs) ** 2)

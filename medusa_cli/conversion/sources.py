@@ -41,7 +41,7 @@ Choice = Callable[[Collection[str], Callable[[str], dict[str, str]], str], list[
 class Found:
     """A checkpoint on this machine.
 
-    provenance: for a repository "repo", "revision" (the commit) and, where the Hub tells, "sha256"
+    provenance: for a repository "repo", "revision" (the commit) and, if the Hub gives it, "sha256"
     ("FILE:HEX, FILE:HEX" of the weight files); for a local path only "name".
     """
 
@@ -50,16 +50,16 @@ class Found:
 
 
 def resolve_heads(reference: str, console: Console) -> Found:
-    """A local path as it is, else the repository org/repo[@revision], with all that heads need.
+    """A local path as it is, else the repository org/repo[@revision], with everything heads need.
 
-    Where the repository is a full model, that includes the base. MedusaError: no such path or repository, no access,
+    If the repository is a full model, that includes the base. MedusaError: no such path or repository, no access,
     no network and no copy, no space, a repository without weights.
     """
     return _resolve(reference, console, _choose_heads)
 
 
 def resolve_base(reference: str, console: Console) -> Found:
-    """As resolve_heads, for a base model: weights, configuration, tokenizer; head files stay where they are."""
+    """Like resolve_heads, for a base model: weights, configuration, tokenizer; head files are not fetched."""
     return _resolve(reference, console, _choose_base)
 
 
@@ -91,7 +91,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     match = REFERENCE.fullmatch(reference)
     if match is None or reference.startswith("."):
         raise MedusaError(f"{reference}: no such file or folder, and no repository of the form org/repo[@revision]")
-    # From the Hub, or from the cache alone where the Hub cannot be asked. Without a revision: the main branch.
+    # From the Hub, or only from the cache if the Hub cannot be asked. Without a revision: the main branch.
     repo, revision = match["repo"], match["revision"]
     label = f"{repo}@{revision}" if revision else repo
     try:
@@ -110,7 +110,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise MedusaError(f"{label}: {missing[0]} is not in the cache yet: run again with a network")
-    # The cache names large files by their sum.
+    # The cache names large files by their checksum.
     blobs = {name: (folder / name).resolve().name for name in names if name.endswith(SUFFIXES)}
     sums = [f"{name}:{blob}" for name, blob in blobs.items() if SHA256.fullmatch(blob)]
     return Found(folder, {"repo": repo, "revision": folder.name, **({"sha256": ", ".join(sums)} if sums else {})})
@@ -119,7 +119,7 @@ def _resolve(reference: str, console: Console, choose: Choice) -> Found:
 def _downloaded(
     repo: str, revision: str | None, listing: Listing, console: Console, choose: Choice
 ) -> tuple[Path, list[str]]:
-    """The snapshot's folder, and the chosen files in it; what the cache has is not fetched again."""
+    """The snapshot's folder, and the chosen files in it; files in the cache are not fetched again."""
     label = f"{repo}@{revision}" if revision else repo
     top = {name: file for name, file in listing.files.items() if "/" not in name}
 

@@ -1,4 +1,4 @@
-"""How many tokens a context gets where nobody says: the model's own number, as far as memory allows."""
+"""How many tokens a context gets by default: the model's own number, as far as memory allows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 LEAST = 8192
-"""Tokens that a person's chat gets on any machine, where the model was trained on as many."""
+"""Tokens that a person's chat gets on any machine, if the model was trained on as many."""
 FEW = 4096
-"""The same where programs ask; what a conversation is expected to write at least."""
+"""The same when programs ask; also how much a conversation is expected to write at least."""
 MOST = 1 << 18
-"""More has to be asked for."""
+"""A larger context has to be asked for."""
 SHARE = 4
-"""Of the available memory a full cache takes at most one part in so many: conversations, drafts and other programs
-need some, too."""
+"""A full cache takes at most 1/SHARE of the available memory: conversations, drafts and other programs need some,
+too."""
 FOR_PROGRAMS = 256 << 20
-"""Bytes of a full cache where programs ask, so that several conversations fit into the budget of a server."""
+"""Bytes of a full cache when programs ask, so that several conversations fit into a server's budget."""
 
 
 @functools.lru_cache(maxsize=8)
 def bytes_per_token(path: str, type_k: str, type_v: str) -> float:
-    """Of the cache of the model at `path`, by estimate; 0 for models without one."""
+    """Estimated cache bytes per token for the model at `path`; 0 for models without a cache."""
     from medusa_cli import native
 
     shape = offload.shape_of(native.read_gguf(path))
@@ -38,15 +38,15 @@ def bytes_per_token(path: str, type_k: str, type_v: str) -> float:
 
 
 def each_token(model: native.Model, options: EngineOptions) -> float:
-    """Bytes of the cache for one token, with the types of the options."""
+    """Cache bytes per token, with the types in the options."""
     return bytes_per_token(model.path, options.cache_type_k.value, options.cache_type_v.value)
 
 
 def chosen(model: native.Model, options: EngineOptions, most_bytes: int | None = None) -> int:
     """What was asked for, else what the model was trained on, as far as it fits beside everything else.
 
-    Where a cache takes all its memory at once (on GPUs, and on systems without fresh pages) it stays small. most_bytes:
-    of a full cache, None for a person's chat.
+    If a cache takes all its memory at once (on GPUs, and on systems without fresh pages), it stays small. most_bytes:
+    limit for a full cache, None for a person's chat.
     """
     from medusa_cli import native
 
@@ -62,9 +62,9 @@ def chosen(model: native.Model, options: EngineOptions, most_bytes: int | None =
 
 
 def resident(model: native.Model, options: EngineOptions, tokens: int, written: int) -> int:
-    """Bytes that a cache of so many tokens takes, of which some were written, with the checkpoints of its state.
+    """Bytes that a cache of `tokens` takes when `written` of them were written, with the checkpoints of its state.
 
-    A conversation is expected to write FEW tokens at least.
+    A conversation is expected to write at least FEW tokens.
     """
     from medusa_cli import native
 

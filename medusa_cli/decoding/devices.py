@@ -18,9 +18,9 @@ class DeviceKind(str, Enum):
 
 @dataclass(frozen=True)
 class Tile:
-    """Columns that a matrix product takes at once from `first` on: any number of them up to `last` costs the same.
+    """Columns that a matrix product takes at once from `first` on: any number up to `last` costs the same.
 
-    Below `first` each further column costs about as much as the one before.
+    Below `first`, each further column costs about as much as the one before.
     """
 
     first: int
@@ -31,9 +31,9 @@ class Tile:
 class TreeRules:
     """Trees on one kind of device; all sizes count the root.
 
-    sizes: ascending, that `tune` weighs. probes: those of them that tell what a step takes beyond its pass. built_in:
-    the fixed tree where the heads store none. stored_nodes: most nodes of the one they store. rising: a larger tree
-    never costs less, so that sizes past hope need not be tried. tile: of matrix products, where it shows in prices.
+    sizes: those that `tune` weighs, ascending. probes: those of them that tell what a step takes beyond its pass.
+    built_in: the fixed tree if the heads store none. stored_nodes: most nodes of the one they store. rising: a larger
+    tree never costs less, so sizes past hope need not be tried. tile: of matrix products, if it shows in the costs.
     """
 
     sizes: tuple[int, ...]
@@ -51,12 +51,12 @@ class TreeRules:
 #   H100               (estimated)                      1.2   1.3   1.6
 #   M2 Ultra, 7B Q8_0  (public figures)     1.11  1.41  2.16
 #   M4 Pro, products   (public figures)     1.81  3.8   7.4
-# On NVIDIA's, 16 to 64 nodes are nearly free, and kernels change at 5 and 9 columns, so that a curve may fall there;
-# any GPU but Apple's is taken for one of these. On Apple's up to 8 columns cost nearly one pass each, from 9 on they
-# come in tiles of 32: only 1, 2, 4 and 32 can be best. No dynamic tree starts from these figures: devices of one kind
-# are too far apart, and a start that is wrong is not unlearned. Prices are learned from the first step on.
+# On NVIDIA GPUs, 16 to 64 nodes are nearly free, and kernels change at 5 and 9 columns, so a curve may fall there; any
+# GPU but Apple's is treated as one of these. On Apple's, up to 8 columns cost nearly one pass each; from 9 on they come
+# in tiles of 32: only 1, 2, 4 and 32 can be best. No dynamic tree starts from these figures: devices of one kind differ
+# too much, and a wrong start is not unlearned. Costs are learned from the first step on.
 RULES = {
-    # On a CPU each node costs, and a stored tree is as large as its training could measure.
+    # On a CPU every node costs time, and a stored tree is as large as its training could measure.
     DeviceKind.cpu: TreeRules((*range(1, 17), 24, 32, 48, 64), (4, 12), trees.DEFAULT_CPU, 4, rising=True),
     DeviceKind.gpu: TreeRules((1, 2, 4, 8, 16, 32, 64), (4, 16), trees.DEFAULT_GPU, trees.MAX_NODES, rising=False),
     DeviceKind.metal: TreeRules((1, 2, 4, 32), (4, 32), trees.DEFAULT_CPU, 4, rising=False, tile=Tile(9, 32)),
@@ -66,7 +66,7 @@ CPU_BACKEND = "CPU"
 
 
 def kind_of(backend: str) -> DeviceKind:
-    """backend: native.Model's, of the device that holds the output matrix."""
+    """backend: native.Model's, that of the device that holds the output matrix."""
     if backend == CPU_BACKEND:
         return DeviceKind.cpu
     return DeviceKind.metal if backend in METAL_BACKENDS else DeviceKind.gpu

@@ -1,4 +1,4 @@
-"""Who drafts: what is asked for, the model, its heads and what was tuned make one plan. No files, no engine."""
+"""Who drafts: one plan from what is asked for, the model, its heads and what was tuned. No files, no engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from medusa_cli.models.references import ModelRef
 from medusa_cli.support.errors import MedusaError, OptionError
 
 TUNED_TREE = "tuned"
-"""Name of the tree that comes from a profile."""
+"""Name of the tree from a profile."""
 STORED_TREE = "heads"
 """Name of the tree that came with the heads."""
 CHAIN = "chain"
-"""Name of the tree that a draft model fills where nothing is said."""
+"""Name of the tree that a draft model fills by default."""
 
 DRAFT_MODEL_RANKS = 8
-"""Most ranks in a random tree that a draft model fills."""
+"""Most ranks of a random tree that a draft model fills."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class HeadsFacts:
-    """Loaded heads. output_rows: tokens they tell apart. tree: choices stored with them, empty where there are none."""
+    """Loaded heads. output_rows: tokens they tell apart. tree: choices stored with them, empty if there are none."""
 
     head_count: int
     output_rows: int
@@ -46,9 +46,9 @@ class HeadsFacts:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A profile. choices: of its fixed tree, none where plain decoding is faster; dynamic: a dynamic tree was fastest.
+    """A profile. choices: its fixed tree's, none if plain decoding is faster; dynamic: a dynamic tree was fastest.
 
-    start: what was learned of dynamic trees. recycling: they were fastest with recycled tokens.
+    start: what was learned about dynamic trees. recycling: they were fastest with recycled tokens.
     """
 
     choices: Choices
@@ -70,7 +70,7 @@ Tree = FixedTree | DynamicStart
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A second model that fills trees. most: tokens in a row, the depth of dynamic trees."""
+    """A second model that fills trees. most: tokens in a row, and the depth of dynamic trees."""
 
     file: Path
     most: int = DRAFT_MAX
@@ -81,7 +81,7 @@ class DraftPlan:
     """Who drafts.
 
     heads: the file of the heads that are loaded, if any. tree: what they, or the draft model, fill; None: they draft
-    nothing. tree_name: "" where neither drafts.
+    nothing. tree_name: "" if neither drafts.
     watchdog: steps may leave out drafts that do not pay.
     recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
     """
@@ -101,17 +101,17 @@ class DraftPlan:
 
 
 def may_use_heads(options: DraftOptions) -> bool:
-    """Whether heads are drafted with where there are any."""
+    """Whether to draft with heads, if there are any."""
     return not (options.no_spec or options.no_heads or options.draft_model is not None)
 
 
 def draft_file(options: DraftOptions) -> str | None:
-    """The draft model that drafts, as the person wrote it."""
+    """The draft model in use, as the person wrote it."""
     return None if options.no_spec else options.draft_model
 
 
 def named_tree(options: DraftOptions) -> str | None:
-    """The --tree argument where it names one fixed tree that is to be filled: for trees.resolve() to find."""
+    """The --tree argument for trees.resolve(), if it names one fixed tree that is to be filled."""
     filled = may_use_heads(options) or draft_file(options) is not None
     return options.tree if filled and options.tree not in (None, trees.DYNAMIC, trees.STATIC) else None
 
@@ -122,7 +122,7 @@ def uses_profile(options: DraftOptions) -> bool:
 
 
 def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path | None:
-    """The file that heads are read from: that asked for, else the model file itself, else what was found for it."""
+    """The file that heads are read from: the one asked for, else the model file itself, else one found for it."""
     if not may_use_heads(options):
         return None
     if holds_heads and not (ref.heads and ref.heads.asked):
@@ -139,7 +139,7 @@ def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
 
 
 def recurrent(model: ModelFacts) -> str:
-    """The beginning of what is said of a recurrent model: what cannot be done comes next."""
+    """The beginning of a message about a recurrent model: what cannot be done comes next."""
     return (
         f"{model.ref.name} is a recurrent model ({model.architecture}), which can check a chain of drafts, not a tree"
     )
@@ -156,8 +156,8 @@ def plan(
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
 
-    heads: those of heads_to_load(). tuned: their profile, read where uses_profile(). tree: named_tree(), if any.
-    repeats: each run is to draft alike: lookup and dynamic trees, which go by the clock, have to be asked for.
+    heads: those of heads_to_load(). tuned: their profile, read if uses_profile(). tree: named_tree(), if any.
+    repeats: all runs must draft alike: lookup and dynamic trees, which depend on the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
     if draft_file(options):
@@ -174,7 +174,7 @@ def plan(
     name, chosen = filled(tree, heads) if tree is not None else _by_rule(options.tree, model, heads, tuned, repeats)
     if model.is_recurrent and isinstance(chosen, FixedTree):
         chosen = _chain(chosen, model, asked=tree is not None)
-    # A tree that was asked for is kept to. A dynamic one looks after itself: a step in which no node pays is plain.
+    # A tree that was asked for is kept. A dynamic one looks after itself: a step in which no node pays is plain.
     watchdog = isinstance(chosen, FixedTree) and _is_default(options) and not repeats
     # A fixed tree that nobody asked for by name has no room for recycled tokens.
     pays = may_recycle and (chosen is None or (tuned is not None and tuned.dynamic and tuned.recycling))
@@ -183,7 +183,7 @@ def plan(
 
 
 def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree | None, repeats: bool) -> DraftPlan:
-    """A draft model drafts."""
+    """The plan when a draft model drafts."""
     if options.heads:
         raise OptionError("{draft_model} cannot be combined with {heads}: leave one out")
     if model.is_recurrent:
@@ -214,7 +214,7 @@ def _is_default(options: DraftOptions) -> bool:
 
 
 def _lookup(options: DraftOptions, repeats: bool) -> bool:
-    """As asked for, else unless a tree is given or runs are to repeat."""
+    """As asked for; by default, unless a tree is given or runs must repeat."""
     if options.no_spec:
         return False
     if options.lookup is not None:
@@ -232,14 +232,14 @@ def _chain(tree: FixedTree, model: ModelFacts, *, asked: bool) -> FixedTree:
 
 
 def check_context(plan: DraftPlan, context: int) -> None:
-    """MedusaError where a tree that was asked for has more nodes than a context of that size (0: its default) holds."""
+    """MedusaError if the tree asked for has more nodes than a context of that size (0: its default) holds."""
     if isinstance(plan.tree, FixedTree) and 0 < context <= len(plan.tree.choices):
         text = "{name} has {nodes} nodes, the context holds {most} tokens: give a smaller tree or a larger {ctx_size}"
         raise OptionError(text, name=plan.tree_name, nodes=len(plan.tree.choices) + 1, most=context)
 
 
 def filled(tree: AskedTree, heads: HeadsFacts) -> tuple[str, Tree | None]:
-    """(name, tree) of one that was asked for; None where it holds no node that the heads can fill.
+    """(name, tree) of the one asked for; None if it has no node that the heads can fill.
 
     What the person wrote is used as it stands: MedusaError when the heads cannot fill it.
     """
@@ -267,7 +267,7 @@ def _drawn(tree: RandomTree, heads: int, ranks: int) -> tuple[str, FixedTree]:
 def _by_rule(
     asked: str | None, model: ModelFacts, heads: HeadsFacts, tuned: Tuned | None, repeats: bool
 ) -> tuple[str, Tree | None]:
-    """The tree that is tuned, else a dynamic one; where it is to be fixed, the heads' own or a built-in one.
+    """The tuned tree, else a dynamic one; if it must be fixed, the heads' own or a built-in one.
 
     asked: trees.DYNAMIC; trees.STATIC for one that is the same in each step; None for any.
     """

@@ -1,4 +1,4 @@
-"""What is known of one option, and the one check of a value against it: for the command line, Python, `/set`, files."""
+"""What is known about one option, and the one check of its values: for the command line, Python, `/set`, files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MOST_INT = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a field of an option group tells of itself; its type and default stand beside it.
+    """What a field of an option group says about itself; its type and default stand beside it.
 
     short: "-c". low, high: its range, both included; None: open. common: `--help` shows it, not only `--help-all`.
-    engine: where nothing is said, the engine's own default counts. switch: there is a "--no-" of it, too.
-    only_python: no command has it. chat: what `/set` says of it; "": it does not change it. file: its key below
-    general.sampling. request: what the server's schema says of it, None where requests have no such field or one with
-    rules of its own; request_high: OpenAI's own limit.
+    engine: the default is the engine's own. switch: there is a "--no-" form, too. only_python: no command has it.
+    chat: what `/set` says about it; "": `/set` does not change it. file: its key below general.sampling. request:
+    what the server's schema says about it, None if requests have no such field or one with rules of its own;
+    request_high: OpenAI's own limit.
     """
 
     help: str
@@ -45,7 +45,7 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """An option by its name. kind: its type without None, which it takes where it is optional."""
+    """An option and its name. kind: its type without None, which it also takes if it is optional."""
 
     name: str
     kind: Any
@@ -66,7 +66,7 @@ class Field:
 
     @property
     def high(self) -> float | None:
-        """Its largest value: of whole numbers, the engine's."""
+        """Its largest value; the engine's limit for whole numbers."""
         return MOST_INT if self.option.high is None and self.kind is int else self.option.high
 
     @property
@@ -87,7 +87,7 @@ class Field:
         return inside and value == value and abs(value) != math.inf
 
     def checked(self, value: Any) -> Any:
-        """`value` as the option takes it. MedusaError, one line, for another type, or outside the range."""
+        """`value` as the option takes it. MedusaError, one line, for another type or a value out of range."""
         if value is None and self.optional:
             return None
         if self.is_number:
@@ -119,7 +119,7 @@ class Field:
         return list(texts)
 
     def _biases(self, value: Any) -> dict[int, float]:
-        """What is added to the logits of tokens, by token id."""
+        """What to add to the logits of tokens, by token id."""
         if not isinstance(value, Mapping):
             raise self._refused("token ids and what to add, such as {15043: -1.5}", value)
         for token, bias in value.items():
@@ -134,7 +134,7 @@ class Field:
 
 @functools.cache
 def fields(group: type[Any]) -> Mapping[str, Field]:
-    """The options of a group by their names."""
+    """The options of a group, by name."""
     hints = typing.get_type_hints(group, include_extras=True)
     found = {}
     for field in dataclasses.fields(group):
@@ -148,7 +148,7 @@ def fields(group: type[Any]) -> Mapping[str, Field]:
 
 
 def check_text(what: str, text: str) -> None:
-    """MedusaError where it is no text that could be written down as UTF-8."""
+    """MedusaError if it is not text that can be written as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -156,7 +156,7 @@ def check_text(what: str, text: str) -> None:
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """Also NumPy's numbers; a bool is none."""
+    """NumPy's numbers count, too; a bool does not."""
     if isinstance(value, bool):
         return False
     if kind is int:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 PHASES = ("draft", "verify", "accept", "commit", "other")
 NOTABLE_ERROR = 0.15
-"""From this relative error on, a prediction of speed is flagged."""
+"""A prediction of speed is flagged from this relative error on."""
 STAT_KEYS = (
     "tokens_per_step",
     "acceptance_per_depth",
@@ -33,11 +33,11 @@ THREAD_REASONS = {
     "others": "other programs keep the processor busy",
     "slower": "more threads were slower",
 }
-"""Why that many threads ran, by the engine's word for it."""
+"""Why that many threads ran, by the engine's word."""
 
 
 def threads_line(threads: dict[str, Any]) -> str:
-    """With how many threads most steps ran, of how many, and why; "-" where nothing was measured."""
+    """How many threads most steps used, of how many, and why; "-" if nothing was measured."""
     steps = threads.get("steps") or {}
     if not steps or not threads.get("most"):
         return "-"
@@ -48,7 +48,7 @@ def threads_line(threads: dict[str, Any]) -> str:
 
 
 def kernel_rows(kernels: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Which kernels are selected, the instruction sets they could use here, and the types they serve."""
+    """Which kernels are selected, the instruction sets they could use here, and the types they support."""
     if kernels is None:
         return [("kernels", "unknown")]
     sets = ", ".join(kernels["supported"])
@@ -66,7 +66,7 @@ def _rate(value: Any, digits: int) -> str:
 
 
 def stats_line(stats: dict[str, Any]) -> str:
-    """`[ Prompt x t/s | Generation y t/s | tokens/step z ]`; "-" where nothing was measured."""
+    """`[ Prompt x t/s | Generation y t/s | tokens/step z ]`; "-" if nothing was measured."""
     prompt = _rate(stats.get("prompt_tokens_per_second"), 1)
     speed = _rate(stats.get("tokens_per_second"), 1)
     step = _rate(stats.get("tokens_per_step"), 2)
@@ -85,13 +85,13 @@ def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:
         "loop_tokens": generation.loop_tokens or None,
         "seed": seed,
         **{key: generation.stats.get(key) for key in STAT_KEYS},
-        # Known only where two runs are compared.
+        # Known only when two runs are compared.
         "output_match": None,
     }
 
 
 def tokens_before_repeats(generation: native.Generation) -> int:
-    """Tokens of an answer that ended in a loop, up to the end of its first round."""
+    """How many tokens an answer that ended in a loop has up to the end of the first round."""
     tokens, period = generation.tokens, generation.loop_tokens
     at = len(tokens)
     while at > period and tokens[at - 1] == tokens[at - 1 - period]:

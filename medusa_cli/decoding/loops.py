@@ -1,7 +1,7 @@
-"""Where generated text falls into a loop, and stops being worth training or measuring on.
+"""Where generated text falls into a loop and is no longer worth training or measuring on.
 
-Small models fall into loops. A loop is trivially predictable: trained on, it pulls the heads towards itself; counted in
-a held-out set, it flatters every number.
+Small models fall into loops. A loop is trivially predictable: in training it pulls the heads towards itself; in a
+held-out set it flatters every number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIN_DISTINCT = 0.5
 
 
 def loop_start(tokens: Sequence[int]) -> int:
-    """Length of the prefix of `tokens` that ends before a degenerate loop; len(tokens) where there is none.
+    """Length of the prefix of `tokens` that ends before a degenerate loop; len(tokens) if there is none.
 
     A loop is an 8-gram that occurs more than three times without overlap, or a window of 64 4-grams of which fewer
     than half are distinct. The first round of the loop is kept: it is ordinary text.

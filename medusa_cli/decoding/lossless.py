@@ -1,4 +1,4 @@
-"""Is speculative decoding saying what plain decoding says? Greedy texts compared."""
+"""Does speculative decoding say what plain decoding says? Compares greedy texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first place where two sequences differ, their ends included; None: equal."""
+    """Index at which two sequences first differ, their ends included; None: equal."""
     for at, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return at

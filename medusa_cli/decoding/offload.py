@@ -1,8 +1,8 @@
 """How much of a model fits on its devices: an estimate, before anything is loaded.
 
-llama.cpp has a helper that fits a model into memory, but in its tools alone: the library that llama-cpp-python installs
-does not export it, and it would load the file once more. Sizes are in bytes, layers are counted as -ngl counts them:
-the last ones first, and before them, as one more, the output matrix.
+llama.cpp has a helper that fits a model into memory, but only in its tools: the library that llama-cpp-python installs
+does not export it, and it would load the file once more. Sizes are in bytes. Layers are counted as -ngl counts them:
+the output matrix first, as one more layer, then the last layers before earlier ones.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 ALL_LAYERS = -1
-"""-ngl for as many as fit."""
+"""The -ngl that means as many as fit."""
 NO_DEVICE = "none"
-"""What llama.cpp's --device calls the CPU alone."""
+"""llama.cpp's --device value for the CPU alone."""
 
 CELL_STEP = 256
-"""llama.cpp rounds contexts up to a multiple of it."""
+"""llama.cpp rounds contexts up to a multiple of this."""
 BATCH = 512
 """Most tokens of one forward pass."""
 OUTPUTS = 64
-"""Rows of logits that a pass leaves room for: the nodes of a tree."""
+"""Rows of logits that a pass has room for: the nodes of a tree."""
 SMALL_CACHE = "q8_0"
-"""The cache type that is proposed where F16 does not fit: half of it, next to no loss."""
+"""The cache type suggested if F16 does not fit: half the size, next to no loss."""
 CACHE_BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q5_1": 6.0, "q5_0": 5.5, "q4_1": 5.0, "q4_0": 4.5,
               "iq4_nl": 4.5}  # fmt: skip
-"""Of one number, scales included."""
+"""Bits per number, scales included."""
 
 MARGIN_SHARE, MOST_MARGIN = 16, 1 << 30
 """A sixteenth of the free memory, at most 1 GiB, is left to the drivers' own buffers and to other programs."""
@@ -46,8 +46,8 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 class Shape:
     """What a model file says about the memory that the model takes.
 
-    layers: weights of each layer. output: weights behind the last one. heads: of draft heads. keys, values: numbers of
-    one token in the cache of each layer. row: floats that a pass holds for each token of a batch.
+    layers: weights of each layer. output: weights after the last one. heads: weights of draft heads. keys, values:
+    numbers that each layer's cache holds per token. row: floats that a pass holds for each token of a batch.
     """
 
     layers: tuple[int, ...]
@@ -63,7 +63,7 @@ class Shape:
 class Context:
     """Tokens of a context and the types of its cache.
 
-    sequences: so many of that length, which do not see one another.
+    sequences: how many of that length, which do not see one another.
     """
 
     tokens: int
@@ -74,14 +74,14 @@ class Context:
 
 @dataclass(frozen=True)
 class Device:
-    """free: bytes; None where the device does not tell."""
+    """free: bytes; None if the device does not tell."""
 
     name: str
     free: int | None
 
 
 def shape_of(file: native.GgufFile, heads: Sequence[native.GgufTensor] = ()) -> Shape:
-    """heads: tensors of the draft heads that come along. The parts of a split model but the first count as nothing."""
+    """heads: tensors of the draft heads that come along. Of a split model, only the first part is counted."""
     layers: dict[int, int] = {}
     output = embedding = 0
     for tensor in file.tensors:
@@ -97,13 +97,13 @@ def shape_of(file: native.GgufFile, heads: Sequence[native.GgufTensor] = ()) -> 
     architecture = metadata.get("general.architecture")
 
     def per_layer(key: str) -> list[int]:
-        """One number for each layer, also where the file has one for all."""
+        """One number for each layer, even if the file has one for all."""
         value = metadata.get(f"{architecture}.{key}", 0)
         found = value if isinstance(value, list) else [value] * len(layers)
         return [one if isinstance(one, int) else 0 for one in [*found, *[0] * len(layers)][: len(layers)]]
 
     width, attention = max(per_layer("embedding_length"), default=0), per_layer("attention.head_count")
-    # Where it does not say how many heads are cached, all are.
+    # If it does not say how many heads are cached, all are.
     cached = per_layer("attention.head_count_kv") if any(per_layer("attention.head_count_kv")) else attention
     keys, values = (
         max(per_layer(f"attention.{part}_length"), default=0) or width // max([1, *attention])
@@ -125,7 +125,7 @@ def shape_of(file: native.GgufFile, heads: Sequence[native.GgufTensor] = ()) -> 
 
 
 def needed(shape: Shape, context: Context, count: int) -> int:
-    """Of `count` layers, with their cache and what a pass computes in, on one device."""
+    """Bytes of `count` layers, their cache and a pass's working memory, on one device."""
     if count <= 0:
         return 0
     first = max(len(shape.layers) - (count - 1), 0)
@@ -136,7 +136,7 @@ def needed(shape: Shape, context: Context, count: int) -> int:
 
 
 def cache_bytes(shape: Shape, context: Context, first: int = 0) -> int:
-    """Of the cache of all layers from `first` on."""
+    """Bytes of the cache of all layers from `first` on."""
     bits = sum(
         keys * CACHE_BITS[context.type_k] + values * CACHE_BITS[context.type_v]
         for keys, values in zip(shape.keys[first:], shape.values[first:], strict=True)
@@ -149,7 +149,7 @@ def _cells(context: Context) -> int:
 
 
 def room(devices: Sequence[Device]) -> int:
-    """Free memory of all devices without the margins."""
+    """Free memory of all devices, less the margins."""
     return sum(free - min(free // MARGIN_SHARE, MOST_MARGIN) for device in devices if (free := device.free) is not None)
 
 
@@ -163,12 +163,12 @@ def most_layers(shape: Shape, context: Context, devices: Sequence[Device]) -> in
 
 
 def fewer(count: int) -> list[int]:
-    """What is tried, in turn, after `count` layers did not load: in quarters down to the CPU alone."""
+    """What to try, in turn, when `count` layers did not load: down in quarters to the CPU alone."""
     return sorted({count * quarters // 4 for quarters in range(4)} - {count}, reverse=True)
 
 
 def remedies(shape: Shape, context: Context, devices: Sequence[Device], count: int) -> list[str]:
-    """Options of which each alone makes `count` layers fit by the estimate, or fewer that do; slots stand for names."""
+    """Options, each of which alone makes `count` layers fit by the estimate, or fewer layers; slots stand for names."""
     most = most_layers(shape, context, devices)
     if most >= count:  # the estimate was wrong
         return [f"{{n_gpu_layers}} {count * 3 // 4}"]
@@ -187,7 +187,7 @@ def remedies(shape: Shape, context: Context, devices: Sequence[Device], count: i
 
 
 def remark(count: int, most: int, devices: Sequence[Device]) -> str:
-    """What is said where not all layers fit."""
+    """What to say if not all layers fit."""
     if count == 0:
         return f"note: no layer fits on {described(devices)}: everything runs on the CPU"
     return (
@@ -200,9 +200,9 @@ def remark(count: int, most: int, devices: Sequence[Device]) -> str:
 
 
 def device_names(given: str | None, known: Sequence[Mapping[str, Any]]) -> list[str] | None:
-    """Of --device: None when it is not given, empty for none. known: native.system_info()["devices"].
+    """The names in --device: None when it is not given, empty for none. known: native.system_info()["devices"].
 
-    OptionError names those that there are.
+    OptionError lists the devices there are.
     """
     if given is None:
         return None
@@ -218,7 +218,7 @@ def device_names(given: str | None, known: Sequence[Mapping[str, Any]]) -> list[
 
 
 def used_devices(names: Sequence[str] | None, known: Sequence[Mapping[str, Any]]) -> list[Device]:
-    """Where layers go: to those that are named, else, as llama.cpp has it, to all GPUs, else to integrated ones."""
+    """Where layers go: to the named devices, else, as in llama.cpp, to all GPUs, else to integrated ones."""
     kinds = ("gpu",) if any(device["type"] == "gpu" for device in known) else ("igpu",)
     return [
         Device(str(device["name"]), int(device["memory_free"]) if device["memory_total"] else None)

@@ -1,7 +1,7 @@
-"""What a person can ask for: options of model, drafting and sampling, each in one place with its range and its words.
+"""What a person can ask for: options of model, drafting and sampling, each in one place with its range and wording.
 
 The command line, `/set`, Python's keywords, requests to the server and the defaults in a model's file all come from
-here. None stands for what the engine does by default: help texts name those numbers, so that `--help` need not load it.
+here. None stands for the engine's default: help texts name those numbers, so that `--help` need not load the engine.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from medusa_cli.decoding.fields import Option
 
 MAX_SEED = 2**32 - 1
 CHAT_TEMPERATURE = 0.7
-"""Of answers in a chat."""
+"""Default for answers in a chat."""
 GENERATE_TEMPERATURE = 0.0
-"""Of `medusa generate`: the most likely token."""
+"""Default of `medusa generate`: the most likely token."""
 DRAFT_MAX = 4
-"""Tokens in a row that a draft model drafts where nothing is said."""
+"""Tokens in a row that a draft model drafts by default."""
 LOWEST_SHARE = 1e-6
-"""Of epsilon and delta, which must be above 0."""
+"""Lowest epsilon and delta, which must be above 0."""
 
 
 class CacheType(str, Enum):
-    """KV cache types, as ggml names them."""
+    """KV cache types, by ggml's names."""
 
     f32 = "f32"
     f16 = "f16"
@@ -152,7 +152,7 @@ class DraftOptions:
 
 @dataclasses.dataclass
 class SamplingOptions:
-    """What is generated, and when it ends."""
+    """What is generated, and when that ends."""
 
     temperature: Annotated[
         float | None,

@@ -1,4 +1,4 @@
-"""What one forward pass costs, measured behind a cache of some size."""
+"""What one forward pass costs, measured after a cache of some size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 PASSES = 4
-"""Forward passes in a row. The first one, which has a new graph built, is dropped."""
+"""Forward passes in a row. The first, for which a new graph is built, is dropped."""
 
 
 class Timer(Protocol):
@@ -20,14 +20,14 @@ class Timer(Protocol):
 
 
 def pass_ms(timer: Timer, width: int) -> float:
-    """Milliseconds of a pass over `width` tokens: the median of a few."""
+    """Milliseconds of a pass over `width` tokens, the median of a few."""
     return statistics.median(timer.time(width, passes=PASSES)[1:])
 
 
 def make_timer(model: native.Model, widest: int, position: int, n_threads: int, n_ctx: int) -> Timer:
-    """A timer behind `position` tokens, as a drafting session with a context of `n_ctx` would decode.
+    """A timer after `position` tokens that decodes as a drafting session with a context of `n_ctx` would.
 
-    The size of the cache alone changes what a pass costs (its values lie n_ctx apart where flash attention is off).
+    The size of the cache alone changes what a pass costs (its values lie n_ctx apart if flash attention is off).
     """
     from medusa_cli import native
 

@@ -1,4 +1,4 @@
-"""Tuned trees in the user's data folder: one JSON file for each model, heads and machine they were measured with."""
+"""Tuned trees in the user's data folder: one JSON file per model, heads and machine that they were measured with."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 FORMAT = 5
 STOCK = "llama.cpp"
-"""What kernels are called that are not ours."""
+"""What kernels other than ours are called."""
 
 Key = dict[str, Any]
 
 
 def folder() -> Path:
-    """Where the profiles lie."""
+    """Where the profiles are kept."""
     return paths.data_dir() / "profiles"
 
 
@@ -88,7 +88,7 @@ def save(profile: dict[str, Any]) -> Path:
 
 
 def load(key: Key) -> dict[str, Any] | None:
-    """The profile stored for exactly this key; None when there is none. MedusaError when its file is damaged."""
+    """The profile stored for exactly this key; None if there is none. MedusaError if its file is damaged."""
     path = path_of(key)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def pairs() -> set[tuple[str, str]]:
 
 
 def tuned_of(profile: dict[str, Any]) -> Tuned:
-    """What a profile says of drafting. KeyError, TypeError or ValueError where it is none."""
+    """What a profile says about drafting. KeyError, TypeError or ValueError if it is not a profile."""
     known = profile["dynamic_start"]
     calibration = [[float(share) for share in row] for row in known["calibration"]]
     start = trees.DynamicStart(calibration, [(int(nodes), float(cost)) for nodes, cost in known["costs"]])
@@ -132,7 +132,7 @@ def tuned_of(profile: dict[str, Any]) -> Tuned:
 
 
 def damaged(path: Path) -> MedusaError:
-    """The error for a file that no `medusa tune` wrote."""
+    """The error for a file that `medusa tune` did not write."""
     return MedusaError(f"{path} is not a profile of `medusa tune`: delete it, or tune again")
 
 

@@ -1,4 +1,4 @@
-"""Conversations as the tokens a model continues, by its own chat template (Jinja), which is rendered in a sandbox."""
+"""Conversations as tokens for a model to continue, by its own chat template (Jinja), rendered in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, NoReturn, Protocol
 from medusa_cli.support.errors import MedusaError, OptionError
 
 Message = dict[str, Any]
-"""{"role", "content"}, both text, and what else a template reads ("tool_calls")."""
+"""{"role", "content"}, both text, and whatever else a template reads ("tool_calls")."""
 Tools = Sequence[Mapping[str, Any]]
-"""What the model may call: JSON schemas of functions, in the way of OpenAI."""
+"""What the model may call: JSON schemas of functions, in OpenAI's format."""
 RAW_HINT = "use `medusa generate --raw`, which takes the prompt as it is"
 
 
 class PromptTooLong(OptionError):
-    """A prompt that leaves no room for an answer. values: its `tokens`, and those that the `context` holds."""
+    """A prompt that leaves no room for an answer. values: its `tokens`, and how many the `context` holds."""
 
 
 def check_fits(tokens: Sequence[int], context: int) -> None:
-    """PromptTooLong for a prompt that a context of that many tokens does not hold together with an answer."""
+    """PromptTooLong if the prompt and an answer do not fit a context of that many tokens."""
     if len(tokens) >= context:
         raise PromptTooLong(
             "the prompt has {tokens} tokens, the context holds {context}: shorten it, or give a larger {ctx_size}",
@@ -32,11 +32,11 @@ def check_fits(tokens: Sequence[int], context: int) -> None:
 
 
 class Tokenizer(Protocol):
-    """What is needed of native.Model."""
+    """The part of native.Model needed here."""
 
     @property
     def chat_template(self) -> str | None:
-        """The model's own, in Jinja."""
+        """The model's own template, in Jinja."""
 
     @property
     def bos_text(self) -> str:
@@ -56,7 +56,7 @@ def chat_tokens(
     """Token ids of a conversation in the model's own template, up to where the assistant speaks.
 
     bare_if_no_template: a model without a template gets the texts alone. tools: for the template. MedusaError when the
-    template does not render the conversation, or, without that, is missing.
+    template does not render the conversation, or is missing without bare_if_no_template.
     """
     if bare_if_no_template and not model.chat_template:
         return model.tokenize("\n\n".join(message["content"] for message in messages))
@@ -69,7 +69,7 @@ def rendered(model: Tokenizer, messages: Sequence[Message], tools: Tools | None 
 
 
 def rendered_tokens(model: Tokenizer, text: str) -> list[int]:
-    """Token ids of rendered text: one begin-of-text token, also where the template writes its own."""
+    """Token ids of rendered text: one begin-of-text token, even if the template writes its own."""
     has_bos = bool(model.bos_text) and text.startswith(model.bos_text)
     return model.tokenize(text, add_special=not has_bos, parse_special=True)
 
@@ -151,12 +151,12 @@ def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> 
             )
     except TemplateRefusal:
         raise
-    except Exception as error:  # a template is a program of the model's author: it can fail in any way
+    except Exception as error:  # a template is a program by the model's author: it can fail in any way
         raise MedusaError(f"the model's chat template failed ({_first_line(error)}): {RAW_HINT}") from error
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message] | None:
-    """`messages` with a leading system message moved into the user turn behind it; None when there is none."""
+    """`messages` with a leading system message moved into the user turn after it; None if there is none."""
     if len(messages) < 2 or messages[0]["role"] != "system" or messages[1]["role"] != "user":
         return None
     first = {"role": "user", "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}

@@ -1,4 +1,4 @@
-"""From options to an engine that answers: facts are gathered, a plan is made of them, and the plan made real."""
+"""From options to an engine that answers: gathers facts, makes a plan from them, and carries it out."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 OnStep = Callable[[list["native.Piece"]], None]
 OnPrompt = Callable[[int, int], None]
-"""Told of a prompt, before each piece of up to 512 tokens: how many are read, of those that were not in the cache."""
+"""Called before each piece of a prompt of up to 512 tokens: how many are read, of those that were not cached."""
 NOTICEABLE_SECONDS = 0.5
 KEEPING_RULES = (AcceptKind.greedy.value, AcceptKind.exact.value)
-"""Accept rules that say what plain decoding says, whatever is drafted. The others follow the tree: there a seed gives
-the same text only with the same drafts."""
+"""Accept rules that say what plain decoding says, whatever is drafted. With the others, a seed gives the same text
+only with the same drafts."""
 Opened = TypeVar("Opened")
 
 
@@ -43,32 +43,32 @@ class Engine:
     plan: DraftPlan
     session: native.Session
     n_ctx: int
-    """Context size in tokens: what was asked for, where llama.cpp rounds it up."""
+    """Context size in tokens: what was asked for, even if llama.cpp rounds it up."""
     options: EngineOptions
     small: native.Model | None = None
     """The model of plan.draft_model."""
     sampling: ModelSampling = field(default_factory=ModelSampling)
-    """The model's own defaults of sampling."""
+    """The model's own sampling defaults."""
     heads_file: Path | None = None
     """Where the heads were loaded from."""
 
     @functools.cached_property
     def width_matters(self) -> str:
-        """Why its text could depend on what is drafted; "" where greedy and exact text does not."""
+        """Why its text could depend on what is drafted; "" if greedy and exact text does not."""
         return width_matters(self.model, self.options)
 
     @property
     def tree_nodes(self) -> int:
-        """Nodes of the heads' tree with the root; 1 without heads; of a chain of all heads for dynamic trees."""
+        """Nodes of the heads' tree with the root; 1 without heads; for dynamic trees, of a chain of all heads."""
         return self.session.tree.size
 
     def cache_bytes(self, written: int) -> int:
-        """Memory of the session's cache, of which so many tokens were written: nearly all that a session takes."""
+        """Memory of the session's cache after `written` tokens: nearly all that a session takes."""
         return context_size.resident(self.model, self.options, self.session.n_ctx, written)
 
     @property
     def last(self) -> native.Generation | None:
-        """The newest generation, also one that was cut short."""
+        """The newest generation, even if it was cut short."""
         return self.session.last
 
     def another(self) -> Engine:
@@ -134,9 +134,9 @@ def open_engine(
 ) -> Engine:
     """Loads what `reference` and the options name; progress and remarks go to `console`.
 
-    seeded: answers have a seed, so that their text has to repeat: where it could depend on drafts, these repeat, too.
+    seeded: answers have a seed, so their text has to repeat: if it could depend on drafts, these repeat, too.
 
-    most_cache: bytes of a full cache, where the options leave the context's size open (None: context_size.chosen()).
+    most_cache: bytes of a full cache, if the options leave the context's size open (None: context_size.chosen()).
 
     MedusaError or NativeError, one line each, for everything that does not fit together.
     """
@@ -154,7 +154,7 @@ def open_engine(
 
 
 def resolve(reference: str, draft: DraftOptions, console: Console) -> references.ModelRef:
-    """The model's files, with the heads that the options mean or that are found for it."""
+    """The model's files, with the heads that the options name or that are found for it."""
     if not drafting.may_use_heads(draft):
         return references.resolve(reference, console)
     if draft.heads is not None:
@@ -172,7 +172,7 @@ def _open(
     seeded: bool,
     most_cache: int | None,
 ) -> Engine:
-    """The engine with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
+    """The engine, with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
     model = load_model(ref.path, layers, console, options.device)
     facts = model_facts(ref, model)
     if not model.can_draft and not draft.no_spec:
@@ -201,15 +201,15 @@ def _open(
 
 
 def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:
-    """Whether the text of a seed could depend on what is drafted."""
+    """Whether a seed's text could depend on what is drafted."""
     rule = draft.accept.value if draft.accept else KEEPING_RULES[0]
     return rule not in KEEPING_RULES or bool(width_matters(model, options))
 
 
 def width_matters(model: native.Model, options: EngineOptions) -> str:
-    """Why the bits of a forward pass depend on how many tokens it takes; "" where they do not.
+    """Why the bits of a forward pass depend on how many tokens it takes; "" if they do not.
 
-    They do not where all matrices and attention run on our kernels. Tries a pass over one token.
+    They do not if all matrices and attention run on our kernels. Tries a pass over one token.
     """
     from medusa_cli import native
 
@@ -232,7 +232,7 @@ def width_matters(model: native.Model, options: EngineOptions) -> str:
 
 
 def _sampling(ref: references.ModelRef, console: Console) -> ModelSampling:
-    """What the model's file says of sampling. What of it is left out is a remark."""
+    """What the model's file says about sampling. A remark names what is left out."""
     from medusa_cli import native
 
     lookup = demo.SAMPLING.get if ref.name == demo.DEMO else native.read_gguf(str(ref.path)).get
@@ -251,8 +251,8 @@ def within_memory(
 ) -> Opened:
     """load(layers) with the layers that were asked for, else with the most that fit on the devices (-1: all of them).
 
-    The most are estimated; where that was too much, fewer are tried, down to none. A remark says how many they are.
-    MedusaError, with what would fit, where those that were asked for do not.
+    The most is an estimate; if that was too many, fewer are tried, down to none. A remark says how many were loaded.
+    MedusaError, with what would fit, if those that were asked for do not.
     """
     from medusa_cli import native
 
@@ -287,7 +287,7 @@ def within_memory(
 def _sizes(
     ref: references.ModelRef, options: EngineOptions, draft: DraftOptions
 ) -> tuple[offload.Shape, offload.Context]:
-    """Of the model, with the heads that will be loaded, and of its context."""
+    """Sizes of the model with the heads that will be loaded, and of its context."""
     from medusa_cli import native
     from medusa_cli.converters.heads import schema
 
@@ -317,7 +317,7 @@ def open_session(
     recycling: bool = False,
     **others: Any,
 ) -> native.Session:
-    """A session in which `heads` fill `tree`; without a tree they draft nothing. others: native.Session's."""
+    """A session in which `heads` fill `tree`; without a tree they draft nothing. others: for native.Session."""
     from medusa_cli import native
 
     fixed = dynamic = None
@@ -349,7 +349,7 @@ def plan_session(
     options: EngineOptions,
     small: native.Model | None = None,
 ) -> native.Session:
-    """A session in which those draft whom the plan names. small: the model of plan.draft_model."""
+    """A session that drafts by the plan. small: the model of plan.draft_model."""
     given: dict[str, Any] = {}
     if plan.draft_model is not None:
         given = {"draft_model": small, "draft_max": plan.draft_model.most}
@@ -357,7 +357,7 @@ def plan_session(
 
 
 def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | None = None) -> native.Model:
-    """Loads the base model, with a progress bar on a terminal once it takes noticeable time. device: of --device."""
+    """Loads the base model, with a progress bar on a terminal once it takes noticeable time. device: --device."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from medusa_cli import native
@@ -381,7 +381,7 @@ def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | No
 
 
 def load_heads(model: native.Model, path: Path, ref: references.ModelRef, console: Console) -> native.Heads:
-    """Loads heads for `model`. Shapes or a vocabulary of another base are an error, another name of it is a remark."""
+    """Loads heads for `model`. A base of another shape or vocabulary is an error, one of another name a remark."""
     if ref.heads and ref.heads.origin is references.Origin.shipped and not ref.heads.path.is_file():
         text = "the heads of {name} are missing ({path}): reinstall medusa-cli, or use {no_spec}"
         raise OptionError(text, name=ref.name, path=path)

@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine
 
 MAGIC = b"medusa cache 1\n\0"
-"""The number changes with what native.Session.save_state() writes."""
+"""The number changes whenever native.Session.save_state() writes something else."""
 SUM_BYTES, LENGTH_BYTES, TOKEN_BYTES = 32, 8, 4
 MOST_HEADER_BYTES = 1 << 16
 SUFFIX = ".cache"
 LEAST = 64
-"""Fewer tokens are read again sooner than their cache is looked for."""
+"""Fewer tokens are read again faster than their cache is found."""
 TAKEN_SHARE = 8
-"""To take a whole cache costs what it costs to read one part in so many of it: measured with the demo."""
+"""Taking a whole cache costs as much as reading 1/TAKEN_SHARE of its tokens: measured with the demo."""
 BUDGET = 4 << 30
-"""Bytes of all files of a person's chats."""
+"""Bytes for all files of a person's chats."""
 STALE_SECONDS = 3600
-"""Nobody writes one cache for so long."""
+"""Writing one cache never takes this long."""
 
 
 def default_folder() -> Path:
-    """Where the caches of chats lie."""
+    """Where the caches of chats are kept."""
     return cache_dir() / "prompts"
 
 
@@ -56,13 +56,13 @@ def default_folder() -> Path:
 
 
 def _identity(path: str | Path) -> list[Any]:
-    """Of a model or heads, in all parts of its file."""
+    """The identity of a model or heads, from all parts of its file."""
     parts = [Path(part) for part in parts_of(str(path))]
     return [[content_hash(part), part.stat().st_mtime_ns] for part in parts]
 
 
 def key(engine: Engine) -> dict[str, Any]:
-    """What has to be the same for a cache to fit: model, types of the cache, and who computed it.
+    """What has to be the same for a cache to fit: model, cache types, and what computed it.
 
     All instruction sets of our kernels give the same bits.
     """
@@ -78,7 +78,7 @@ def key(engine: Engine) -> dict[str, Any]:
 
 
 def _drafts_key(engine: Engine) -> list[Any]:
-    """What has to be the same for what drafts know to fit, too."""
+    """What has to be the same for the drafts' state to fit, too."""
     heads = _identity(engine.heads_file) if engine.heads_file is not None and engine.plan.tree is not None else None
     small = _identity(engine.small.path) if engine.small is not None else None
     return [heads, small, engine.plan.recycling]
@@ -89,7 +89,7 @@ def _drafts_key(engine: Engine) -> list[Any]:
 
 @dataclass(frozen=True)
 class Saved:
-    """The beginning of a file, whose sum was not looked at yet. start: of the state, in bytes."""
+    """The beginning of a file whose sum has not been checked yet. start: where the state begins, in bytes."""
 
     path: Path
     key: dict[str, Any]
@@ -101,9 +101,9 @@ class Saved:
 
 
 def write(engine: Engine, path: Path, owner: str = "", made_by: dict[str, Any] | None = None) -> None:
-    """Saves what the engine's session has cached, whole or not at all, for this person alone.
+    """Saves what the engine's session has cached, whole or not at all, readable by this user only.
 
-    made_by: key() of the engine, where it is known. MedusaError on failure.
+    made_by: key() of the engine, if known. MedusaError on failure.
     """
     import numpy as np
 
@@ -126,7 +126,7 @@ def write(engine: Engine, path: Path, owner: str = "", made_by: dict[str, Any] |
 
 
 def _reserve(file: BinaryIO, start: int, size: int) -> None:
-    """Makes a file longer by bytes that the disk has room for: writing to a mapped hole ends the process otherwise."""
+    """Extends a file by bytes that the disk has room for: otherwise, writing to a mapped hole could end the process."""
     file.flush()
     if hasattr(os, "posix_fallocate"):
         try:
@@ -148,13 +148,13 @@ def _mapped(file: BinaryIO, access: int) -> Iterator[mmap.mmap]:
     try:
         yield mapped
     finally:
-        # An error's traceback may still hold a view: then the mapping goes with it.
+        # An error's traceback may still hold a view: then the mapping is freed with it.
         with contextlib.suppress(BufferError):
             mapped.close()
 
 
 def read(path: Path) -> Saved:
-    """The beginning of a file. MedusaError where it is none of ours, or cut short."""
+    """The beginning of a file. MedusaError if it is not one of ours, or cut short."""
     import numpy as np
 
     damaged = MedusaError(f"{path}: not a saved prompt cache of this version, or damaged")
@@ -181,10 +181,10 @@ def read(path: Path) -> Saved:
 
 
 def restore(engine: Engine, saved: Saved, made_by: dict[str, Any] | None = None) -> None:
-    """Puts it in place of what the engine's session has cached.
+    """Replaces what the engine's session has cached with it.
 
-    made_by: key() of the engine, where it is known. MedusaError where the file is damaged, or of another model, other
-    cache types or kernels: nothing changes then, or nothing is cached.
+    made_by: key() of the engine, if known. MedusaError if the file is damaged, or from another model, other cache types
+    or kernels: then either nothing changes or nothing is cached.
     """
     import numpy as np
 
@@ -201,7 +201,7 @@ def restore(engine: Engine, saved: Saved, made_by: dict[str, Any] | None = None)
             state = np.frombuffer(mapped, np.uint8, offset=saved.start)
             drafts = saved.drafts == _drafts_key(engine)
             engine.session.restore_state(saved.tokens.tolist(), state, drafts=drafts)
-    except (OSError, ValueError, native.NativeError) as error:  # ValueError: of an empty file
+    except (OSError, ValueError, native.NativeError) as error:  # ValueError: the file is empty
         raise MedusaError(f"{saved.path}: {error}") from error
 
 
@@ -211,20 +211,20 @@ def restore(engine: Engine, saved: Saved, made_by: dict[str, Any] | None = None)
 class CacheStore:
     """A folder of saved caches within a budget of bytes, the least recently used out first.
 
-    Several processes may use it at once. Who owns a cache is asked with it: nobody gets another one's.
+    Several processes may use it at once. Caches are looked up by owner: nobody gets another owner's.
     """
 
     def __init__(self, folder: Path, budget: int = BUDGET) -> None:
         self.folder = folder
         self.budget = budget
         self._read: dict[Path, tuple[tuple[int, int, int], Saved | None]] = {}
-        """Beginnings of files, with the file's number, size and time. None: it has none."""
+        """Beginnings of files, with the file's number, size and time. None: the file is not a readable cache."""
         self._made_by: tuple[native.Model, dict[str, Any]] | None = None
 
     def prepare(self) -> str:
-        """Makes the folder, and what lies in it fit the budget; one line about files that are none of ours, or "".
+        """Makes the folder, and makes its files fit the budget; returns one line about files that are not ours, or "".
 
-        MedusaError where it cannot be written.
+        MedusaError if it cannot be written.
         """
         self._make_folder()
         try:
@@ -236,9 +236,9 @@ class CacheStore:
         return f"{self.folder}: {wrong} damaged or older caches, or another user's, are left out" if wrong else ""
 
     def keep(self, engine: Engine, owner: str = "", used: float | None = None) -> bool:
-        """Saves what the engine has cached. False: that is little, known already, or has no room beside newer ones.
+        """Saves what the engine has cached. False: it is too little, already saved, or has no room beside newer caches.
 
-        used: when it was last (None: now). What was saved of its beginning goes. MedusaError where that fails.
+        used: when it was last used (None: now). Saved beginnings of it are removed. MedusaError if that fails.
         """
         tokens, used = engine.session.cached_tokens, time.time() if used is None else used
         if len(tokens) < LEAST:
@@ -266,10 +266,10 @@ class CacheStore:
         return True
 
     def bring(self, engine: Engine, prompt: Sequence[int], owner: str = "", beyond: int = 0) -> tuple[int, str]:
-        """Restores the cache that has most of the prompt, where that is more than the engine has, and than `beyond`.
+        """Restores the cache that has most of the prompt, if that is more than the engine has, and more than `beyond`.
 
-        Returns how many of the prompt's tokens are cached then, and one line about a file that was damaged, or "". Such
-        a file goes.
+        Returns how many of the prompt's tokens are then cached, and one line about a damaged file, or "". Such a file
+        is removed.
         """
         known = _common(engine.session.cached_tokens, prompt)
         best, most = None, max(known, beyond)
@@ -292,11 +292,11 @@ class CacheStore:
         return most, ""
 
     def files(self) -> list[Path]:
-        """All of them, the least recently used first."""
+        """All cache files, the least recently used first."""
         return [path for path, _, _ in self._files()]
 
     def _files(self) -> list[tuple[Path, int, float]]:
-        """With their sizes, and when they were used."""
+        """The files with their sizes, and when they were used."""
         found = []
         with contextlib.suppress(OSError):
             for path in self.folder.glob(f"*{SUFFIX}"):
@@ -306,7 +306,7 @@ class CacheStore:
         return sorted(found, key=lambda one: (one[2], one[0]))
 
     def key_of(self, engine: Engine) -> dict[str, Any]:
-        """key() as it was when it was first asked for: the model's file may have become another one since."""
+        """key() as it was at the first call: the model's file may have been replaced since."""
         if self._made_by is None or self._made_by[0] is not engine.model:
             self._made_by = engine.model, key(engine)
         return self._made_by[1]
@@ -332,7 +332,7 @@ class CacheStore:
         return iter([saved for _, saved in self._read.values() if saved is not None])
 
     def _shrink(self) -> None:
-        with contextlib.suppress(OSError):  # of processes that were killed while they wrote
+        with contextlib.suppress(OSError):  # left by processes that were killed while writing
             for part in self.folder.glob(f".*{SUFFIX}.*.part"):
                 if time.time() - part.stat().st_mtime > STALE_SECONDS:
                     _remove(part)
@@ -346,7 +346,7 @@ class CacheStore:
 
 
 def _common(one: Any, other: Any) -> int:
-    """Tokens with which both begin."""
+    """How many tokens both begin with."""
     import numpy as np
 
     most = min(len(one), len(other))
@@ -355,7 +355,7 @@ def _common(one: Any, other: Any) -> int:
 
 
 def is_worth_it(common: int, whole: int) -> bool:
-    """Whether to take a cache of `whole` tokens for the `common` first ones, rather than to read these."""
+    """Whether to take a cache of `whole` tokens for its first `common` ones, rather than read these again."""
     return common >= max(LEAST, whole // TAKEN_SHARE)
 
 

@@ -1,4 +1,4 @@
-"""Sampling settings of one run or one chat: what `/set` changes, the engine is asked with, and a model comes with."""
+"""Sampling settings of one run or one chat: what `/set` changes, the engine gets, and a model comes with."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 PREFIX = "general.sampling."
 KEYS = {field.option.file: field for field in fields(SamplingOptions).values() if field.option.file}
-"""Options that a file may have a default for, by its keys."""
+"""Options for which a file may have a default, by the file's keys."""
 LACKING = ("sequence", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta")
-"""Keys of samplers, and of an order of samplers, that the engine does not have."""
+"""Keys for samplers, and for an order of samplers, that the engine does not have."""
 ASKED, MODELS = "asked for", "from the model"
 """Where a value comes from."""
 SYNTHETIC = "synthetic"
 """Accept rule of `medusa bench --synth-accept`: the text is not what the model would say."""
 CHAIN = tuple(name for name, one in fields(SamplingOptions).items() if one.option.engine)
-"""Options of the engine's sampler chain that have a default there."""
+"""Options of the engine's sampler chain, which has defaults for them."""
 
 
 @dataclass(frozen=True)
 class ModelSampling:
-    """Sampling defaults that come with a model: the `general.sampling.*` keys of its GGUF file, as llama.cpp has them.
+    """Sampling defaults that come with a model: the `general.sampling.*` keys of its GGUF file, as in llama.cpp.
 
-    Whoever answers a person takes them; benchmarks, tuning and training do not. values: by field of SamplingOptions.
+    They apply to answers for people, not to benchmarks, tuning and training. values: by field of SamplingOptions.
     notes: what was left out, one line each.
     """
 
@@ -43,7 +43,7 @@ class ModelSampling:
 
     @property
     def by_flag(self) -> dict[str, Any]:
-        """The values by what the command line calls the options: "temp", "top_k"."""
+        """The values by the command line's names for the options: "temp", "top_k"."""
         long = {name: one.long.removeprefix("--").replace("-", "_") for name, one in fields(SamplingOptions).items()}
         return {long[name]: value for name, value in self.values.items()}
 
@@ -59,13 +59,13 @@ def engine_default(name: str) -> Any:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Those of `values` that are not None."""
+    """The `values` that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass
 class Settings(SamplingOptions):
-    """Sampling options where each has its value, and how drafts are accepted.
+    """Sampling options, each with its value, and how drafts are accepted.
 
     seed None: a new random one for each answer. accept None: greedy at temperature 0, exact above.
     """
@@ -81,7 +81,7 @@ class Settings(SamplingOptions):
     as_published: bool = False
     synthetic_rate: float | None = None
     origins: dict[str, str] = field(default_factory=dict)
-    """By field: where its value comes from, where that is not the default of ours."""
+    """By field: where its value comes from, if it is not our default."""
 
     def __post_init__(self) -> None:
         for name in CHAIN:
@@ -94,12 +94,12 @@ class Settings(SamplingOptions):
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken, always."""
+        """Whether the most likely token is always taken."""
         return is_greedy(self.temperature)
 
     @property
     def accept_kind(self) -> str:
-        """The accept rule in force, by its name in AcceptKind; "synthetic" where acceptance is made up."""
+        """The accept rule in force, by its name in AcceptKind; "synthetic" if acceptance is made up."""
         if self.synthetic_rate is not None:
             return SYNTHETIC
         return self.accept or (AcceptKind.greedy.value if self.greedy else AcceptKind.exact.value)
@@ -131,9 +131,9 @@ class Settings(SamplingOptions):
 
 
 def model_sampling(lookup: Callable[[str], Any]) -> ModelSampling:
-    """The defaults in a file's metadata; lookup: the value of a key, None without it.
+    """The defaults in a file's metadata; lookup: the value of a key, None if it is missing.
 
-    They are a stranger's: what is not a number in range is left out, with a note.
+    They come from strangers: whatever is not a number in range is left out, with a note.
     """
     values: dict[str, Any] = {}
     notes = []
@@ -171,7 +171,7 @@ def from_options(
 ) -> Settings:
     """Settings for a command line: what was asked for, else what the model's file says, else ours.
 
-    WrongOption for options that contradict each other. stop_loops: where nothing is said.
+    WrongOption for options that contradict each other. stop_loops: the default.
     """
     sampling = _filled(asked, draft, model)
     temperature = sampling.temperature
@@ -203,7 +203,7 @@ def from_options(
 
 
 def _filled(asked: SamplingOptions, draft: DraftOptions, model: ModelSampling) -> SamplingOptions:
-    """`asked`, with the model's defaults where it says nothing and the accept rule has a use for them."""
+    """`asked`, filled with the model's defaults that the accept rule has a use for."""
     left_out = {"temperature"} if draft.accept is AcceptKind.greedy else set()
     if draft.as_published:
         left_out = set(model.values) - {"temperature"}
@@ -226,7 +226,7 @@ def _origins(asked: SamplingOptions, filled: SamplingOptions) -> dict[str, str]:
 
 
 def published_delta(epsilon: float | None) -> float:
-    """The square root of epsilon (None: of its default), as the papers have it (Medusa 2.3.1)."""
+    """The square root of epsilon (None: of its default), as in the papers (Medusa 2.3.1)."""
     return math.sqrt(engine_default("epsilon") if epsilon is None else epsilon)
 
 
@@ -272,7 +272,7 @@ PARAMETERS = {
     for one in (*fields(SamplingOptions).values(), *fields(DraftOptions).values())
     if one.option.chat
 }
-"""What `/set` changes, by its names there."""
+"""What `/set` changes, by its names."""
 ACCEPT = "accept"
 ACCEPT_MEANING = ", ".join(kind.value for kind in AcceptKind)
 

@@ -1,6 +1,6 @@
-"""The oldest turns leave a prompt that the context does not hold: one rule for chats, programs and the server.
+"""The oldest turns leave a prompt that does not fit the context: one rule for chats, programs and the server.
 
-A turn is a user's message with everything up to the next one: answers, calls of tools and their results.
+A turn is a user's message with everything up to the next one: answers, tool calls and their results.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from medusa_cli.decoding.prompts import Message
 from medusa_cli.support.errors import OptionError
 
 ANSWER_SHARE = 8
-"""One part in so many of the context is kept free for an answer."""
+"""1/ANSWER_SHARE of the context is kept free for an answer."""
 KEPT_SHARE = 2
-"""A cut leaves one part in so many of the context, so that the next one is far away."""
+"""A cut leaves 1/KEPT_SHARE of the context in use, so that the next one is far away."""
 MANY_BYTES = 8
-"""A prompt of more bytes per token of the context is hardly worth a try as it is."""
+"""A prompt with more bytes per token of the context is hardly worth trying as it is."""
 INSTRUCTIONS = ("system", "developer")
-"""Roles of messages that stay where a conversation begins with them."""
+"""Roles of messages that stay if a conversation begins with them."""
 
 
 class MessageTooLong(OptionError):
-    """A message for which too much would have to leave."""
+    """A message so long that too much would have to leave for it."""
 
 
 @dataclass(frozen=True)
 class Room:
     """What a context of n_ctx tokens has room for. most: tokens that the answer may get; -1: any number.
 
-    begun: tokens of the answer that are there already.
+    begun: tokens that the answer already has.
     """
 
     n_ctx: int
@@ -53,22 +53,22 @@ class Room:
         return self.n_ctx // KEPT_SHARE
 
     def fits(self, tokens: float) -> bool:
-        """Whether a prompt of so many tokens needs no cut."""
+        """Whether a prompt of that many tokens needs no cut."""
         return tokens + self.begun + self.answer <= self.n_ctx
 
     def first_kept(self, starts: Sequence[int], size: Callable[[int], float]) -> int:
-        """A place in `starts`: of the first turn that a cut keeps; behind the last one where not even that is small.
+        """Index in `starts` of the first turn that a cut keeps; len(starts) if even the last turn is too large.
 
-        size: tokens of the prompt from a start on: later ones are smaller.
+        size: tokens of the prompt from a start on, fewer for later starts.
         """
         return bisect_left(starts, True, key=lambda start: size(start) + self.begun <= self.kept)
 
 
 class Shortener:
-    """A conversation that comes as a whole: what a chat that had asked for each of its answers would have left out.
+    """Leaves out of a whole conversation what a chat that had asked for each of its answers would have left out.
 
-    So the same messages stay away from turn to turn, until the next cut. What came before is counted message by message
-    for that, with what the template adds to each; what the model gets is counted as it is.
+    So the same messages stay out from turn to turn, until the next cut. For that, what came before is counted message
+    by message, with what the template adds to each; what the model gets is counted as it is.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Shortener:
         count: Callable[[str], int],
         longest: int | None = None,
     ) -> None:
-        """tokens_of: a prompt's. count: tokens of a text. longest: bytes of the longest token, where texts that cannot
-        fit need not be counted."""
+        """tokens_of: tokens of a prompt. count: how many a text has. longest: bytes of the longest token, given if
+        texts that cannot fit need not be counted."""
         self._messages, self._room, self._tokens_of, self._count = messages, room, tokens_of, count
         roles = [one["role"] for one in messages]
         self._head = next((at for at, role in enumerate(roles) if role not in INSTRUCTIONS), len(roles))
@@ -91,9 +91,9 @@ class Shortener:
         self._most_bytes = math.inf if longest is None else room.n_ctx * longest
 
     def tokens(self) -> tuple[list[int], int]:
-        """The prompt, and how many messages between the instructions and the others it leaves out.
+        """The prompt, and how many messages after the instructions it leaves out.
 
-        MessageTooLong where others would have to leave for one of more than half of the context.
+        MessageTooLong if others would have to leave for one of more than half of the context.
         """
         if sum(self._bytes) <= min(self._room.n_ctx * MANY_BYTES, self._most_bytes):
             tokens = self._tokens_of(self._messages)
@@ -112,15 +112,15 @@ class Shortener:
         return [*self._messages[: self._head], *self._messages[start:]]
 
     def _between(self, left: int, end: int) -> list[int]:
-        """Where turns begin behind `left`, before `end`."""
+        """Where turns begin, after `left` and before `end`."""
         return self._starts[bisect_right(self._starts, left) : bisect_left(self._starts, end)]
 
     def _cut(self, starts: Sequence[int], size: Callable[[int], float]) -> int:
-        """Which of the turns that begin there is the first one from now on."""
+        """Which of the turns that begin at `starts` is the first one from now on."""
         return starts[min(self._room.first_kept(starts, size), len(starts) - 1)]
 
     def _first(self) -> int:
-        """The first message behind the instructions that a chat would not have left out."""
+        """The first message after the instructions that a chat would not have left out."""
         fixed, until = self._counted()
         left, asked = self._head, 0
 
@@ -135,12 +135,12 @@ class Shortener:
             if starts := self._between(left, end):
                 left = self._cut(starts, functools.partial(size, end=end))
             elif later := self._between(left, len(self._messages)):
-                asked = bisect_right(self._ends, later[0])  # a turn that is alone already
+                asked = bisect_right(self._ends, later[0])  # this turn is alone already
             else:
                 return left
 
     def _counted(self) -> tuple[float, list[float]]:
-        """Tokens that all prompts have, and those of the messages up to each place behind the instructions."""
+        """Tokens that all prompts have, and those of the messages up to each place after the instructions."""
         question, answer = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
         one, alone = self._count("x"), len(self._tokens_of([question]))
         added = (len(self._tokens_of([question, answer, question])) - alone) / 2 - one
@@ -152,10 +152,10 @@ class Shortener:
         return fixed, [0.0] * self._head + [0.0, *itertools.accumulate(sizes)]
 
     def _check_newest(self, start: int, tokens: int) -> None:
-        """MessageTooLong where the newest turn, for which all others leave, has too large a message or no room."""
+        """MessageTooLong if the newest turn, which all others leave for, has too large a message or leaves no room."""
         n_ctx, advice = self._room.n_ctx, "shorten it, or give a larger {ctx_size}"
         for text, length in zip(self._texts[start:], self._bytes[start:], strict=True):
-            what, size = "a message has", length  # at most one token for each byte
+            what, size = "a message has", length  # at most one token per byte
             if start == len(self._messages) - 1:
                 what = "the message and the instructions have" if self._head else "the message has"
                 size = tokens

@@ -1,7 +1,7 @@
-"""Jinja's sandbox keeps a template from files and objects; this one also bounds its time and the texts it makes.
+"""Jinja's sandbox keeps templates away from files and objects; this one also bounds their time and the texts they make.
 
-Bounded are loops, calls, filters, all that joins, repeats or pads texts, and how large lists and dictionaries are when
-printed: `[a, a]` of `[b, b]` of `[c, c]` takes little memory, and for ever to print or compare.
+It bounds loops, calls, filters, everything that joins, repeats or pads texts, and how large lists and dictionaries are
+when printed: `[a, a]` of `[b, b]` of `[c, c]` takes little memory, but forever to print or compare.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 SECONDS = 10.0
-"""Of one rendering. Ordinary templates need milliseconds, also for thousands of messages."""
+"""Time for one rendering. Ordinary templates need milliseconds, even for thousands of messages."""
 MOST_CHARACTERS = 32 << 20
-"""Of a text, and elements of a list."""
+"""Characters of a text, or elements of a list."""
 MOST_ELEMENTS = 1 << 22
-"""Of a list or dictionary, with those inside it, as often as they occur."""
+"""Elements of a list or dictionary, including those inside it, as often as they occur."""
 CHARACTERS_PER_ELEMENT = MOST_CHARACTERS // MOST_ELEMENTS
 MOST_REMEMBERED = 1 << 20
 """Elements of lists whose weight is remembered."""
 MOST_WIDTH = 100_000
-"""To which a text is padded, or cut, at once."""
+"""Width to which a text can be padded, or cut, at once."""
 MOST_BITS = 4096
-"""Of a number."""
+"""Bits of a number."""
 
 PADDING = frozenset(
     ("batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson", "wordwrap", "zfill")
 )
-"""Filters and methods that take a width, or a number of parts."""
+"""Filters and methods that take a width or a number of parts."""
 WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\*|\d{6})|\{[^{}]*:[^{}]*(\d{6}|\{)")
 
 SIZED = (str, list, tuple)
@@ -58,7 +58,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def tick() -> None:
-    """SecurityError when the time of this rendering is over."""
+    """SecurityError when this rendering's time is up."""
     if time.monotonic() > getattr(_clock, "end", float("inf")):
         raise SecurityError("it takes too long")
 
@@ -70,9 +70,9 @@ def check_size(size: int) -> None:
 
 
 class _Weights:
-    """How large lists, tuples and dictionaries are when printed. In the sandbox nothing changes one afterwards.
+    """How large lists, tuples and dictionaries are when printed. In the sandbox, nothing changes one afterwards.
 
-    Weights are remembered by identity, which also keeps the object: of few elements in all.
+    Weights are remembered by identity, which also keeps the object alive: only for a limited number of elements in all.
     """
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ class _Weights:
 
 
 def made(one: Any, parts: Sequence[Any] = ()) -> Any:
-    """Anything as it is. SecurityError for a list, tuple or dictionary that would be too large when printed.
+    """Returns anything as it is. SecurityError for a list, tuple or dictionary that would be too large when printed.
 
-    parts: of a list or tuple, those that it was added up from.
+    parts: what a list or tuple was added up from.
     """
     if not isinstance(one, CONTAINERS):
         return one
@@ -114,7 +114,7 @@ def made(one: Any, parts: Sequence[Any] = ()) -> Any:
 
 
 class _Namespace(Namespace):
-    """Jinja's, which would print what is in it, and that can change after it was weighed."""
+    """Jinja's namespace would print its contents, which can change after they were weighed."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
@@ -155,7 +155,7 @@ def _join(parts: Iterable[str]) -> str:
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """filters: in place of Jinja's own."""
+    """filters: replace Jinja's own."""
 
     code_generator_class = _Generator
     intercepted_binops = frozenset(("+", "*", "**", "%"))
@@ -212,7 +212,7 @@ def _bounded_result(result: Any) -> Any:
 
 
 def _checked(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """Arguments of a filter or a method of a text, the text (or what else is filtered) first."""
+    """Arguments of a filter or a text's method, with the text (or whatever else is filtered) first."""
     others = [*args[1:], *named.values()]
     if name in PADDING:
         if any(isinstance(one, int) and abs(one) > MOST_WIDTH for one in others):
@@ -228,7 +228,7 @@ def _checked(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequen
 
 
 def _check_join(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """The filter gets parts and what comes between them, the method the other way round."""
+    """The filter gets the parts, then what goes between them; the method gets them the other way round."""
     if isinstance(args[0], str) and len(args) == 2 and not isinstance(args[1], str):
         return args[0], _counted(args[1], len(args[0]))
     between = args[1] if len(args) > 1 else named.get("d", "")

@@ -1,7 +1,7 @@
 """How good heads are, and which tree suits them. NumPy only: `tune` uses the same functions.
 
 All functions work on *ranks*: for one text, an integer array [positions, heads] that holds, for each position, the rank
-at which head k (column k - 1) put the token that really came, RANKS where it is not among the first RANKS. Row i
+at which head k (column k - 1) put the token that really came, RANKS if it is not among the first RANKS. Row i
 belongs to the hidden state the root tokens[i] was sampled from; consecutive rows are consecutive tokens.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 RANKS = 10
 
 CANDIDATES = 32
-"""Nodes that are tried in each round of grow_by_simulation()."""
+"""Nodes tried in each round of grow_by_simulation()."""
 
 Choice = tuple[int, ...]
 
@@ -25,7 +25,7 @@ Choice = tuple[int, ...]
 def accuracy_table(texts: Sequence[NDArray[np.integer]], ranks: int = RANKS) -> NDArray[np.float64]:
     """[head][rank]: P(rank i of head k is right | its parent path is right), over all positions of all texts.
 
-    The parent path counts as right when heads 1..k-1 all had the real token among their first `ranks`. Zero where no
+    The parent path counts as right when heads 1..k-1 all had the real token among their first `ranks`. Zero if no
     position qualifies.
     """
     table = np.concatenate(texts)
@@ -67,16 +67,16 @@ def greedy_tree(accuracy: NDArray[np.floating] | Sequence[Sequence[float]], node
 def grow_by_simulation(texts: Sequence[NDArray[np.integer]], nodes: int) -> list[Choice]:
     """Choices in the order in which simulated decoding of the texts adds them, at most `nodes` - 1 (Hydra 4).
 
-    Each next node is the one with which walking all texts takes the fewest steps; of equals the one that is right
-    most often. Tried are the CANDIDATES below the tree so far that are right most often. Ends early where no node
-    is ever right.
+    Each next node is the one with which walking all texts takes the fewest steps; among equals, the one that is right
+    most often. It tries the CANDIDATES below the tree so far that are right most often. Ends early if no node is ever
+    right.
     """
     heads, lengths = texts[0].shape[1], np.array([len(text) for text in texts])
     ranks = np.full((heads, len(texts), int(lengths.max())), RANKS)  # texts side by side, padded to one length
     for row, text in enumerate(texts):
         ranks[:, row, : len(text)] = text.T
     positions = np.arange(ranks.shape[2]) < lengths[:, None]
-    depths = np.zeros(positions.shape, dtype=np.int64)  # how deep the tree so far is right at each position
+    depths = np.zeros(positions.shape, dtype=np.int64)  # how deep the tree is right so far, at each position
     chosen: list[Choice] = []
     right: dict[Choice, NDArray[np.bool_]] = {}
 
@@ -100,7 +100,7 @@ def grow_by_simulation(texts: Sequence[NDArray[np.integer]], nodes: int) -> list
 
 
 def _steps(advance: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[candidates]: steps over all texts. advance: [candidates, texts, positions], tokens of a step from there on."""
+    """[candidates]: steps over all texts. advance: [candidates, texts, positions], tokens of a step from a position."""
     at = np.zeros(advance.shape[:2], dtype=np.int64)
     steps = np.zeros(len(advance), dtype=np.int64)
     while (active := at < lengths).any():

@@ -24,9 +24,9 @@ BUILT_IN_FILE = Path(__file__).parent.parent / "data" / "trees.json"
 DEFAULT_CPU = "cpu_4"
 DEFAULT_GPU = "mc_sim_7b_63"
 DYNAMIC = "dynamic"
-"""Name of no tree, but of making one anew in each step: a dynamic tree."""
+"""Names not one tree but making a new one in each step: a dynamic tree."""
 STATIC = "static"
-"""Name of whatever tree is the default, as long as it is the same in each step."""
+"""Names whichever tree is the default, as long as it is the same in each step."""
 EXAMPLE = "[[0], [0, 0], [1]]"
 MAX_NODES = 256
 """Most nodes that the engine takes."""
@@ -34,9 +34,9 @@ CARTESIAN = "cartesian"
 RANDOM = "random"
 SPELLING = f"{CARTESIAN}:N,N,... and {RANDOM}:NODES[:SEED]"
 MAX_RANDOM_RANK = 10
-"""Random trees take as many tokens of a head at most: published ones take no more."""
+"""Random trees take at most this many tokens of a head: published ones take no more."""
 MIN_SHARE = 0.5
-"""A random tree fills more than this share of the nodes that it may have."""
+"""A random tree fills more than this share of the nodes it may have."""
 
 _WIDTHS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6})*")
 _RANDOM = re.compile(r"([0-9]{1,6})(?::([0-9]{1,9}))?")
@@ -54,9 +54,9 @@ class TreeMethod(str, Enum):
 
 @dataclass(frozen=True)
 class DynamicStart:
-    """What is known of dynamic trees before the first step; empty: learned while decoding.
+    """What is known about dynamic trees before the first step; empty: learned while decoding.
 
-    calibration: [head][bin], native.DynamicTree's. costs: (nodes, cost in plain steps).
+    calibration: [head][bin], as in native.DynamicTree. costs: (nodes, cost in plain steps).
     """
 
     calibration: list[list[float]] = field(default_factory=list)
@@ -74,14 +74,14 @@ class NamedTree:
 
 @dataclass(frozen=True)
 class RandomTree:
-    """A Cartesian tree of about `nodes` nodes, drawn once it is known how many heads and ranks can fill it."""
+    """A Cartesian tree of about `nodes` nodes, drawn once the number of heads and ranks to fill it is known."""
 
     name: str
     nodes: int
     seed: int
 
     def widths(self, heads: int, ranks: int) -> list[int]:
-        """Drawn evenly from all that fit. MedusaError where none does."""
+        """Drawn evenly from all that fit. MedusaError if none does."""
         shapes = list(dense_shapes(self.nodes, heads, ranks))
         if not shapes:
             raise MedusaError(
@@ -132,7 +132,7 @@ def resolve(argument: str) -> AskedTree:
 
 
 def fixed(argument: str) -> AskedTree:
-    """resolve() where DYNAMIC and STATIC are no answer. MedusaError for those, too."""
+    """resolve() for places that do not take DYNAMIC and STATIC. MedusaError for those, too."""
     if argument in (DYNAMIC, STATIC):
         raise MedusaError(f"{argument} is not a tree but a way to choose one: give a name, {SPELLING}, a file")
     return resolve(argument)
@@ -203,7 +203,7 @@ def cartesian_name(widths: Sequence[int]) -> str:
 
 
 def parse_cartesian(argument: str) -> Choices:
-    """ "cartesian:3,2,2" -> its choices. MedusaError for what names no tree, or one of too many nodes."""
+    """ "cartesian:3,2,2" -> its choices. MedusaError if it names no tree, or one of too many nodes."""
     text = argument.removeprefix(f"{CARTESIAN}:")
     widths = [int(part) for part in text.split(",")] if _WIDTHS.fullmatch(text) else []
     if not widths or min(widths) < 1:
@@ -228,7 +228,7 @@ def dense_shapes(nodes: int, heads: int, ranks: int) -> Iterator[tuple[int, ...]
 
 
 def parse_random(argument: str) -> RandomTree:
-    """ "random:64" or "random:64:7" -> the tree to draw. MedusaError for what names none."""
+    """ "random:64" or "random:64:7" -> the tree to draw. MedusaError if it names none."""
     match = _RANDOM.fullmatch(argument.removeprefix(f"{RANDOM}:"))
     if match is None or not 2 <= int(match[1]) <= MAX_NODES:
         raise MedusaError(
@@ -250,7 +250,7 @@ def probabilities(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list
 
 
 def expected_tokens(choices: Choices, accuracy: Sequence[Sequence[float]]) -> float | None:
-    """Tokens per step that the accuracies promise: 1 + the chance of each. None where one is unknown, or none."""
+    """Tokens per step that the accuracies promise: 1 + the chance of each. None if one is unknown or there is none."""
     known = [chance for chance in probabilities(choices, accuracy) if chance is not None]
     return 1.0 + sum(known) if known and len(known) == len(choices) else None
 
@@ -258,12 +258,12 @@ def expected_tokens(choices: Choices, accuracy: Sequence[Sequence[float]]) -> fl
 # --- as text ---------------------------------------------------------------------------------------
 
 WIDTH = 60
-"""Columns that a drawing keeps to, if need be by leaving out the chances."""
+"""Columns that a drawing fits into, leaving out the chances if need be."""
 
 
 @dataclass
 class _Node:
-    """A drafted token, or siblings of consecutive ranks below which nothing hangs. chance: of any of them."""
+    """A drafted token, or siblings of consecutive ranks with nothing below them. chance: that any of them is right."""
 
     first: int
     last: int
@@ -310,7 +310,7 @@ def _nested(choices: Choices, accuracy: Sequence[Sequence[float]]) -> list[_Node
 
 
 def _sideways(top: list[_Node], chances: bool) -> list[str]:
-    """One line a leaf."""
+    """One line per leaf."""
     widths: dict[int, int] = {0: len("root")}
 
     def measure(nodes: list[_Node], depth: int) -> None:
@@ -336,5 +336,5 @@ def _sideways(top: list[_Node], chances: bool) -> list[str]:
 
 
 def _outline(nodes: list[_Node], depth: int) -> list[str]:
-    """One line a node, its depth before its rank: for trees too deep to lie on their side."""
+    """One line per node, its depth before its rank: for trees too deep to draw sideways."""
     return [line for node in nodes for line in (f"depth {depth}: {node.label(True)}", *_outline(node.below, depth + 1))]

@@ -1,8 +1,8 @@
-"""Trial runs: a model file that was not seen before is opened and decoded in a process of its own first.
+"""Trial runs: a model file that was not seen before is first opened and decoded in a process of its own.
 
-libllama trusts what a file says of itself in more places than anyone has checked, and a bad value ends the process. So
-that this is not the process of a chat or a server, three tokens are decoded in another one, without repacking: what
-that reads of the file, the real load then finds in memory. Files that passed are remembered.
+libllama trusts what a file says about itself in more places than anyone has checked, and a bad value ends the process.
+So that this is not the process of a chat or a server, three tokens are decoded in another one, without repacking: what
+that one reads of the file, the real load then finds in memory. Files that passed are remembered.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from medusa_cli.support.files import recall, remember
 from medusa_cli.support.paths import cache_dir
 
 VARIABLE = "MEDUSA_TRIAL"
-"""Environment: "off" leaves trial runs out."""
+"""Environment variable: "off" skips trial runs."""
 TOKENS = 3
 LIBRARIES = "LD_LIBRARY_PATH"
 ENDED = {-getattr(signal, name, 0) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")}
-"""Exit codes of a process that somebody ended, the system for want of memory among them."""
+"""Exit codes of a process that was killed, for instance by the system for lack of memory."""
 MOST_REMEMBERED = 1000
 BEGUN, PASSED, REFUSED = "begun", "passed", "refused"
 """What a trial says on stdout: that it is about to load the file, and how that went."""
@@ -38,8 +38,8 @@ BEGUN, PASSED, REFUSED = "begun", "passed", "refused"
 def run(path: Path, *, remembers: bool = True) -> None:
     """MedusaError when decoding with the model at `path` ends its process. Nothing for files that passed already.
 
-    remembers: a file that is not about to vanish. Files that are refused with an error pass here: whoever opens them
-    gets that error. So does a trial that does not come about, or that somebody ends.
+    remembers: the file is not about to vanish. Files that are refused with an error pass here: whoever opens them gets
+    that error. A trial that cannot start, or is killed, raises nothing, either.
     """
     if os.environ.get(VARIABLE) == "off" or getattr(sys, "frozen", False) or not sys.executable:
         return
@@ -62,7 +62,7 @@ def run(path: Path, *, remembers: bool = True) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Of the child, which finds the libraries of llama_cpp without it: no others of that name may come first."""
+    """The child's, which finds llama_cpp's libraries without importing it: no others of that name may come first."""
     spec = importlib.util.find_spec("llama_cpp")
     ours = Path(spec.origin).parent / "lib" if spec is not None and spec.origin else None
     paths = [str(ours)] * (ours is not None) + [os.environ.get(LIBRARIES, "")]
@@ -70,7 +70,7 @@ def _environment() -> dict[str, str]:
 
 
 def _mark(path: Path) -> list[Any] | None:
-    """What changes when the file does, or the engine; None when it cannot be read."""
+    """Changes whenever the file or the engine does; None if the file cannot be read."""
     try:
         states = [path.with_name(name).stat() for name in parts_of(path.name)]
     except OSError:
@@ -106,7 +106,7 @@ def _verdict(path: str) -> str:
     # Without the Python part of llama_cpp, which takes longer to import than a small model to load.
     try:
         from medusa_cli import _native as native
-    except ImportError:  # its libraries are found only when llama_cpp has loaded them
+    except ImportError:  # its libraries are found only after llama_cpp has loaded them
         from medusa_cli import native  # type: ignore[no-redef]
 
     print(BEGUN, flush=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from medusa_cli import native
 
 MOST_RANKS = 1 << 16
-"""Of heads over the whole vocabulary, whose size a file of heads alone does not tell."""
+"""Ranks of heads over the whole vocabulary, whose size a file of heads alone does not tell."""
 
 
 def inspect_file(
@@ -23,7 +23,7 @@ def inspect_file(
 ) -> dict[str, Any]:
     """The report on one file, JSON-ready. heads: a sidecar that belongs to it (the demo), reported as its heads.
 
-    tree: reported in place of the one that is stored with the heads; MedusaError where they cannot fill it.
+    tree: reported in place of the one stored with the heads; MedusaError if they cannot fill it.
 
     "content" is "model", "single file" (model with heads) or "heads" (sidecar). Keys that do not apply are None.
     """
@@ -63,7 +63,7 @@ def _vocabulary(path: str, metadata: dict[str, Any]) -> int | None:
 
 
 def _array(path: str, metadata: dict[str, Any], key: str, kind: type) -> list[Any]:
-    """The array of `kind` under `key`, empty when there is none. MedusaError when there is something else."""
+    """The array of `kind` under `key`, empty if there is none. MedusaError if there is something else."""
     values = metadata.get(key, [])
     if isinstance(values, list) and all(isinstance(value, kind) for value in values[:1]):
         return values
@@ -134,7 +134,7 @@ def _heads(gguf: native.GgufFile, asked: AskedTree | None) -> dict[str, Any]:
 
 
 def _streams(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Which layers of the base they run through, and with what."""
+    """Which layers of the base the streams run through, and with what."""
     return {
         "mode": metadata.get(schema.STREAMS_MODE_KEY),
         "layers": metadata.get(schema.STREAMS_LAYERS_KEY),
@@ -145,7 +145,7 @@ def _streams(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _asked(tree: AskedTree, metadata: dict[str, Any]) -> tuple[str, trees.Choices]:
-    """The tree as a session would have it: one by name without what the heads cannot fill."""
+    """The tree as in a session: for a named one, without what the heads cannot fill."""
     from medusa_cli import native
 
     heads = metadata.get(schema.HEAD_COUNT_KEY, 0)
@@ -157,7 +157,7 @@ def _asked(tree: AskedTree, metadata: dict[str, Any]) -> tuple[str, trees.Choice
 
 
 def _under(metadata: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The keys that begin with `prefix`, without it: where a part was converted from."""
+    """The keys that begin with `prefix`, without it: what a part was converted from."""
     return {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
 
 
@@ -170,7 +170,7 @@ def _tree(path: str, metadata: dict[str, Any]) -> trees.Choices:
 
 
 def _accuracy(path: str, metadata: dict[str, Any]) -> list[list[float]]:
-    """The measured accuracies as [head][rank]; empty when the file has none."""
+    """The measured accuracies as [head][rank]; empty if the file has none."""
     flat = _array(path, metadata, schema.ACCURACY_KEY, float)
     ranks = metadata.get(schema.ACCURACY_RANKS_KEY, 0)
     if not flat:

@@ -1,4 +1,4 @@
-"""What `medusa list` tells: models that are here by name, their heads, whether they were tuned, installed heads."""
+"""What `medusa list` shows: models on this machine, their heads, whether they were tuned, and installed heads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _model(model: CachedModel, tuned: set[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _heads(model: CachedModel, metadata: dict[str, Any]) -> tuple[Path, str] | None:
-    """The heads that a chat would draft with, and where they are from."""
+    """The heads that a chat would draft with, and where they come from."""
     if schema.VERSION_KEY in metadata:
         return model.path, "its file"
     mine = heads.for_base(metadata)

@@ -1,4 +1,4 @@
-"""Facts about this machine, this installation and, when asked, a model. Says what is wrong also when nothing loads."""
+"""Facts about this machine, this installation and, when asked, a model. Says what is wrong even if nothing loads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "medusa-cli"
 TREE_NODES = 16
-"""Of the tree that transfers are told for."""
+"""Nodes of the tree for which transfers are reported."""
 MEASURING_SECONDS = 0.25
-"""That the engine takes to see what other programs use."""
+"""How long the engine takes to see what other programs use."""
 KERNELS_OFF = "off"
-"""What MEDUSA_ISA says to keep llama.cpp's kernels."""
+"""The MEDUSA_ISA that keeps llama.cpp's kernels."""
 REPACKED = "CPU_REPACK"
-"""Where llama.cpp keeps weights that it has packed for loops of its own."""
+"""Where llama.cpp keeps weights that it has packed for its own loops."""
 
 
 def diagnose() -> dict[str, Any]:
@@ -54,12 +54,12 @@ def diagnose() -> dict[str, Any]:
 
 
 def _engine(problems: list[str]) -> dict[str, Any]:
-    """What the engine says of itself; when it does not load, why goes to `problems`."""
+    """What the engine says about itself; if it does not load, the reason goes to `problems`."""
     try:
         from medusa_cli import native
 
         info, kernels = native.system_info(), native.kernel_info()
-        if kernels["selected"] is None and kernels["requested"] not in ("", KERNELS_OFF):  # asked for, and not there
+        if kernels["selected"] is None and kernels["requested"] not in ("", KERNELS_OFF):  # asked for, but not there
             problems.append(f"{STOCK}'s kernels run, not ours: {kernels['reason']}")
         return {
             "libllama": native.libllama_version(),
@@ -82,7 +82,7 @@ def _threads() -> dict[str, Any]:
     from medusa_cli import native
 
     now, others = native.thread_advice()
-    if others is None:  # too early to tell, or it is never told
+    if others is None:  # too early to tell, or never known here
         time.sleep(MEASURING_SECONDS)
         now, others = native.thread_advice()
     return {"now": now, "cores_of_others": others}
@@ -94,13 +94,13 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
     "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
     "context": {"tokens", "trained", "bytes"}: what a chat gets without -c, what the model was trained on, a full cache,
-    "seeds": why a text could depend on what is drafted, None where it does not, "sampling": the file's own defaults,
+    "seeds": why a text could depend on what is drafted, None if it does not, "sampling": the file's own defaults,
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
     "to_host": {"nodes", "logits", "states", "heads", "total", "host_reason", "in_graph", "grown", "sampled"} or None};
-    no weights and nothing to run on where the platform does not tell. to_host: bytes of a step, None where all runs on
-    the CPU; host_reason: why the host accepts and drafts, "" where the model's own graph does; then bytes of its steps:
-    in_graph, at temperature 0 with a fixed tree, grown, with a dynamic one (None without heads), sampled, at another
-    temperature with the fixed tree. It is opened as a chat opens it.
+    no weights and nothing to run on if the platform does not tell. to_host: bytes of a step, None if everything runs on
+    the CPU; host_reason: why the host accepts and drafts, "" if the model's own graph does; then bytes of the graph's
+    steps: in_graph: at temperature 0 with a fixed tree; grown: with a dynamic one (None without heads); sampled: at
+    another temperature with the fixed tree. The model is opened as a chat opens it.
     MedusaError or NativeError when the model does not load or cannot decode a token.
     """
     from medusa_cli import native
@@ -111,7 +111,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
     full = engine.cache_bytes(engine.n_ctx)
     context = {"tokens": engine.n_ctx, "trained": model.n_ctx_train, "bytes": full}
-    del engine  # its session's memory is needed below
+    del engine  # the memory of its session is needed below
     info = native.kernel_info()
     weights = [
         {
@@ -151,7 +151,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
 
 
 def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:
-    """Of a step with the heads' own tree, or a built-in one, cut to TREE_NODES; of a chain where there are no heads."""
+    """Bytes of a step with the heads' own tree, or a built-in one, cut to TREE_NODES; without heads, with a chain."""
     from medusa_cli import native
 
     if heads is None:
@@ -185,11 +185,11 @@ _DRAFTS: dict[str, dict[str, str | None]] = {
         "remark": "a recurrent state: after a refused draft, its accepted tokens are decoded again",
     },
 }
-"""By native.draft_memory()."""
+"""Keys: native.draft_memory()."""
 
 
 def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str | None]:
-    """Whose attention runs, and why not ours where it does not."""
+    """Whose attention runs, and if not ours, why."""
     if info["selected"] is None:
         return {"kernels": STOCK, "remark": f"kernels are off: {info['reason']}"}
     if use.served and use.left:
@@ -201,7 +201,7 @@ def _attention(use: native.AttentionUse, info: dict[str, Any]) -> dict[str, str 
 
 
 def _remark(group: native.Placement, info: dict[str, Any]) -> str | None:
-    """Why our kernels do not multiply with these weights; None when they do."""
+    """Why our kernels do not multiply with these weights; None if they do."""
     if group.role == "embedding":
         return "only looked up"
     if group.role == "other":

@@ -1,4 +1,4 @@
-"""What lies in the Hub's shared cache, and taking single files out, where huggingface_hub removes whole commits."""
+"""What is in the Hub's shared cache, and removing single files, where huggingface_hub removes whole commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CachedFile:
-    """revision: None for the newest commit of the main branch that is here, else a branch, tag or commit."""
+    """revision: None for the main branch's newest commit here, else a branch, tag or commit."""
 
     repo: str
     revision: str | None
@@ -34,7 +34,7 @@ def repositories() -> list[str]:
 
 
 def cached_files(suffix: str = ".gguf") -> list[CachedFile]:
-    """All whole files of model repositories whose names end so, by repository, revision and name."""
+    """All whole files of model repositories whose names end that way, by repository, revision and name."""
     found = [
         CachedFile(
             repo.repo_id,
@@ -66,10 +66,10 @@ def _repos() -> list[CachedRepoInfo]:
 
 
 def remove(files: Collection[CachedFile]) -> int:
-    """Takes the files out of the cache and returns the bytes that this frees. MedusaError when one cannot be removed.
+    """Removes the files from the cache and returns the bytes freed. MedusaError if one cannot be removed.
 
-    A blob that other snapshots show, too, stays until the last of them goes. Other files of the repository are not
-    touched; a repository that holds nothing any more goes whole.
+    A blob that other snapshots also use stays until the last of them is removed. Other files of the repository are not
+    touched; a repository that is then empty is removed entirely.
     """
     from huggingface_hub import scan_cache_dir
 
@@ -84,7 +84,7 @@ def remove(files: Collection[CachedFile]) -> int:
             if file.blob not in shown.values():
                 freed += file.size
                 file.blob.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # what an interrupted download left
+                with contextlib.suppress(OSError):  # left by an interrupted download
                     file.blob.with_name(f"{file.blob.name}.incomplete").unlink()
         names = {file.repo for file in files}
         empty = [

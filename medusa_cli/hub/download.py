@@ -1,7 +1,7 @@
 """Fetches files of a repository into the Hub's shared cache: resumed where they stopped, checked before they appear.
 
-huggingface_hub gives up what it has of a file when a process ends, and checks sizes only. So a file is written here to
-`blobs/DIGEST.incomplete`, the name that older releases resume from, too, and becomes the blob once its sum is right;
+huggingface_hub gives up what it has of a file when a process ends, and only checks sizes. So a file is written here to
+`blobs/DIGEST.incomplete`, from which older releases resume, too, and becomes the blob once its checksum is right;
 huggingface_hub then links it into the snapshot.
 """
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LARGEST_OVER_HTTP = 50_000_000_000
-"""Bytes: larger files come by the Hub's own protocol alone."""
+"""Bytes: larger files come only by the Hub's own protocol."""
 WAITS = (1.0, 2.0, 4.0, 8.0)
-"""Seconds before further attempts that may bring nothing, in a row."""
+"""Seconds before further attempts that bring nothing, one after another."""
 
 
 def missing_bytes(repo: str, files: Sequence[RemoteFile]) -> int:
-    """How much of the files is neither in the cache nor lies there in part. Unknown sizes count as nothing."""
+    """Bytes still to be fetched: parts that are in the cache do not count, nor do unknown sizes."""
     folder = _blobs(repo)
     return sum(max(0, (file.size or 0) - _present(folder, file)) for file in files)
 
@@ -49,7 +49,7 @@ def _present(folder: Path, file: RemoteFile) -> int:
 def check_room(
     repo: str, label: str, files: Sequence[RemoteFile], otherwise: Callable[[int], str] = lambda free: ""
 ) -> None:
-    """MedusaError where the disk has no room for what is missing. otherwise(free bytes): what else may be done."""
+    """MedusaError if the disk has no room for what is missing. otherwise(free bytes): what else can be done."""
     missing, free = missing_bytes(repo, files), free_space(_blobs(repo))
     if missing > free:
         raise too_large(label, missing, free, cache_folder(), VARIABLE, otherwise(free))
@@ -69,9 +69,9 @@ def first_bytes(repo: str, commit: str, file: RemoteFile, count: int) -> bytes:
 def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: Callable[[int, int], None]) -> list[Path]:
     """The files in the cache, in the order given. What the cache has is not fetched again.
 
-    on_bytes(done, total): of all files together.
+    on_bytes(done, total): over all files together.
 
-    MedusaError: no access, no space, a wrong sum (what was fetched is removed); Unreachable: the link stays broken.
+    MedusaError: no access, no space, a wrong checksum (what was fetched is removed); Unreachable: still no connection.
     """
     from huggingface_hub import hf_hub_download
 
@@ -95,9 +95,9 @@ def fetch(repo: str, commit: str, files: Sequence[RemoteFile], on_bytes: Callabl
 def fetch_shown(
     repo: str, revision: str | None, commit: str, files: Sequence[RemoteFile], console: Console
 ) -> list[Path]:
-    """As fetch(), with a bar and, after Ctrl-C, a line on `console`; the cache then knows the branch at `commit`.
+    """Like fetch(), with a bar and, after Ctrl-C, a line on `console`; the cache then has the branch at `commit`.
 
-    MedusaError as fetch(), and when the link stays broken.
+    MedusaError as from fetch(), and if there is still no connection.
     """
     done, total = 0, sum(file.size or 0 for file in files)
     label = f"{repo}@{revision}" if revision else repo
@@ -126,7 +126,7 @@ def fetch_shown(
 
 
 def _remember_branch(repo: str, revision: str | None, commit: str) -> None:
-    """Notes in the cache that the branch or tag stands at `commit`."""
+    """Notes in the cache that the branch or tag is at `commit`."""
     if revision == commit:
         return
     ref = _blobs(repo).parent / "refs" / (revision or "main")
@@ -147,7 +147,7 @@ def _blobs(repo: str) -> Path:
 
 
 def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[int], None]) -> None:
-    """Makes blobs/DIGEST, where the digest is known; without one, or above 50 GB, huggingface_hub fetches the file."""
+    """Makes blobs/DIGEST if the digest is known; without one, or above 50 GB, huggingface_hub fetches the file."""
     from huggingface_hub.utils import WeakFileLock
 
     if file.digest is None or (file.size or 0) > LARGEST_OVER_HTTP:
@@ -175,8 +175,8 @@ def _bring_blob(repo: str, commit: str, file: RemoteFile, on_bytes: Callable[[in
 
 
 def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
-    """Fills `part`, from where it ends on, and checks it; attempts go on as long as they bring something."""
-    assert file.size is not None  # or there were no digest
+    """Fills `part` from where it ends, and checks it; keeps trying as long as attempts bring something."""
+    assert file.size is not None  # or there would be no digest
     assert file.digest is not None
     with part.open("a+b") as raw:
         growing = Growing(raw, file.size, file.digest, on_bytes)
@@ -195,7 +195,7 @@ def _fetch_part(repo: str, commit: str, file: RemoteFile, part: Path, on_bytes: 
 
 
 def _stream(repo: str, commit: str, file: RemoteFile, growing: Growing) -> None:
-    """One attempt, from the end of what is there."""
+    """One attempt, starting at the end of what is there."""
     begun = growing.length
     with _response(repo, commit, file, f"bytes={begun}-" if begun else None) as response:
         if begun and not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
@@ -210,7 +210,7 @@ def _stream(repo: str, commit: str, file: RemoteFile, growing: Growing) -> None:
 
 @contextlib.contextmanager
 def _response(repo: str, commit: str, file: RemoteFile, part: str | None) -> Iterator[Any]:
-    """The Hub's answer, content to come. The Hub's own address each time: those it redirects to expire."""
+    """The Hub's response, its content still to come. Asks the Hub's own address each time: redirects expire."""
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
@@ -223,7 +223,7 @@ def _response(repo: str, commit: str, file: RemoteFile, part: str | None) -> Ite
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Progress bars and log lines are ours for a while."""
+    """Silences huggingface_hub's progress bars and log lines for a while."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     log = logging.getLogger("huggingface_hub")

@@ -12,7 +12,7 @@ from medusa_cli.hub.transfer import failed_write
 from medusa_cli.support.errors import MedusaError
 
 CACHE, VARIABLE = "the download cache", "HF_HOME"
-"""What messages call the folder that downloads go to, and what moves it."""
+"""What messages call the folder for downloads, and the variable that moves it."""
 NETWORK_MODULES = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
 TOO_MANY_REQUESTS = 429
 
@@ -22,11 +22,11 @@ class Unreachable(MedusaError):
 
 
 class LinkLost(Unreachable):
-    """The connection broke, or the Hub is busy: another attempt may do."""
+    """The connection broke, or the Hub is busy: another attempt may work."""
 
 
 class UnknownRepository(MedusaError):
-    """No repository of that name, or none that this person may see. near: names that may have been meant."""
+    """No repository of that name, or none that this person may see. near: names that were perhaps meant."""
 
     def __init__(self, what: str, otherwise: str = "", near: Sequence[str] = ()) -> None:
         hint = f" (did you mean {' or '.join(near)}?)" if near else ""
@@ -36,7 +36,7 @@ class UnknownRepository(MedusaError):
 
 @contextlib.contextmanager
 def explained(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Errors of huggingface_hub become a MedusaError, or Unreachable where a copy may do. Bugs stay themselves."""
+    """Turns huggingface_hub's errors into a MedusaError, or Unreachable if a copy may do. Bugs stay as they are."""
     try:
         yield
     except MedusaError:

@@ -21,7 +21,7 @@ WORD = r"\w[\w.-]{0,95}"
 REPO = re.compile(rf"{WORD}/{WORD}", re.ASCII)
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_FILES = 20_000
-"""Of a repository: more are not looked at."""
+"""Files of a repository beyond this are not looked at."""
 MOST_QUERIES = 4
 MOST_RESULTS = 50
 MOST_NAMES = 3
@@ -30,7 +30,7 @@ ALIKE = 0.75
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """size: bytes. digest: sha256 of its content, or git's sha1 of a small file. None where the Hub does not tell."""
+    """size: bytes. digest: sha256 of its content, or git's sha1 of a small file. None if the Hub does not tell."""
 
     name: str
     size: int | None
@@ -66,7 +66,7 @@ def _file(entry: Any) -> RemoteFile:
 
 
 def is_safe_name(name: object) -> bool:
-    """Whether a file name of a listing stays inside its folder, and can be shown on a terminal."""
+    """Whether a listed file name stays inside its folder and can be shown on a terminal."""
     if not isinstance(name, str) or not 0 < len(name) <= 1000 or not name.isprintable():
         return False
     if any(character in '\\:*?"<>|' for character in name):
@@ -86,13 +86,13 @@ def cached_snapshot(repo: str, revision: str | None) -> Path | None:
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """Whole files of a snapshot by their names in the repository."""
+    """Whole files of a snapshot, by their names in the repository."""
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in found.items() if is_safe_name(name)}
 
 
 def similar(repo: str, known: Iterable[str] = ()) -> list[str]:
-    """Repositories with GGUF files whose names come close, the closest first. known: more of them to weigh."""
+    """Repositories with GGUF files and similar names, the closest first. known: more of them to consider."""
     owner, _, name = repo.partition("/")
     words = re.split(r"[-_.]", name)
     starts = [name, *(name[: len("-".join(words[:count]))] for count in (len(words) // 2, 1) if count)]
@@ -114,12 +114,12 @@ def _likeness(one: str, other: str) -> float:
 
 
 def quantized(repo: str) -> list[str]:
-    """Repositories with GGUF files of this model, those that most people fetch first."""
+    """Repositories with GGUF files of this model, the most downloaded first."""
     return _models(filter=["gguf", f"base_model:quantized:{repo}"])[:MOST_NAMES]
 
 
 def _models(**query: Any) -> list[str]:
-    """Nothing here fails: no answer is no suggestion."""
+    """Never fails: without an answer, there are no suggestions."""
     from huggingface_hub import HfApi
 
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""What all downloads share, of the Hub and of the demo: a file that grows and is summed, and the words for failures."""
+"""What all downloads share, from the Hub and of the demo: a growing file with a checksum, and words for failures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GIT_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
 class Growing:
-    """A file that grows at its end: counts and sums what it holds, from the bytes that are there on.
+    """A file that grows at its end: counts and hashes what it holds, beginning with the bytes already there.
 
-    size: bytes of the whole. digest: its sha256, or git's sha1. on_bytes: told how much is there.
+    size: bytes of the whole. digest: its sha256, or git's sha1. on_bytes: called with how much is there.
     """
 
     def __init__(self, raw: BinaryIO, size: int, digest: str, on_bytes: Callable[[int], None]) -> None:
@@ -47,7 +47,7 @@ class Growing:
         self._digest = hashlib.sha1(b"blob %d\0" % self._size) if git else hashlib.sha256()
 
     def restart(self) -> None:
-        """Forgets what is there: everything is sent again."""
+        """Drops what is there: everything is sent again."""
         self._raw.seek(0)
         self._raw.truncate(0)
         self._begin()
@@ -60,7 +60,7 @@ class Growing:
         self._on_bytes(self.length)
 
     def check(self, path: Path, name: str, who: str, hint: str) -> None:
-        """MedusaError when what lies at `path` is not the `name` that `who` means; the file is then removed."""
+        """MedusaError if the file at `path` is not the `name` that `who` means; the file is then removed."""
         found = self._digest.hexdigest()
         if found != self._wanted:
             what = f"has the checksum {found[:12]}..., not {self._wanted[:12]}..."
@@ -73,14 +73,14 @@ class Growing:
 
 
 def free_space(folder: Path) -> int:
-    """Bytes that may be fetched into a folder, which need not exist."""
+    """Bytes that may be downloaded to a folder, which need not exist."""
     folder = folder.absolute()
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     return max(0, shutil.disk_usage(existing).free - SLACK)
 
 
 def too_large(what: str, needed: int, free: int, folder: Path, variable: str, otherwise: str = "") -> MedusaError:
-    """There is less room than a download needs; `variable` moves the folder. otherwise: what else may be done."""
+    """For less room than a download needs; `variable` moves the folder. otherwise: what else can be done."""
     return MedusaError(
         f"{what}: {size(needed)} must be downloaded, {size(free)} is free in {folder}: free some, set {variable} to a "
         f"folder on another disk{otherwise}"
@@ -88,7 +88,7 @@ def too_large(what: str, needed: int, free: int, folder: Path, variable: str, ot
 
 
 def failed_write(error: OSError, what: str, folder: str | Path, variable: str) -> MedusaError:
-    """A full disk, or a folder that cannot be written; `variable` moves the folder."""
+    """For a full disk, or a folder that cannot be written; `variable` moves the folder."""
     if error.errno == errno.ENOSPC:
         return MedusaError(f"{what}: no space left in {folder}: free some, or move it with {variable}")
     reason = (error.strerror or str(error)).lower()

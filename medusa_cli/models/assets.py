@@ -1,4 +1,4 @@
-"""Files that published wheels carry: which, where they are kept, and whether they are whole."""
+"""Files inside published wheels: which ones, where they are kept, and whether they are whole."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cache_path(asset: Asset = DEMO_BASE) -> Path:
 
 
 def is_intact(path: Path, asset: Asset) -> bool:
-    """True when the file has the asset's size and sha256. The sum is taken once, then size and time are compared."""
+    """True if the file has the asset's size and sha256. The sum is computed once; later, size and time are compared."""
     stat = path.stat()
     if stat.st_size != asset.size:
         return False
@@ -65,7 +65,7 @@ def sha256(path: Path) -> str:
 
 
 def _record() -> Path:
-    """Files whose sum was taken: path -> [size, mtime_ns, sha256]."""
+    """Files whose sum was computed: path -> [size, mtime_ns, sha256]."""
     return paths.cache_dir() / "checked.json"
 
 

@@ -1,4 +1,4 @@
-"""What training and conversion need to know of the base model, read from its file without loading it."""
+"""What training and conversion need to know about the base model, read from its file without loading it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from medusa_cli.support.files import content_hash
 
 EMBEDDING_NAME = "token_embd.weight"
 OUTPUT_NAMES = ("output.weight", EMBEDDING_NAME)
-"""The second where the model ties its embeddings."""
+"""The second if the model ties its embeddings."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class BaseModel:
     n_vocab: int
     output: TensorInfo
     embedding: TensorInfo | None
-    """Token embeddings; None where the file has none of this shape."""
+    """Token embeddings; None if the file has none of this shape."""
     places: Mapping[str, tuple[Path, int]]
-    """For embedding and output by name: their file, and where tensor data begins in it, bytes."""
+    """For embedding and output, by name: their file, and where its tensor data begins, in bytes."""
     parts: int = 1
-    """Files of a split model, `path` being the first."""
+    """How many files a split model has; `path` is the first."""
 
 
 def read_base(path: Path) -> BaseModel:
-    """MedusaError for files that are no language model, carry heads already or have no usable output matrix."""
+    """MedusaError for files that are not language models, already have heads or have no usable output matrix."""
     paths = [path.with_name(name) for name in quantizations.parts_of(path.name)] or [path]
     header, _ = read_header(path)
     if any(is_of_heads(entry.key) for entry in header.kv):

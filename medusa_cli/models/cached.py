@@ -1,4 +1,4 @@
-"""The models that are here by name: what the Hub's cache holds, and the demo."""
+"""The models on this machine, by name: what the Hub's cache holds, and the demo."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from medusa_cli.models.names import HubName
 
 @dataclass(frozen=True)
 class CachedModel:
-    """name: what loads it. path: of its first part. size: bytes of all parts. files: those in the Hub's cache.
+    """name: loads it. path: its first part. size: bytes of all parts. files: those in the Hub's cache.
 
-    heads: draft heads of the same repository.
+    heads: draft heads from the same repository.
     """
 
     name: str

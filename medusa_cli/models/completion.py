@@ -1,4 +1,4 @@
-"""What the shell offers for a model or heads: names that are here, and GGUF files."""
+"""What the shell offers for a model or heads: names on this machine, and GGUF files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from medusa_cli.support.files import expanded
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Everything that `incomplete` may become; nothing where that cannot be told."""
+    """Everything that `incomplete` may become; nothing if that cannot be determined."""
     names = dict.fromkeys(["demo", *_names_here()])
     return [name for name in names if name.startswith(incomplete)] + complete_files(incomplete)
 
 
 def complete_files(incomplete: str) -> list[str]:
-    """GGUF files and folders whose paths begin so."""
+    """GGUF files and folders whose paths begin with it."""
     folder, _, start = incomplete.rpartition("/")
     try:
         entries = sorted(expanded(folder + "/" if folder or incomplete.startswith("/") else ".").iterdir())
@@ -25,7 +25,7 @@ def complete_files(incomplete: str) -> list[str]:
 
 
 def complete_installed(incomplete: str) -> list[str]:
-    """Names of what `medusa rm` removes that begin so."""
+    """Names for `medusa rm` that begin with it."""
     return [name for name in _names_here(with_heads=True) if name.startswith(incomplete)]
 
 
@@ -35,5 +35,5 @@ def _names_here(with_heads: bool = False) -> list[str]:
 
         names = [model.name for model in cached.models()]
         return names + [one.name for one in heads.installed()] if with_heads else names
-    except Exception:  # a shell shows what is raised here between the person's own words
+    except Exception:  # a shell would show the traceback in the middle of the person's own words
         return []

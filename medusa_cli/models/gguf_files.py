@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_header(path: Path) -> native.GgufFile:
-    """The checked GGUF header of `path`. MedusaError or NativeError, one line, when there is none."""
+    """The checked GGUF header of `path`. MedusaError or NativeError, one line, if there is none."""
     check_is_file(path)
     from medusa_cli import native
 
@@ -21,7 +21,7 @@ def read_header(path: Path) -> native.GgufFile:
 
 
 def check_is_file(path: Path) -> None:
-    """MedusaError unless `path` is a file that begins like a GGUF."""
+    """MedusaError unless `path` is a file that begins as a GGUF does."""
     if path.is_dir():
         inside = sorted(entry.name for entry in path.glob("*.gguf"))
         hint = f"such as {path / inside[0]}" if inside else "this one holds none"

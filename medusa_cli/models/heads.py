@@ -1,7 +1,7 @@
-"""Draft heads for a model: those that were asked for, those installed for its base, those that came with it.
+"""Draft heads for a model: those asked for, those installed for its base, those that came with it.
 
-Installed heads lie in the user's data folder as sidecars. They are found by the base's fingerprint, so that they serve
-every quantization of it.
+Installed heads are kept in the user's data folder as sidecars. They are found by the base's fingerprint, so they work
+for every quantization of it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Installed:
 
 
 def folder() -> Path:
-    """Where installed heads lie. Not created here."""
+    """Where installed heads are kept. Not created here."""
     return paths.data_dir() / "heads"
 
 
 def place_for(base_name: str, base_fingerprint: str, *, replace: bool) -> Path:
-    """The file for heads of this base, in a folder that is there. MedusaError when it exists and is not to be replaced.
+    """The file for heads of this base, in a folder that exists. MedusaError if the file exists and may not be replaced.
 
     Models of equal shape and vocabulary share a fingerprint; their names tell them apart.
     """
@@ -59,7 +59,7 @@ def place_for(base_name: str, base_fingerprint: str, *, replace: bool) -> Path:
 
 
 def installed() -> list[Installed]:
-    """All installed heads, by name. Files that are none are left out."""
+    """All installed heads, by name. Other files are left out."""
     found = [_read(path) for path in sorted(folder().glob("*.gguf"))]
     return [one for one in found if one is not None]
 
@@ -85,7 +85,7 @@ def _read(path: Path) -> Installed | None:
 
 
 def for_base(metadata: dict[str, Any]) -> Installed | None:
-    """Of the installed heads those for this model, by its metadata: of its own name before others, the newest first."""
+    """The installed heads for this model, by its metadata: those for its own name before others, the newest first."""
     if not (known := installed()):
         return None
     try:
@@ -114,9 +114,9 @@ def check(reference: str) -> None:
 
 
 def with_heads(ref: ModelRef, asked: str | None, console: Console) -> ModelRef:
-    """The model with the heads to use: `asked` for, else its own; a line on `console` says which were found.
+    """The model with the heads to use: those `asked` for, else its own; a line on `console` says which were found.
 
-    asked: a path or a name on the Hub. MedusaError where these are missing.
+    asked: a path or a name on the Hub. MedusaError if these are missing.
     """
     if asked is not None:
         return dataclasses.replace(ref, heads=_asked_for(asked, console))
@@ -149,7 +149,7 @@ def _asked_for(reference: str, console: Console) -> HeadsRef:
 
 
 def fits(path: Path, base: dict[str, Any]) -> bool:
-    """Whether heads were made for this model, by its metadata; those that do not say are taken at their word."""
+    """Whether heads were made for this model, by its metadata; heads that do not say are trusted."""
     made_for = gguf_files.read_header(path).metadata.get(schema.BASE_FINGERPRINT_KEY)
     return made_for is None or made_for == fingerprint(base)
 

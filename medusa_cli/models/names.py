@@ -1,4 +1,4 @@
-"""What a person types for a model: a path, or a name on the Hub. Nothing is looked up here but whether a path exists.
+"""What a person types for a model: a path, or a name on the Hub. This only looks up whether a path exists.
 
 What exists here is a path. Of the rest, names are `org/repo`, `org/repo:QUANT`, `org/repo/FILE.gguf`, each with
 `@REVISION` after the repository or at the end, and the Hub's own addresses; everything else is a path, too.
@@ -21,7 +21,7 @@ HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 PATH_STARTS = ("/", "./", "../", "~", "\\", ".\\", "..\\")
 REVISION = r"refs/(?:pr|convert|heads|tags)/[\w.-]{1,100}|[\w.-]{1,200}"
 BRANCH = r"[\w.-]{1,100}(?:/[\w.-]{1,100}){0,5}"
-"""As addresses may name it; after @ a slash would end it."""
+"""As addresses may name it; after @, a slash would end it."""
 QUANT = r"[A-Za-z][\w.-]{0,40}"
 NAME = re.compile(
     rf"(?P<repo>{WORD}/{WORD})(?:@(?P<revision>{REVISION}))?(?:/(?P<file>[^@]+?\.gguf))?(?::(?P<quant>{QUANT}))?"
@@ -34,7 +34,7 @@ OTHER_KINDS = ("datasets", "spaces", "collections", "papers")
 
 @dataclass(frozen=True)
 class HubName:
-    """A repository, and what of it. revision None: its main branch. At most one of file and quant is given."""
+    """A repository, and which part of it. revision None: its main branch. At most one of file and quant is given."""
 
     repo: str
     revision: str | None = None
@@ -63,7 +63,7 @@ def parse(reference: str) -> Path | HubName:
 
 
 def _name(text: str) -> HubName | None:
-    """org/repo and what may follow it."""
+    """org/repo and whatever may follow it."""
     found = NAME.fullmatch(text)
     if found is None or (found["revision"] and found["last"]) or (found["file"] and found["quant"]):
         return None
@@ -71,7 +71,7 @@ def _name(text: str) -> HubName | None:
 
 
 def _page(inside: str) -> HubName | None:
-    """org/repo/blob/REVISION/FILE, still quoted, as addresses of the Hub's pages and files go on."""
+    """org/repo/blob/REVISION/FILE, still quoted, as in addresses of the Hub's pages and files."""
     parts = [unquote(part) for part in inside.split("/")]
     if len(parts) < 4 or parts[2] not in PAGES:
         return None
@@ -80,14 +80,14 @@ def _page(inside: str) -> HubName | None:
 
 
 def _checked(name: HubName) -> HubName | None:
-    """None where a part of it could not be one."""
+    """The name; None if one of its parts cannot be valid."""
     revision = name.revision is None or (re.fullmatch(BRANCH, name.revision, re.ASCII) and ".." not in name.revision)
     file = name.file is None or (is_safe_name(name.file) and name.file.lower().endswith(".gguf"))
     return name if REPO.fullmatch(name.repo) and revision and file else None
 
 
 def exists(path: Path) -> bool:
-    """Path.exists() for names that no file system takes, too."""
+    """Path.exists(), even for names that no file system takes."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def exists(path: Path) -> bool:
 
 
 def looks_like_path(reference: str) -> bool:
-    """Whether a reference is meant as a path, there or not: by its start, or a file in at most one folder."""
+    """Whether a reference is meant as a path, existing or not: by its start, or as a file in at most one folder."""
     parts = reference.split("/")
     return (
         reference.startswith(PATH_STARTS)
@@ -106,7 +106,7 @@ def looks_like_path(reference: str) -> bool:
 
 
 def _after_host(reference: str) -> str | None:
-    """What follows the Hub's address, as it stands there; None without one. MedusaError for addresses elsewhere."""
+    """What follows the Hub's address, unchanged; None without one. MedusaError for addresses elsewhere."""
     scheme = re.match(r"(https?|hf)://", reference, re.IGNORECASE)
     if scheme and scheme[1].lower() == "hf":
         inside = reference[scheme.end() :]

@@ -11,10 +11,10 @@ from medusa_cli.support.errors import MedusaError
 
 DEFAULT = "Q4_K_M"
 SMALLER = ("Q4_K_S", "IQ4_NL", "Q4_0", "IQ4_XS", "Q3_K_XL", "Q3_K_L", "Q3_K_M", "IQ3_M")
-"""After the default, nearest first, as far as answers stay sensible."""
+"""Tried after the default, nearest first, as long as answers stay sensible."""
 LARGER = ("Q4_K_L", "Q4_K_XL", "Q4_1", "Q5_K_S", "Q5_0", "Q5_K_M", "Q5_K_L", "Q5_K_XL", "Q5_1", "Q6_K", "Q6_K_L",
           "Q6_K_XL", "Q8_0", "Q8_K_XL", "MXFP4", "BF16", "F16", "F32")  # fmt: skip
-"""Where there is none of those; then come those of fewer than three bits, largest first."""
+"""Tried if there is none of those; SMALLEST comes last, largest first."""
 SMALLEST = ("IQ3_S", "Q3_K_S", "IQ3_XS", "IQ3_XXS", "Q2_K_XL", "Q2_K_L", "Q2_K", "Q2_K_S", "IQ2_M", "IQ2_S", "IQ2_XS",
             "IQ2_XXS", "IQ1_M", "IQ1_S", "TQ2_0", "TQ1_0")  # fmt: skip
 ORDER = (DEFAULT, *SMALLER, *LARGER, *SMALLEST)
@@ -25,7 +25,7 @@ LABEL = re.compile(
 )
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 NO_MODEL = re.compile(r"(^|[^a-z])(mmproj|imatrix|lora|adapter|vocab|control[-_]vector)([^a-z]|$)", re.IGNORECASE)
-"""Files beside models that are none."""
+"""Files beside models that are not models."""
 OF_HEADS = re.compile(r"medusa|hydra", re.IGNORECASE)
 """Files that may hold draft heads alone."""
 MOST_PARTS = 1000
@@ -34,7 +34,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model in a repository. files: its parts in order. quant: in capitals, "" where the name tells none."""
+    """A model in a repository. files: its parts in order. quant: in capitals, "" if the name does not tell."""
 
     name: str
     files: tuple[str, ...]
@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, str]:
-        """Place in the order of choice, and the name among equals."""
+        """Place in the order of choice, then the name."""
         plain = self.quant.removeprefix("UD-")
         known = ORDER.index(plain) if plain in ORDER else len(ORDER)
         return (2 * known + self.quant.startswith("UD-"), self.name)
@@ -51,7 +51,7 @@ class Candidate:
 def candidates(names: Collection[str], heads: Collection[str] = ()) -> list[Candidate]:
     """The models among the files of a repository, the one to take first. heads: files that hold draft heads alone.
 
-    Split models that lack a part are left out.
+    Split models with a missing part are left out.
     """
     wanted = [name for name in names if name.lower().endswith(".gguf") and name not in heads]
     found = []
@@ -64,7 +64,7 @@ def candidates(names: Collection[str], heads: Collection[str] = ()) -> list[Cand
 
 
 def parts_of(first: str) -> list[str]:
-    """All names of a split model, by that of any part; the name alone where it is none."""
+    """All file names of a split model, by that of any part; the name alone if it is not split."""
     split = SPLIT.fullmatch(first)
     if split is None:
         return [first]
@@ -76,7 +76,7 @@ def parts_of(first: str) -> list[str]:
 
 
 def quant_of(name: str) -> str:
-    """The quantization that a file's name ends in, else its folder's; "" for none."""
+    """The last quantization in a file's name, else in its folder's; "" for none."""
     folder, _, file = name.rpartition("/")
     labels = LABEL.findall(re.sub(r"\.gguf$", "", file, flags=re.IGNORECASE)) or LABEL.findall(folder)
     label = labels[-1].upper() if labels else ""
@@ -84,7 +84,7 @@ def quant_of(name: str) -> str:
 
 
 def pick(found: Sequence[Candidate], label: str, quant: str | None, file: str | None) -> Candidate:
-    """The model that is meant. MedusaError, with what there is, where none or more than one fits."""
+    """The model that is meant. MedusaError, with what there is, if none or more than one fits."""
     if file is not None:
         return _by_file(found, label, file)
     fitting = [one for one in found if quant is None or _same(one.quant, quant)]
@@ -116,14 +116,14 @@ def _same(one: str, other: str) -> bool:
 
 
 def listed(found: Sequence[Candidate], without: str | None = None) -> str:
-    """The quantizations there are, each once; the names of files where they tell none."""
+    """The quantizations there are, each once; the names of files that tell none."""
     labels = list(dict.fromkeys(one.quant or one.name for one in sorted(found, key=lambda one: one.name)))
     labels = [label for label in labels if label != without]
     return ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
 
 
 def next_smaller(found: Sequence[Candidate], sizes: Mapping[str, int], limit: int) -> Candidate | None:
-    """The largest model of at most `limit` bytes. sizes: of each file."""
+    """The largest model of at most `limit` bytes. sizes: each file's."""
     fitting = [one for one in found if 0 < total(one, sizes) <= limit]
     return max(fitting, key=lambda one: total(one, sizes), default=None)
 

@@ -27,7 +27,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True)
 class HeadsRef:
-    """A file of draft heads. asked: the person named them, so they come before those that the model's file holds."""
+    """A file of draft heads. asked: the person named them, so they take precedence over those in the model's file."""
 
     path: Path
     origin: Origin
@@ -35,13 +35,13 @@ class HeadsRef:
 
     @property
     def is_own(self) -> bool:
-        """Whether the file is the person's to change."""
+        """Whether the file belongs to the person, and may be changed."""
         return self.origin in (Origin.given, Origin.installed)
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A model that is there to be loaded. heads: the draft heads for it, besides those in its own file."""
+    """A model that is ready to be loaded. heads: draft heads for it other than those in its own file."""
 
     name: str
     path: Path
@@ -49,7 +49,7 @@ class ModelRef:
 
 
 def resolve(reference: str, console: Console) -> ModelRef:
-    """The files behind a reference, with the heads that come with them. What is not here yet is fetched.
+    """The files behind a reference, with the heads that come with them. Fetches what is not here yet.
 
     MedusaError: no such file, a directory, not a GGUF, damaged, heads where a model is needed; see remote.fetch_model()
     for names on the Hub.

@@ -1,6 +1,6 @@
 """From a name on the Hub to files in the cache: which file, whether it fits here, and the download.
 
-What the cache holds is taken without asking the Hub; `update` asks.
+What the cache holds is used without asking the Hub; `update` asks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ReadStart = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model in the cache. path: of its first part. heads: the draft heads of the same repository."""
+    """A model in the cache. path: its first part. heads: the draft heads from the same repository."""
 
     name: HubName
     path: Path
@@ -44,7 +44,7 @@ class Fetched:
 def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run: bool = True) -> Fetched:
     """The model that `name` means, with the heads that its repository has; progress and remarks go to `console`.
 
-    to_run: it is to be loaded here, so that one that is larger than the memory is an error. MedusaError: not on the
+    to_run: it will be loaded here, so one that is larger than the memory is an error. MedusaError: not on the
     Hub, no access, nothing that fits the name, no room.
     """
     if not update and (found := _cached_model(name)) is not None:
@@ -92,7 +92,7 @@ def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Pat
 
 
 def architecture_of(start: bytes) -> str | None:
-    """`general.architecture` by the first bytes of a GGUF whose first key it is, as all writers have it."""
+    """`general.architecture` from the first bytes of a GGUF whose first key it is, as with all writers."""
     try:
         magic, _, _, _, length = struct.unpack_from("<4sIQQQ", start)
         key = start[32 : 32 + length]
@@ -105,7 +105,7 @@ def architecture_of(start: bytes) -> str | None:
 
 
 def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
-    """What is in the cache for `name`, whole."""
+    """The model in the cache for `name`, if it is complete."""
     folder = repository.cached_snapshot(name.repo, name.revision)
     if folder is None:
         return None
@@ -120,7 +120,7 @@ def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
 
 
 def _list(name: HubName) -> Listing:
-    """The repository's files. MedusaError with the nearest names where there is no such repository."""
+    """The repository's files. MedusaError with the nearest names if there is no such repository."""
     try:
         return repository.list_files(name.repo, name.revision)
     except UnknownRepository as error:
@@ -131,14 +131,14 @@ def _list(name: HubName) -> Listing:
 
 
 def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
-    """The files that hold draft heads alone, told by name and beginning."""
+    """The files that hold draft heads alone, recognised by name and beginning."""
     ggufs = [name for name in sorted(names) if name.lower().endswith(".gguf")]
     likely = [name for name in ggufs if quantizations.OF_HEADS.search(name.rpartition("/")[2])]
     return [name for name in likely[:MOST_PEEKS] if architecture_of(start(name)) == schema.ARCHITECTURE]
 
 
 def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str | None:
-    """The file of heads that is meant, if there is one."""
+    """The heads file that is meant, if there is one."""
     if name.file is not None:
         return name.file if name.file in names else None
     ggufs = [one for one in names if one.lower().endswith(".gguf")]
@@ -162,7 +162,7 @@ def _remote_start(repo: str, listing: Listing) -> ReadStart:
 
 
 def _exact(name: HubName, chosen: Candidate) -> HubName:
-    """The name that means this file again."""
+    """The name that leads to this file again."""
     if name.file is not None or not chosen.quant:
         return HubName(name.repo, name.revision, file=chosen.files[0])
     return HubName(name.repo, name.revision, quant=chosen.quant)
@@ -190,9 +190,9 @@ def _announce(
     name: HubName, chosen: Candidate, models: list[Candidate], listing: Listing, wanted: list[RemoteFile],
     console: Console, to_run: bool,
 ) -> None:  # fmt: skip
-    """Says what is fetched, how large it is, what else there is, and whether memory is scarce.
+    """Says what is being fetched, how large it is, what else there is, and whether memory is scarce.
 
-    MedusaError where disk or memory are too small for it.
+    MedusaError if disk or memory is too small for it.
     """
     heads = ", draft heads" if len(wanted) > len(chosen.files) else ""
     parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
@@ -219,7 +219,7 @@ def _announce(
 
 
 def _device_memory() -> int:
-    """Bytes of the GPUs."""
+    """Bytes of memory on the GPUs."""
     from medusa_cli import native
 
     return sum(device["memory_total"] for device in native.system_info()["devices"] if device["type"] != "cpu")

@@ -1,4 +1,4 @@
-"""What a name to be removed means, and its removal."""
+"""Finds what a name to be removed means, and removes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medusa_cli.support.errors import MedusaError
 
 @dataclass(frozen=True)
 class Removal:
-    """One thing to remove. cached: in the Hub's cache; paths: elsewhere."""
+    """One thing to remove. cached: files in the Hub's cache; paths: elsewhere."""
 
     name: str
     size: int
@@ -27,7 +27,7 @@ class Removal:
 
 
 def find(wanted: Sequence[str]) -> list[Removal]:
-    """What the names mean, each once. MedusaError, with near names, for one that means nothing here."""
+    """What the names mean, each once. MedusaError, with similar names, for one that means nothing here."""
     models, installed = cached.models(), heads.installed()
     found: dict[str, Removal] = {}
     for name in wanted:
@@ -47,7 +47,7 @@ def find(wanted: Sequence[str]) -> list[Removal]:
 
 
 def remove(found: Sequence[Removal]) -> int:
-    """Removes all of it and returns the bytes that this frees. MedusaError when something cannot be removed."""
+    """Removes all of it and returns the bytes freed. MedusaError if something cannot be removed."""
     freed = cache.remove([file for one in found for file in one.cached])
     for one in found:
         for path in one.paths:

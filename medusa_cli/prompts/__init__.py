@@ -1,1 +1,1 @@
-"""Texts that models are asked: seeds of training text, prompt files, the benchmark's own set."""
+"""Texts to ask models: seeds of training text, prompt files, the benchmark's own set."""

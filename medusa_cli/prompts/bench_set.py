@@ -1,4 +1,4 @@
-"""The prompts of a benchmark: the built-in set, or a file in the form of MT-Bench and Spec-Bench."""
+"""A benchmark's prompts: the built-in set, or a file in the format of MT-Bench and Spec-Bench."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Prompt:
 
 
 def built_in() -> list[Prompt]:
-    """Five prompts of each of ten kinds, none of which occurs in the training prompts."""
+    """Five prompts of each of ten kinds, none of which occur in the training prompts."""
     return read(BUILT_IN_FILE)
 
 
 def read(path: Path) -> list[Prompt]:
-    """Prompts of a JSON lines file. MedusaError names the line that is wrong, or says that there are none."""
+    """Prompts of a JSON lines file. MedusaError names the wrong line, or says that there are none."""
     try:
         lines = path.read_bytes().split(b"\n")
     except IsADirectoryError as error:

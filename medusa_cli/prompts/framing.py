@@ -1,4 +1,4 @@
-"""Texts of files within a prompt: each under its name and in a fence, then what is said about them."""
+"""Texts of files in a prompt: each under its name and in a fence, then what is said about them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def framed(name: str, text: str) -> str:
 
 
 def with_files(files: Iterable[tuple[str, str]], text: str) -> str:
-    """A prompt of the (name, text) of files, and of what is said about them."""
+    """A prompt from the (name, text) of files and what is said about them."""
     return "\n\n".join([*(framed(*file) for file in files), *([text] if text else [])])

@@ -1,7 +1,7 @@
 """The records of a prompt file, one at a time: JSON lines, or one JSON array of them.
 
-Nothing of the file stays in memory but the record at hand, and a record has a largest size: neither a large file nor a
-line without an end takes much memory.
+Only the current record of the file stays in memory, and a record's size is limited: neither a large file nor an endless
+line takes much memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPACE = " \t\r\n"
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     """(where, JSON value) of each record; `where` is FILE:LINE, or FILE with the element's number in an array.
 
-    MedusaError with that place for text that is not UTF-8, not JSON or longer than a record may be.
+    MedusaError with that place for text that is not UTF-8, not JSON or too long for a record.
     """
     try:
         with path.open("rb") as file:
@@ -59,7 +59,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 class _Window:
-    """The text of a file from a moving place on."""
+    """The text of a file from a moving position on."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self._path = file, path
@@ -68,7 +68,7 @@ class _Window:
         self._json = json.JSONDecoder()
 
     def _more(self) -> bool:
-        """Doubles what is at hand, so that a long record is parsed a few times and not once a chunk."""
+        """Doubles the text at hand, so that a long record is parsed a few times and not once per chunk."""
         if self._ended:
             return False
         data = self._file.read(max(CHUNK, len(self._text) - self._at))
@@ -80,7 +80,7 @@ class _Window:
         return True
 
     def peek(self) -> str:
-        """The next character that is no white space; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in SPACE:
                 self._at += 1
@@ -96,7 +96,7 @@ class _Window:
         return found
 
     def value(self, where: str) -> Any:
-        """The JSON value that comes next."""
+        """The next JSON value."""
         self.peek()
         while True:
             try:

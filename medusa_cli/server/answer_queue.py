@@ -1,6 +1,6 @@
 """One model, many clients: a bounded queue in front of the engine's one thread.
 
-Everything but `_answer` runs on the event loop, so that no state is shared between threads but what `Job.tell` passes.
+Everything but `_answer` runs on the event loop, so that threads share no state but what `_tell` passes on.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from medusa_cli.server.sessions import SessionPool
 
 DEFAULT_WAITING = 16
 GUESSED_SECONDS = 10.0
-"""Of an answer, until one was measured."""
+"""Assumed for an answer until one has been measured."""
 
 
 @dataclass(eq=False)
 class Job:
     """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
 
-    left_out: messages that are not in the prompt.
+    left_out: how many messages are missing from the prompt.
     """
 
     client: str
@@ -53,7 +53,7 @@ class AnswerQueue:
         most_waiting: int = DEFAULT_WAITING,
         on_end: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
-        """on_end: told of each answer, also of those that nobody reads any more; on the event loop."""
+        """on_end: called with each answer, even if nobody reads it any more; on the event loop."""
         self._pool = pool
         self._on_end = on_end
         self._most = most_waiting
@@ -69,12 +69,12 @@ class AnswerQueue:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not begun."""
+        """How many jobs have not begun."""
         return sum(map(len, self._waiting.values()))
 
     @property
     def sessions(self) -> int:
-        """Conversations whose prompt cache is kept."""
+        """How many conversations have a prompt cache."""
         return len(self._pool)
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class AnswerQueue:
         self._task = self._loop.create_task(self._run())
 
     def submit(self, job: Job) -> None:
-        """ApiError 429 when too many wait, 503 when the server is about to end."""
+        """ApiError 429 when too many wait, 503 when the server is shutting down."""
         if self._closed:
             raise shutting_down()
         is_idle = self.running is None and not self._waiting
@@ -114,9 +114,9 @@ class AnswerQueue:
                 del self._waiting[job.client]
 
     def close(self, may_save: Callable[[], bool] | None = None) -> None:
-        """No more jobs: those that wait are refused, the running one goes on.
+        """Takes no more jobs: those waiting are refused, the running one continues.
 
-        may_save: whether there is time for another prompt cache, once that has ended.
+        may_save: whether there is time to save another prompt cache, once the running job has ended.
         """
         self._closed = True
         self._may_save = may_save or self._may_save
@@ -126,7 +126,7 @@ class AnswerQueue:
         self._arrived.set()
 
     async def stop(self) -> None:
-        """Ends the running answer, too, has the prompt caches saved, and waits for the engine's thread."""
+        """Also ends the running answer, has the prompt caches saved, and waits for the engine's thread."""
         self.close()
         if self.running is not None:
             self.drop(self.running)
@@ -154,7 +154,7 @@ class AnswerQueue:
             if answer is not None:
                 try:
                     self._on_end(answer)
-                except Exception as error:  # those who wait are to be answered all the same
+                except Exception as error:  # those waiting must still get their answers
                     log(error)
             spent = time.monotonic() - begun
             self._usual_seconds = spent if self._usual_seconds is None else 0.8 * self._usual_seconds + 0.2 * spent
@@ -170,16 +170,16 @@ class AnswerQueue:
         job = jobs.popleft()
         del self._waiting[client]
         if jobs:
-            self._waiting[client] = jobs  # behind all others
+            self._waiting[client] = jobs  # after all others
         return job
 
     def _answer(self, job: Job) -> Answer | None:
-        """On the engine's thread: never raises, what went wrong is the job's last event."""
+        """Runs on the engine's thread. Never raises: what went wrong is the job's last event."""
         try:
             if job.dropped:
                 return None
             job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
-            if job.dropped:  # since it was looked at
+            if job.dropped:  # since the check above
                 job.work.cancel()
             answer = job.work.run(
                 lambda pieces: self._tell(job, pieces), lambda done, total: self._tell(job, Reading(done, total))

@@ -1,4 +1,4 @@
-"""From an answer to the bodies of OpenAI's interface: whole, and in chunks while it comes."""
+"""From an answer to the response bodies of OpenAI's interface: whole, and in chunks as it comes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTERS = (
     "ttft_ms",
     "accept",
 )
-"""Of the keys of docs/design.md, Reporting: what clients are told. Those of the machine (memory) stay here."""
+"""Keys of docs/design.md, Reporting, that clients get. Those about the machine (memory) stay here."""
 
 
 def usage(answer: Answer) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def counters(answer: Answer) -> dict[str, Any]:
 
 
 def finish_reason(answer: Answer) -> str:
-    """OpenAI's word for why it ended."""
+    """OpenAI's word for why the answer ended."""
     return "length" if answer.stop_reason in ("length", "context_full", "loop") else "stop"
 
 
@@ -64,7 +64,7 @@ class Shape:
         return {**self._head, "object": self.chunk_kind, "choices": choices, **more}
 
     def usage_chunk(self, answer: Answer) -> dict[str, Any]:
-        """The last chunk, where it was asked for."""
+        """The last chunk, if it was asked for."""
         return self._chunk([], usage=usage(answer))
 
     def _extension(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Shape:
         return {"medusa": {"pieces": [{"text": piece.text, "drafted": piece.drafted} for piece in pieces]}}
 
     def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        """The chunk of one step; None where nothing can be shown yet."""
+        """The chunk of one step; None if nothing can be shown yet."""
         shown, chances = self._shown("".join(piece.text for piece in pieces)), self._chances(pieces)
         if not shown and chances is None:
             return None
@@ -100,7 +100,7 @@ class Shape:
         return []
 
     def _shown(self, text: str) -> str:
-        """The part of the answer so far that can be shown, and was not yet."""
+        """The part of the answer so far that can be shown and has not been yet."""
         return text
 
     def _part(self, text: str, chances: Any) -> dict[str, Any]:

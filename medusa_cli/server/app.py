@@ -39,7 +39,7 @@ MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
 class Limits:
     """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request.
 
-    shared_caches: also between clients, who can then tell what others have asked. store: keeps them across restarts.
+    shared_caches: clients share caches, and can then tell what others have asked. store: keeps them across restarts.
     """
 
     waiting: int = DEFAULT_WAITING
@@ -50,7 +50,7 @@ class Limits:
 
 
 class EventStream(StreamingResponse):
-    """on_end is called however it ends, also where the client left before the first event."""
+    """on_end is called however the stream ends, even if the client left before the first event."""
 
     media_type = "text/event-stream"
 
@@ -66,7 +66,7 @@ class EventStream(StreamingResponse):
 
 
 class Server:
-    """What the endpoints share. defaults: sampling where a request says nothing. secret: of those who may ask."""
+    """What the endpoints share. defaults: sampling options if a request sets none. secret: the API key, if any."""
 
     def __init__(self, engine: Model, defaults: asks.Options, limits: Limits, secret: str) -> None:
         self.engine = engine
@@ -97,7 +97,7 @@ class Server:
         return ChatShape(self.engine, body, tool_calls.ToolReader(form, names) if names else None)
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
-        """The answer in one piece; a client that leaves meanwhile ends it."""
+        """The answer in one piece; a client that leaves in the meantime ends it."""
         leaving = asyncio.ensure_future(_left(request))
         pieces: list[Piece] = []
         try:
@@ -122,7 +122,7 @@ class Server:
             self.queue.drop(job)
 
     async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
-        """Server-sent events. What goes wrong is the last one."""
+        """Server-sent events. An error is the last one."""
         try:
             async for event in self._events(shape, job, with_usage):
                 yield event
@@ -162,7 +162,7 @@ class Server:
 def create_app(
     engine: Model, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, Server]:
-    """The guarded application and what it runs on. host: what it is to be bound to."""
+    """The guarded application and what it runs on. host: the address to bind to."""
     server = Server(engine, defaults, limits, api_key or "")
 
     @contextlib.asynccontextmanager
@@ -175,7 +175,7 @@ def create_app(
         title="medusa",
         version=__version__,
         lifespan=lifespan,
-        docs_url=None,  # the pages of FastAPI load foreign scripts
+        docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
     )
     errors.add_handlers(app)

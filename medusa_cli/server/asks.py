@@ -24,15 +24,15 @@ from medusa_cli.support.errors import MedusaError, describe
 Options = dict[str, Any]
 """Keyword arguments of an answer: decoding.options.AnswerArguments."""
 NOTHING_AT_0 = ("frequency_penalty", "presence_penalty")
-"""What many clients send at 0, and means nothing then."""
+"""Options that many clients send as 0, which then means nothing."""
 MOST_AT_A_TIME = 2
-"""Prompts that are rendered and tokenized."""
+"""Prompts that are rendered and tokenized at once."""
 COMPLETION_TOKENS = 16
-"""Of /v1/completions where nothing is said, as OpenAI has it."""
+"""The default of /v1/completions, as with OpenAI."""
 
 
 def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
-    """`defaults` with what the request says. ApiError 400 for token ids that the vocabulary lacks."""
+    """`defaults` overridden by the request. ApiError 400 for token ids that the vocabulary lacks."""
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
@@ -54,14 +54,14 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
 
 
 def _most_tokens(request: Sampled, defaults: Options) -> int | None:
-    """None: as many as `defaults` say."""
+    """None: as many as in `defaults`."""
     if isinstance(request, ChatRequest):
         return request.max_completion_tokens or request.max_tokens
     return request.max_tokens or (None if "max_tokens" in defaults else COMPLETION_TOKENS)
 
 
 class Prompts:
-    """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the memory of a text."""
+    """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the text's memory."""
 
     def __init__(self, engine: Model) -> None:
         self._engine = engine
@@ -70,7 +70,7 @@ class Prompts:
     async def tokens_of(self, request: ChatRequest | TextRequest, most: int) -> tuple[list[int], int]:
         """Token ids, and how many of the messages they leave out. most: tokens that the answer may get; -1: any number.
 
-        ApiError 400 for what is no prompt of this model, or leaves no room for an answer.
+        ApiError 400 if it is not a prompt for this model, or leaves no room for an answer.
         """
         async with self._few:
             return await run_in_threadpool(self._tokens_of, request, most)
@@ -96,7 +96,7 @@ class Prompts:
         return tokens, left_out
 
     def _check_size(self, param: str, texts: Iterable[str]) -> None:
-        """Before the work of tokenizing: ApiError 400 for texts that not even the longest tokens make fit."""
+        """Before the work of tokenizing: ApiError 400 for texts that would not fit even in the longest tokens."""
         size = sum(len(text.encode()) for text in texts)
         if size > self._engine.n_ctx and size > self._engine.n_ctx * self._longest_token:
             raise wrong(
@@ -111,7 +111,7 @@ class Prompts:
 
 
 def _always(request: ChatRequest) -> list[Message]:
-    """What stays of a conversation from which all turns but the newest are left out."""
+    """What remains of a conversation when all turns but the newest are left out."""
     roles = [message.role for message in request.messages]
     newest = max((at for at, role in enumerate(roles) if role == "user"), default=0)
     stays = itertools.takewhile(lambda message: message.role in INSTRUCTIONS, request.messages[:newest])
@@ -126,7 +126,7 @@ def _all_texts(request: ChatRequest, messages: Iterable[Message]) -> Iterator[st
 
 
 def _prompts(request: TextRequest) -> list[str]:
-    """Without those that are token ids."""
+    """The prompts that are text, not token ids."""
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     return [prompt for prompt in prompts if isinstance(prompt, str)]
 
@@ -139,12 +139,12 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def chat_prompt(request: ChatRequest, engine: Model) -> list[int]:
-    """Token ids of the conversation. ApiError 400 where tools are given to a template that knows none."""
+    """Token ids of the conversation. ApiError 400 if tools are given to a template that does not know any."""
     return engine.tokens([_for_template(message) for message in request.messages], tools=_tools(request, engine))
 
 
 def shortened_prompt(request: ChatRequest, engine: Model, most: int, longest: int) -> tuple[list[int], int]:
-    """The same without the oldest turns, where the context does not hold them, and how many messages these are."""
+    """The same without the oldest turns if these do not fit the context, and how many messages are left out."""
     messages, tools = [_for_template(message) for message in request.messages], _tools(request, engine)
     try:
         return engine.shortened(messages, tools=tools, most=most, longest=longest)
@@ -169,7 +169,7 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
 
 
 def text_prompt(request: TextRequest, engine: Model) -> list[int]:
-    """Token ids of the prompt of a plain completion. ApiError 400 for ids that are none, MedusaError for no text."""
+    """Token ids of the prompt of a plain completion. ApiError 400 for invalid ids, MedusaError for invalid text."""
     if texts := _prompts(request):
         return engine.tokens(texts[0], raw=True)
     tokens = [token for token in request.prompt if isinstance(token, int)]
@@ -184,7 +184,7 @@ def _for_template(message: Message) -> dict[str, Any]:
     others = message.model_dump(exclude={"role", "content"}, exclude_none=True)
     for call in others.get("tool_calls", []):
         call["function"]["arguments"] = _arguments(call["function"]["arguments"])
-    if not message.tool_calls:  # templates ask whether there are any in many ways
+    if not message.tool_calls:  # templates have many ways to ask whether there are any
         others.pop("tool_calls", None)
     return {"role": role, "content": "".join(_texts(message)), **others}
 

@@ -1,4 +1,4 @@
-"""One connection of uvicorn, with an end to its patience."""
+"""A uvicorn connection whose patience has an end."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from medusa_cli.server.guards import client_of, is_trusted
 
 FIRST_BYTE_SECONDS = 5.0
-"""A client has this long to say something after it connected."""
+"""A client has this long to send something after connecting."""
 HEADER_SECONDS = 15.0
 """A client has this long to send the head of a request, from its first byte on."""
 MOST_OF_ONE_CLIENT = 32
-"""Connections. Those from this machine and from proxies are not counted."""
+"""Connections of one client. Those from this machine and from proxies are not counted."""
 SEND_SECONDS = 30.0
-"""A client that reads nothing for this long is given up."""
+"""A client that reads nothing for this long is dropped."""
 SYSTEM_BUFFER = 1 << 16
-"""Bytes that the system holds back for a client. It takes more only after a third has left: that is what shows that
-a client reads."""
+"""Bytes that the system buffers for a client. It takes more only once a third has been sent: that shows that the
+client is reading."""
 
 
 class ImpatientProtocol(H11Protocol):
-    """uvicorn waits for ever for the rest of a head, and for a client that does not read; this one gives up."""
+    """uvicorn waits forever for the rest of a head, and for a client that does not read; this protocol gives up."""
 
     who = ""
     _is_new = True
@@ -36,7 +36,7 @@ class ImpatientProtocol(H11Protocol):
         if self._is_one_too_many():
             transport.abort()
             return
-        transport.set_write_buffer_limits(high=0)  # whatever the system does not take at once calls pause_writing()
+        transport.set_write_buffer_limits(high=0)  # pause_writing() for all that the system does not take at once
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SYSTEM_BUFFER)
         self._timer = self.loop.call_later(FIRST_BYTE_SECONDS, self._give_up)
 
@@ -70,7 +70,7 @@ class ImpatientProtocol(H11Protocol):
             self._send_timer = None
 
     def _check_reader(self, unsent: int) -> None:
-        """A transport that is only closed waits for ever to send the rest."""
+        """Aborts rather than closes: a closed transport waits forever to send the rest."""
         if self._unsent() >= unsent:
             self.transport.abort()
         else:
@@ -90,7 +90,7 @@ class ImpatientProtocol(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _watch(self) -> None:
-        """The time runs from the first byte on: more of them do not prolong it."""
+        """The time runs from the first byte on: further bytes do not extend it."""
         if not self._is_between_requests():
             self._unwatch()
         elif self._timer is None:

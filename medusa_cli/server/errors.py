@@ -50,12 +50,12 @@ def wrong(message: str, param: str | None = None, code: str | None = None) -> Ap
 
 
 def shutting_down() -> ApiError:
-    """The server is about to end: 503."""
+    """The server is shutting down: 503."""
     return ApiError(503, "the server is shutting down", code="shutting_down")
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told of `error`. Paths and internals stay here: the log gets them, a client does not."""
+    """What a client is told about `error`. Paths and internals stay here: they go to the log, not to clients."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, MedusaError):
@@ -70,7 +70,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 def log(error: BaseException) -> None:
     """One printable line on stderr."""
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # nobody is reading it
         report(error)
 
 
@@ -85,7 +85,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:
-    """The first of what pydantic found, named as a client would: `messages[0].content`."""
+    """The first error that pydantic found, with the client's name for the field: `messages[0].content`."""
     first = problems[0] if problems else {"type": "", "loc": (), "msg": "the request cannot be read"}
     if first["type"] == "json_invalid":
         return wrong("the body is not JSON")

@@ -1,8 +1,8 @@
 """What keeps strangers out: other web pages, other hosts, clients without the key, and bodies that take too much.
 
-A browser lets any page send requests to this machine. It names the page in `Origin` and the address it believes to
-speak to in `Host`; a page cannot forge either, and cannot send JSON to another origin without asking first. Bodies are
-checked before they are parsed: a few bytes of JSON can become a kilobyte of objects, or of complaints about them.
+A browser lets any page send requests to this machine. It names the page in `Origin`, and in `Host` the address that it
+believes it is talking to; a page cannot forge either, and cannot send JSON to another origin without asking first.
+Bodies are checked before they are parsed: a few bytes of JSON can become a kilobyte of objects, or of errors.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from medusa_cli.server import page
 from medusa_cli.server.errors import ApiError, wrong
 
 OPEN_PATHS = frozenset({*page.FILES, "/health"})
-"""Need no key: the page, which asks for it, and what tells a supervisor that the server lives."""
+"""These need no key: the page, which asks for it, and the path that tells a supervisor that the server is alive."""
 
 BODY_SECONDS = 30.0
-"""A whole body has this long to arrive."""
+"""A body has this long to arrive whole."""
 MOST_VALUES = 100_000
-"""Of a body, without the token ids of a prompt."""
+"""Values in a body, not counting the token ids of a prompt."""
 SUBSCRIBER_BITS = 64
-"""Of an IPv6 address; the rest anybody may choose."""
+"""The part of an IPv6 address that identifies a subscriber; anybody may choose the rest."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 SECURITY_HEADERS = {
@@ -52,7 +52,7 @@ def is_loopback(host: str) -> bool:
 
 
 def client_of(host: str) -> str:
-    """The same for all addresses of one client."""
+    """A name that is the same for all addresses of one client."""
     address = _address_of(host)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((int(address), SUBSCRIBER_BITS), strict=False))
@@ -76,33 +76,33 @@ def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 
 def check_body(body: bytes, most: int) -> None:
-    """ApiError 400 for what is not UTF-8, or may hold more than `most` values."""
+    """ApiError 400 for a body that is not UTF-8, or may hold more than `most` values."""
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
         raise wrong("the body is not JSON in UTF-8") from error
-    if b"\0" in body:  # the parser would guess another encoding, in which nothing below holds
+    if b"\0" in body:  # the parser would guess another encoding, for which nothing below holds
         raise wrong("the body is not JSON in UTF-8")
     if not has_at_most(body, most):
         raise wrong(f"the body holds more than {most} values")
 
 
 def has_at_most(body: bytes, most: int) -> bool:
-    """Whether texts, commas and opening brackets of JSON are at most `most`: values are never more than these.
+    """Whether JSON has at most `most` texts, commas and opening brackets together: values are never more than these.
 
-    It knows texts from the rest as a parser does, up to where that one fails.
+    It tells texts from the rest as a parser does, up to the point where a parser would fail.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     count = (plain.count(b'"') + 1) // 2
     if count > most:
-        return False  # the parts below would take too much memory
+        return False  # splitting it below would take too much memory
     for outside in plain.split(b'"')[::2]:
         count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
     return count <= most
 
 
 def name_of(authority: str) -> str | None:
-    """The host of `host:port`, in lower case and without brackets; None where it is none."""
+    """The host of `host:port`, in lower case and without brackets; None if it is not one."""
     try:
         parts = urlsplit(f"//{authority}")
         return parts.hostname if parts.path == parts.query == parts.fragment == "" and not parts.username else None
@@ -111,7 +111,7 @@ def name_of(authority: str) -> str | None:
 
 
 class Guards:
-    """Around the whole application. host: what the server is bound to. count: told the status of each response."""
+    """Around the whole application. host: what the server is bound to. count: gets the status of each response."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Guards:
             return
 
         async def respond(message: Any) -> None:
-            """Adds the security headers, and counts."""
+            """Adds the security headers, and counts the response."""
             if message["type"] == "http.response.start":
                 self._count(message["status"])
                 known = {name.lower() for name, _ in message["headers"]}
@@ -159,7 +159,7 @@ class Guards:
                 left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
                 async def read() -> Message:
-                    """What was read already, then what comes after it: that the client leaves."""
+                    """The body that was already read, then what comes after it: that the client leaves."""
                     return left.pop() if left else await receive()
 
                 await self._app(scope, read, respond)
@@ -204,7 +204,7 @@ class Guards:
         return (address := _address_of(self._host)) is not None and address.is_unspecified
 
     def _is_ours(self, host: str) -> bool:
-        """A page elsewhere can point a name of its own at this machine, but no address, and none of our names."""
+        """A page elsewhere can point a name of its own at this machine, but not an address or one of our names."""
         if is_loopback(host) or host == self._host or host in self._own:
             return True
         if not self._is_wildcard():

@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYP
 from medusa_cli.api.answer import Answer
 from medusa_cli.server.answer_queue import AnswerQueue
 
-disable_created_metrics()  # a time of birth for each of them says nothing here
+disable_created_metrics()  # a creation time for each counter says nothing here
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -26,7 +26,7 @@ TOKENS_PER_STEP = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
 
 
 class Metrics:
-    """Of one server. The gauges ask when they are read."""
+    """The metrics of one server. Gauges look up their values when read."""
 
     def __init__(self, queue: AnswerQueue) -> None:
         self.registry = CollectorRegistry()
@@ -58,7 +58,7 @@ class Metrics:
         )  # fmt: skip
 
     def count(self, answer: Answer) -> None:
-        """An answer that has ended."""
+        """Counts an answer that has ended."""
         stats = answer.stats
         self.answers.labels(answer.stop_reason).inc()
         self.prompt_tokens.inc(answer.prompt_tokens)
@@ -71,5 +71,5 @@ class Metrics:
                 histogram.observe(value)
 
     def text(self) -> bytes:
-        """What Prometheus reads, in the format of CONTENT_TYPE."""
+        """What Prometheus reads, in CONTENT_TYPE's format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""What a stream says before its answer begins: comments, which clients pass over and the page shows."""
+"""What a stream says before its answer begins: comments, which clients ignore and the page shows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from medusa_cli.support.reading import SECONDS
 
 PING_SECONDS = 10.0
-"""A stream that waits for its turn says so this often, so that nothing in between takes it for dead."""
+"""A stream waiting for its turn says so this often, so that nothing in between takes it for dead."""
 BETWEEN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens of a prompt that are read, of those that were not cached."""
+    """How many tokens of a prompt are read, of those that were not cached."""
 
     done: int
     total: int
 
 
 class Comments:
-    """Of one stream: whether it waits, and how far its prompt is read from SECONDS after the first reading on."""
+    """One stream's: whether it waits, and, from SECONDS after the first reading on, how much of its prompt is read."""
 
     def __init__(self) -> None:
         self._reading: Reading | None = None
@@ -30,22 +30,22 @@ class Comments:
 
     @property
     def seconds(self) -> float:
-        """After so many without an event comes comment()."""
+        """After this long without an event, comment() is due."""
         return max(0.0, self._due - time.monotonic()) if self._is_new else PING_SECONDS
 
     def read(self, reading: Reading) -> None:
-        """It was told."""
+        """Takes note of a reading."""
         if self._reading is None:
             self._due = time.monotonic() + SECONDS
         self._reading, self._is_new = reading, True
 
     def comment(self) -> str:
-        """What is to be said now."""
+        """What to say now."""
         if self._reading is None:
             return "waiting"
         self._due, self._is_new = time.monotonic() + BETWEEN_SECONDS, False
         return f"reading {self._reading.done} of {self._reading.total} tokens"
 
     def end(self) -> None:
-        """The answer has begun."""
+        """Called when the answer has begun."""
         self._reading, self._is_new = None, False

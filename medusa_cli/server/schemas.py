@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
 
 ONE_ERROR = Field(fail_fast=True)
-"""Of a list: the first wrong element ends its check. Each error takes a kilobyte."""
+"""For lists: the first wrong element ends the check. Each error takes a kilobyte."""
 
 
 class Strict(BaseModel):
@@ -34,7 +34,7 @@ class StreamOptions(Strict):
 
 
 def _schema(option: fields.Field) -> Any:
-    """Of an option that requests have: its type with its range, and its default."""
+    """The schema of an option that requests have: its type and range, and its default."""
     kind = option.kind
     if option.is_number:
         kind = Annotated[kind, Field(ge=option.option.low, le=option.option.request_high or option.high)]
@@ -42,7 +42,7 @@ def _schema(option: fields.Field) -> Any:
 
 
 OPTIONS = {name: one for name, one in fields.fields(SamplingOptions).items() if one.option.request is not None}
-"""Options of ours that requests have, too. Those that OpenAI gives a meaning of its own are declared below."""
+"""Our options that requests have, too. Those that mean something of their own to OpenAI are declared below."""
 _Options: Any = create_model("_Options", __base__=Strict, **{name: _schema(one) for name, one in OPTIONS.items()})
 
 
@@ -64,7 +64,7 @@ class Sampled(_Options):
     @model_validator(mode="before")
     @classmethod
     def _can_be_written_down(cls, data: Any) -> Any:
-        """JSON can name half of a surrogate pair, which is no text."""
+        """JSON can name half of a surrogate pair, which is not text."""
         try:
             json.dumps(data, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The server's life: socket, signals, the way out."""
+"""The server's life: socket, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from medusa_cli.server.connections import ImpatientProtocol
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
-"""A running answer has this long to finish when the server is told to end."""
+"""A running answer has this long to finish when the server is told to stop."""
 KEEP_ALIVE_SECONDS = 15
 MOST_HEADER_BYTES = 32 << 10
 MOST_CONNECTIONS = 256
 
 
 class UvicornServer(uvicorn.Server):
-    """Tells the queue first when it is to end, so that who waits is refused and the running answer goes on.
+    """Tells the queue first when it is to stop, so that those waiting are refused and the running answer continues.
 
-    Prompt caches are saved in what is left of the time that answer has.
+    Prompt caches are saved in what is left of that answer's time.
     """
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
@@ -40,7 +40,7 @@ class UvicornServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens: no other server gets the port, and who connects waits until the server runs.
+    """A listening socket: no other server gets the port, and whoever connects waits until the server runs.
 
     MedusaError, one line, when that fails.
     """
@@ -66,7 +66,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket, host: str) -> str:
-    """Where a person on this machine reaches the server."""
+    """Where a person at this machine reaches the server."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{bound.getsockname()[1]}"
 
@@ -81,7 +81,7 @@ def build(
     grace: int = GRACE_SECONDS,
     proxies: Sequence[str] = (),
 ) -> UvicornServer:
-    """A server that is not running yet. host: what its socket is bound to. proxies: they name the client."""
+    """A server that is not running yet. host: what its socket is bound to. proxies: trusted to name the client."""
     app, server = create_app(engine, defaults, host, api_key, limits)
     config = uvicorn.Config(
         app,
@@ -107,5 +107,5 @@ def run(server: UvicornServer, bound: socket.socket) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[bound])
     finally:
-        # After a second Ctrl-C nobody has told the engine's thread to end.
+        # After a second Ctrl-C, nothing has told the engine's thread to end.
         server.served.queue.abandon()

@@ -17,14 +17,14 @@ DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
 
 OWN = 256
-"""Tokens that are worth a session beside the one with which they share the others."""
+"""Tokens of its own that make a conversation worth a session beside the one it shares the others with."""
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens with which both begin."""
+    """How many tokens both begin with."""
     most = min(len(one), len(other))
     low, high = 0, most
-    # Slices are compared by the interpreter itself: a few of them beat a loop over thousands of tokens.
+    # The interpreter itself compares slices: a few of them beat a loop over thousands of tokens.
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
@@ -38,17 +38,17 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 class _Kept:
     session: Session
     client: str | None
-    """Who alone may know what its cache holds; None: it holds nothing."""
+    """The only client who may know what its cache holds; None: it holds nothing."""
     used: float = 0.0
-    """When it was taken last."""
+    """When it was last taken."""
 
 
 class SessionPool:
-    """Sessions of one engine, as many as the budget holds, at least one. Used on the engine's thread alone.
+    """Sessions of one engine, as many as the budget holds, at least one. Used only on the engine's thread.
 
-    How much of a prompt was cached tells what was asked before, so that nobody gets another client's cache. shared: all
-    clients are one. store: takes the caches of sessions that are let go, and has those of earlier servers; who has the
-    same name and the same `secret` as there is the same client.
+    How much of a prompt was cached tells what was asked before, so nobody gets another client's cache. shared: all
+    clients count as one. store: takes the caches of sessions that are let go, and has those of earlier servers, where
+    the same name with the same `secret` is the same client.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class SessionPool:
         return len(self._kept)
 
     def take(self, prompt: Sequence[int], client: str = "") -> Session:
-        """The session to answer `prompt` of `client` in.
+        """The session in which to answer `prompt` of `client`.
 
-        The longest common prefix wins, and goes on in its session, where little else would be thrown away or the prompt
-        is simply asked again. Otherwise another conversation owns that one: a new one is opened while the budget
+        The longest common prefix wins, and its session is used if little else would be thrown away or the prompt is
+        simply asked again. Otherwise another conversation owns that session: a new one is opened while the budget
         allows, with a copy of what both share. Of equal ones, the least recently used goes.
         """
         asked, client = list(prompt), "" if self._shared else client
@@ -100,14 +100,14 @@ class SessionPool:
         return chosen.session
 
     def keep(self, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Saves what all sessions have cached: of the most recently used one, and of others while `goes_on`."""
+        """Saves what sessions have cached: the most recently used one first, then others while `goes_on`."""
         for kept in reversed(self._kept):
             self._save(kept)
             if not goes_on():
                 return
 
     def _best(self, prompt: list[int], client: str) -> tuple[_Kept | None, int, int]:
-        """Of those of this client, the one that has the most of the prompt: how much, and what it has beyond that."""
+        """The session of this client that has the most of the prompt, how much that is, and what it has beyond it."""
         best, used, lost = None, -1, 0
         for kept in self._kept:
             if kept.client not in (client, None):
@@ -119,7 +119,7 @@ class SessionPool:
         return best, used, lost
 
     def _fill(self, chosen: _Kept, prompt: list[int], source: _Kept | None, used: int) -> None:
-        """Gives it what is known of the prompt elsewhere: in a file, or in the session of `source`, `used` tokens."""
+        """Gives it what is cached of the prompt elsewhere: in a file, or `used` tokens in the session of `source`."""
         try:
             if self._store is not None:
                 line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
@@ -131,7 +131,7 @@ class SessionPool:
             log(error)
 
     def _owner(self, kept: _Kept) -> str:
-        """What files name its client: nobody reads a name or a key from them."""
+        """What files call its client: they reveal neither a name nor a key."""
         return hashlib.sha256(f"{self._secret}\n{kept.client}".encode()).hexdigest()
 
     def _save(self, kept: _Kept) -> None:
@@ -143,7 +143,7 @@ class SessionPool:
             log(error)
 
     def _shrink(self) -> None:
-        """Caches grow with their conversations: the least recently used go until the others fit."""
+        """Caches grow with their conversations: the least recently used are let go until the others fit."""
         for kept in self._kept[:-1]:
             if sum(one.session.nbytes for one in self._kept) <= self._budget:
                 return
@@ -159,15 +159,15 @@ class SessionPool:
             kept.session.close()
 
     def _emptied(self) -> _Kept:
-        """The least recently used of another client, without what that one left in it."""
+        """Another client's least recently used session, without what that client left in it."""
         oldest = self._kept[0]
         self._let_go(oldest)
         return oldest if oldest in self._kept else _Kept(self._engine.session(), None)
 
     def _has_room(self, size: int) -> bool:
-        """Whether the budget holds one more session of that size."""
+        """Whether the budget has room for one more session of that size."""
         return sum(kept.session.nbytes for kept in self._kept) + size <= self._budget
 
     def _is_full(self) -> bool:
-        """Whether one more session is beyond the budget."""
+        """Whether one more session would exceed the budget."""
         return not self._has_room(min(kept.session.nbytes for kept in self._kept))

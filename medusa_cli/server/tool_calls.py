@@ -1,7 +1,7 @@
-"""Calls of tools in what a model writes, by the format that its chat template teaches.
+"""Tool calls in what a model writes, in the format that its chat template teaches.
 
-Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`; small models write a fence of
-Markdown in place of the marks, or nothing), Llama 3 (the whole answer is `{"name", "parameters"}`) and Mistral
+Three formats are read: Hermes and Qwen (`<tool_call>{"name", "arguments"}</tool_call>`; small models write a Markdown
+fence instead of the marks, or nothing), Llama 3 (the whole answer is `{"name", "parameters"}`) and Mistral
 (`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `name[ARGS]{...}`).
 """
 
@@ -20,9 +20,9 @@ HERMES_OPEN, HERMES_CLOSE = "<tool_call>", "</tool_call>"
 MISTRAL_OPEN, MISTRAL_ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 LLAMA_OPEN = "<|python_tag|>"
 BARE_OPENINGS = ('{"name":', '```json{"name":', '```{"name":')
-"""How an answer begins, spaces left out, that calls without Hermes's marks."""
+"""How an answer that calls without Hermes's marks begins, without spaces."""
 ID_LENGTH = 9
-"""Mistral's templates refuse any other."""
+"""Mistral's templates refuse any other length."""
 
 _DECODER = json.JSONDecoder()
 _FENCES = re.compile(r"^(\s|```(json)?)+")
@@ -49,7 +49,7 @@ def knows_tools(template: str | None) -> bool:
 
 
 def format_of(template: str) -> Format:
-    """The format a chat template teaches; Hermes's where it does not show."""
+    """The format a chat template teaches; Hermes's if that does not show."""
     if HERMES_OPEN in template:
         return Format.hermes
     if MISTRAL_OPEN in template:
@@ -60,7 +60,7 @@ def format_of(template: str) -> Format:
 
 
 class ToolReader:
-    """Splits an answer, as it comes, into text to show and calls. Names other than `offered` are no calls."""
+    """Splits an answer, as it comes, into text to show and calls. Only names in `offered` count as calls."""
 
     def __init__(self, form: Format, offered: Collection[str]) -> None:
         self._form = form
@@ -71,7 +71,7 @@ class ToolReader:
         self._at_start = True
 
     def feed(self, text: str) -> str:
-        """The part of the answer so far that is certainly no call, and was not given yet."""
+        """The part of the answer so far that is certainly not a call and has not been returned yet."""
         if self._plain:
             return text
         self._held += text
@@ -97,7 +97,7 @@ class ToolReader:
         return shown
 
     def _feed_whole(self) -> str:
-        """A call is the whole answer, so that its first characters decide."""
+        """A call is the whole answer, so its first characters decide."""
         begin = self._held.lstrip()
         if not begin:
             return ""
@@ -124,7 +124,7 @@ class ToolReader:
         return (rest, calls) if calls else (held, [])
 
     def _call(self, found: dict[str, Any]) -> Call:
-        """KeyError, TypeError or ValueError where `found` is no call of a tool that was offered."""
+        """KeyError, TypeError or ValueError if `found` does not call a tool that was offered."""
         name = found["name"]
         if name not in self._offered:
             raise ValueError("no such tool")
@@ -133,19 +133,19 @@ class ToolReader:
 
 
 def written(value: Any) -> str:
-    """As JSON. ValueError for what JSON lacks (NaN), and for half of a surrogate pair, which is no text."""
+    """As JSON. ValueError for what JSON lacks (NaN), and for half of a surrogate pair, which is not text."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     text.encode("utf-8")
     return text
 
 
 def new_id() -> str:
-    """Of a call: letters and digits."""
+    """The id of a call: letters and digits."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(ID_LENGTH))
 
 
 def _begun(text: str, marker: str) -> int:
-    """Characters at the end of `text` that may become `marker`."""
+    """How many characters at the end of `text` may become `marker`."""
     return next((size for size in range(min(len(text), len(marker) - 1), 0, -1) if marker.startswith(text[-size:])), 0)
 
 

@@ -1,1 +1,1 @@
-"""What every other room may use: errors, consoles, files, paths, tables, the machine."""
+"""What all other packages may use: errors, consoles, files, paths, tables, the machine."""

@@ -1,4 +1,4 @@
-"""Outputs that appear whole or not at all, as converters write them, and folders for what lies between."""
+"""Outputs that appear whole or not at all, as converters write them, and folders for intermediate files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # where the type checker finds the package that is installed as medusa_cli.converters
+if TYPE_CHECKING:  # the type checker finds the package here that is installed as medusa_cli.converters
     from converters import files
 else:
     from medusa_cli.converters import files
@@ -20,6 +20,6 @@ ending_signals_raise = files.ending_signals_raise
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A temporary folder in `parent` that is gone afterwards, also when the process is told to end."""
+    """A temporary folder in `parent` that is gone afterwards, even when the process is told to end."""
     with files.ending_signals_raise(), tempfile.TemporaryDirectory(suffix, prefix, parent) as scratch:
         yield Path(scratch)

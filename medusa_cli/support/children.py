@@ -6,7 +6,7 @@ import sys
 
 
 def child(module: str, *arguments: str) -> tuple[str, ...]:
-    """A command that runs main() of a module of the installed package, whatever lies in the current folder."""
+    """A command that runs main() of a module of the installed package, whatever is in the current folder."""
     # Not `-m`, which looks for the package in the current folder: a checkout of this project has no compiled module.
     code = f"import sys; sys.path = [entry for entry in sys.path if entry]; from {module} import main; main()"
     return (sys.executable, "-c", code, *arguments)

@@ -16,7 +16,7 @@ from medusa_cli.support import wrapping
 from medusa_cli.support.errors import visible
 from medusa_cli.support.wrapping import styled as styled
 
-# Control characters a model has no business sending to a terminal: escape sequences begin with one.
+# Control characters that a model has no business sending to a terminal: escape sequences begin with one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -44,10 +44,10 @@ def data() -> Console:
 
 
 class _Console(Console):
-    """Breaks lines of text between words on a terminal, and only there. What else is printed is laid out by Rich.
+    """Breaks lines of text between words on a terminal, and only there. Rich lays out everything else that is printed.
 
-    A text after a label (markup, end="") goes on below its own beginning. no_wrap: the terminal breaks the line.
-    Words from files steer no terminal: the only escape sequences are those of styles.
+    A text after a label (markup, end="") continues below its own beginning. no_wrap: the terminal breaks the line.
+    Words from files cannot steer the terminal: the only escape sequences are those of styles.
     """
 
     _column = 0

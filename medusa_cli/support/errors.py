@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli.support import wrapping
 
-if TYPE_CHECKING:  # where the type checker finds the package that is installed as medusa_cli.converters
+if TYPE_CHECKING:  # the type checker finds the package here that is installed as medusa_cli.converters
     from converters.errors import MedusaError as MedusaError
 else:
     from medusa_cli.converters.errors import MedusaError as MedusaError
@@ -32,13 +32,13 @@ SPELLED = {
     "cache_type_v": "-ctv",
     "temperature": "--temp",
 }
-"""What messages of the command line call options that do not go by the name of their field."""
+"""What messages on the command line call options that are not named after their field."""
 
 
 class OptionError(MedusaError):
-    """One that names options, which each front end calls by names of its own.
+    """An error that names options, which each front end calls by its own names.
 
-    text: its words, with a slot {name} for each of `values` and, by the name of its field, each option. str(): as on
+    text: its words, with a slot {name} for each of `values` and for each option, by the name of its field. str(): as on
     the command line.
     """
 
@@ -51,7 +51,7 @@ class OptionError(MedusaError):
 
 
 class WrongOption(OptionError):
-    """A value of `option` that is none, or contradicts another option: told from the options alone."""
+    """A value of `option` that is invalid, or contradicts another option: known from the options alone."""
 
     def __init__(self, option: str, text: str, /, **values: object) -> None:
         super().__init__(text, **values)
@@ -59,7 +59,7 @@ class WrongOption(OptionError):
 
 
 def flag(option: str) -> str:
-    """What messages of the command line call an option: "--top-k" for top_k, "-c" for ctx_size."""
+    """What messages on the command line call an option: "--top-k" for top_k, "-c" for ctx_size."""
     return SPELLED.get(option, "--" + option.replace("_", "-"))
 
 
@@ -73,13 +73,13 @@ class _Slots(dict[str, Any]):
 
 
 def worded(error: BaseException, name_of: Callable[[str], str] = flag) -> str:
-    """The words of a reportable error, where options go by name_of. The engine's may have slots and values, too."""
+    """The words of a reportable error, with options named by name_of. The engine's may have slots and values, too."""
     text, values = str(error.args[0]) if error.args else "", getattr(error, "values", None)
     return text if values is None else text.format_map(_Slots(values, name_of))
 
 
 def is_reportable(error: BaseException) -> bool:
-    """True for errors whose own message is meant for the person: MedusaError, and NativeError of the engine.
+    """True for errors whose own message is meant for people: MedusaError, and the engine's NativeError.
 
     The engine is not imported for that.
     """
@@ -126,7 +126,7 @@ def report(error: BaseException) -> int:
 def visible(text: str, keep: str = "\t\n") -> str:
     """`text` with "?" for characters that could steer a terminal or hide: escapes, other controls, turned directions.
 
-    keep: characters that stay. Joiners, which scripts and emoji need, and spaces of all widths stay, too.
+    keep: characters to keep. Joiners, which scripts and emoji need, and spaces of all widths stay, too.
     """
     if text.isprintable():
         return text
@@ -135,7 +135,7 @@ def visible(text: str, keep: str = "\t\n") -> str:
 
 
 def print_error(message: str) -> None:
-    """Prints `error: message` on stderr, without what a terminal would not show as it stands.
+    """Prints `error: message` on stderr, without characters that a terminal would not show as they are.
 
     One line, which breaks between words on a terminal.
     """

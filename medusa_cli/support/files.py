@@ -1,4 +1,4 @@
-"""What people point at: prompt files, standard input, files to write. And what is remembered in small JSON files."""
+"""What people point at: prompt files, standard input, files to write. And small JSON files that remember things."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def valid_text(text: str) -> str:
 
 
 def expanded(path: str | Path) -> Path:
-    """The path with ~ in its place, where the system knows that person's home."""
+    """The path with ~ expanded, if the system knows that person's home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -42,7 +42,7 @@ def check_name(path: Path) -> None:
 
 @contextlib.contextmanager
 def _as_text(name: object) -> Iterator[None]:
-    """MedusaError, one line, for what can be wrong with a file of text."""
+    """MedusaError, one line, for whatever can be wrong with a text file."""
     try:
         yield
     except IsADirectoryError as error:
@@ -65,7 +65,7 @@ def read_text(path: Path) -> str:
 
 
 def read_bounded_text(path: Path, most: int, too_much: str) -> tuple[str, int]:
-    """The same of a regular file of at most so many bytes, and its size. too_much: what is said of a larger one.
+    """The same for a regular file of at most `most` bytes, and its size. too_much: what to say about a larger one.
 
     MedusaError for whatever goes wrong, and for a zero byte, which texts do not have.
     """
@@ -82,7 +82,7 @@ def read_bounded_text(path: Path, most: int, too_much: str) -> tuple[str, int]:
 
 
 def _text(raw: bytes) -> str:
-    """Without one final line end."""
+    """The text, less one final line end."""
     return raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
 
 
@@ -98,7 +98,7 @@ def content_hash(path: Path) -> str:
 
 
 def recall(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; empty when there is none that can be read."""
+    """The JSON object in `path`; empty if there is none that can be read."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -107,14 +107,14 @@ def recall(path: Path) -> dict[str, Any]:
 
 
 def remember(path: Path, content: dict[str, Any]) -> None:
-    """Writes what recall() reads, whole or not at all; its folder is made where it is missing."""
+    """Writes what recall() reads, whole or not at all; makes its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:
         file.write(json.dumps(content).encode())
 
 
 def check_writable(path: Path) -> None:
-    """MedusaError now rather than after minutes of measuring, when no file can be written at `path`."""
+    """MedusaError now rather than after minutes of measuring, if no file can be written at `path`."""
 
     class Untouched(Exception):
         pass

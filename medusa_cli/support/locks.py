@@ -1,4 +1,4 @@
-"""What one process at a time may write to: working folders, and outputs."""
+"""What only one process at a time may write to: working folders and outputs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class InUse(MedusaError):
 
 @contextlib.contextmanager
 def only_user(folder: Path, hint: str) -> Iterator[None]:
-    """Keeps `folder`, made where it is missing, for this process and this person. A process that is killed lets go.
+    """Reserves `folder`, made if missing, for this process and this user. A process that is killed releases it.
 
-    InUse, with `hint` for what to do, where another process has it.
+    InUse, with `hint` for what to do, if another process has it.
     """
     lock = _acquired(folder, str(folder), hint)
     try:
@@ -43,15 +43,15 @@ def only_user(folder: Path, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_writer(*outputs: Path) -> Iterator[None]:
-    """Keeps these outputs, files or folders that need not exist, for this process among all of this person.
+    """Reserves these outputs, files or folders that need not exist, for this process among all of this user's.
 
-    The locks lie in the person's state, so that nothing lies beside outputs; where it cannot be written, nothing is
-    kept. InUse where another process writes one of them.
+    The locks are in the user's state folder, so that nothing lies beside outputs; if it cannot be written, nothing is
+    reserved. InUse if another process writes one of them.
     """
     try:
         place = paths.state_dir() / "writing"
         place.mkdir(parents=True, exist_ok=True)
-        begin_or_end = filelock.FileLock(place / LOCK, timeout=PATIENCE_SECONDS)  # nobody waits for one that goes
+        begin_or_end = filelock.FileLock(place / LOCK, timeout=PATIENCE_SECONDS)  # no waiting for a lock being removed
         held = _acquire_all({_place_of(path, place): str(path) for path in outputs}, begin_or_end)
     except InUse:
         raise
@@ -77,7 +77,7 @@ def _acquire_all(folders: Mapping[Path, str], begin_or_end: filelock.BaseFileLoc
 
 
 def _place_of(output: Path, place: Path) -> Path:
-    """Where the lock of an output lies, by whatever path it is reached."""
+    """Where the lock of an output is, whichever path leads to the output."""
     name = os.path.join(os.path.realpath(output.parent), output.name)
     return place / hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
 

@@ -1,4 +1,4 @@
-"""Facts about this machine that the system tells."""
+"""Facts about this machine, from the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cpu_name() -> str | None:
 
 
 def memory() -> tuple[int | None, int | None]:
-    """Bytes of main memory: all of it, and what is available now; None where the system does not tell."""
+    """Bytes of main memory: all of it, and what is available now; None if the system does not tell."""
     if sys.platform == "win32":
         return _windows_memory()
     total, available = _of_the_system()
@@ -29,7 +29,7 @@ def memory() -> tuple[int | None, int | None]:
 
 
 def _number(path: str) -> int | None:
-    """The number in a file; None where there is another word, or no file."""
+    """The number in a file; None if the file holds something else or does not exist."""
     found = _lines(path)
     return int(found[0]) if found and found[0].isdigit() else None
 

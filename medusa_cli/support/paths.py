@@ -1,4 +1,4 @@
-"""Where medusa keeps things: cache (deletable at any time), state (chat input, locks), data (tuned trees, heads)."""
+"""Where medusa keeps things: cache (may be deleted any time), state (chat input, locks), data (tuned trees, heads)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def data_dir() -> Path:
 
 
 def made(folder: Path) -> Path:
-    """`folder` of data_dir(), made where it is not there. MedusaError when it cannot be."""
+    """`folder` of data_dir(), made if missing. MedusaError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -37,7 +37,7 @@ def made(folder: Path) -> Path:
 
 def _base(variable: str, *, mac: str, other: str) -> Path:
     given = os.environ.get(variable, "")
-    if os.path.isabs(given):  # relative values are to be ignored, says the XDG specification
+    if os.path.isabs(given):  # the XDG specification says to ignore relative values
         return Path(given)
     local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
     if local:

@@ -13,7 +13,7 @@ FORMATS = (".svg", ".png", ".pdf")
 
 
 def check(path: Path, option: str = "--plot") -> None:
-    """MedusaError when no picture could be written to `path`, before anything is measured. option: what asks for it."""
+    """MedusaError, before anything is measured, if no picture could be written to `path`. option: the one that asks."""
     if path.suffix.lower() not in FORMATS:
         raise MedusaError(f"{path}: a plot is {', '.join(FORMATS)}: give a name with one of these endings")
     try:
@@ -26,11 +26,11 @@ def check(path: Path, option: str = "--plot") -> None:
 def panels(
     path: Path, title: str, *, ratios: Sequence[float] = (1, 1), width: float = 11, dpi: float | str = "figure"
 ) -> Iterator[tuple[Any, Any]]:
-    """Axes side by side to draw on; then the picture is written in the format that the ending of `path` names.
+    """Axes side by side to draw on; then writes the picture in the format that the ending of `path` names.
 
-    Whole, or not at all. ratios: of the widths.
+    Whole, or not at all. ratios: of the axes' widths.
     """
-    # A figure of its own, not pyplot: no window system, no state beside it.
+    # Its own figure, not pyplot: no window system, no global state.
     from matplotlib.figure import Figure
 
     from medusa_cli.support.atomic import atomic_path

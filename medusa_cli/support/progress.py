@@ -1,4 +1,4 @@
-"""One progress bar per phase: what, how much, how fast, how long still. Without a terminal: a line now and then."""
+"""One progress bar per phase: what, how much, how fast, how much longer. Without a terminal: a line now and then."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Bar:
 
 @contextlib.contextmanager
 def phase(console: Console, title: str, unit: str) -> Iterator[Bar]:
-    """A bar on `console` for the time of the block. unit: "bytes" is shown in kB, MB, ...; any other word as it is."""
+    """A bar on `console` while the block runs. unit: "bytes" is shown in kB, MB, ...; any other word as it is."""
     progress = Progress(
         TextColumn("{task.description:<15}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""How far the reading of a prompt is, told to a person who has begun to wonder."""
+"""Tells a person who has begun to wonder how far the reading of a prompt has come."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from medusa_cli.support import units, wrapping
 
 SECONDS = 2.0
-"""Prompts that are read within them say nothing."""
+"""Prompts that are read within this time show nothing."""
 _AWAY = "\r\x1b[K"
 _DIM = "\x1b[2m"
 
 
 def described(reads: Sequence[tuple[int, float]], total: int) -> str:
-    """As in "3,072 of 16,000 tokens, 245 tokens/s, 53 s left". reads: (tokens that were read, seconds), in order."""
+    """For example "3,072 of 16,000 tokens, 245 tokens/s, 53 s left". reads: (tokens read, seconds), in order."""
     done, seconds = reads[-1]
     text = f"{done:,} of {total:,} tokens"
     if done <= 0 or seconds <= 0:
@@ -28,8 +28,8 @@ def described(reads: Sequence[tuple[int, float]], total: int) -> str:
 
 
 def _left(reads: Sequence[tuple[int, float]], total: int) -> float:
-    """Seconds that the rest takes, where a token takes the longer the more there are before it: a line through two
-    points, the last one and one in the middle."""
+    """Seconds that the rest will take. A token takes longer the more there are before it: a line through two points,
+    the last one and one in the middle."""
     done, seconds = reads[-1]
     middle, then = min(reads, key=lambda read: abs(read[0] - done / 2))
     growth = (seconds / done - then / middle) / (done - middle) if 0 < middle < done else 0.0
@@ -37,10 +37,10 @@ def _left(reads: Sequence[tuple[int, float]], total: int) -> float:
 
 
 class ReadingLine:
-    """Called with how many tokens of how many are read: from SECONDS after the first call on, a line of stderr says so.
+    """Called with how many tokens of how many are read: from SECONDS after the first call on, a line on stderr says so.
 
-    The line is rewritten in place; end() takes it away, and the next call begins anew. Nothing is written where stderr
-    is no terminal that can do that, or the line is not wanted.
+    The line is rewritten in place; end() removes it, and the next call begins anew. Nothing is written if stderr is not
+    a terminal that can do that, or the line is not wanted.
     """
 
     def __init__(self, wanted: bool = True) -> None:
@@ -58,7 +58,7 @@ class ReadingLine:
         with self._lock:
             if self._timer is None:
                 self._begun, self._reads = time.monotonic(), []
-                # The next call may be a long time away: a slow machine takes its time for 512 tokens.
+                # The next call may be a long way off: a slow machine needs its time for 512 tokens.
                 self._timer = threading.Timer(SECONDS, self._show_first)
                 self._timer.daemon = True
                 self._timer.start()
@@ -68,7 +68,7 @@ class ReadingLine:
                 self._write()
 
     def end(self) -> None:
-        """Takes the line away, where one is shown."""
+        """Removes the line, if one is shown."""
         timer, self._timer = self._timer, None
         if timer is None:
             return

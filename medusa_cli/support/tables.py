@@ -1,4 +1,4 @@
-"""Tables of texts, for a terminal or as plain lines."""
+"""Tables of text, for a terminal or as plain lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """Texts; the first column is aligned left, the others right. folds: the first one, where a terminal is narrow."""
+    """Texts; the first column is aligned left, the others right. folds: the first one may wrap on a narrow terminal."""
 
     title: str
     headers: Sequence[str]
@@ -24,17 +24,17 @@ class Table:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A figure, or "-" where there is none."""
+    """A figure, or "-" if there is none."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def known(value: object) -> str:
-    """A fact, or "unknown" where it is not there."""
+    """A fact, or "unknown" if it is missing."""
     return "unknown" if value is None else str(value)
 
 
 def print_table(table: Table, out: Console) -> None:
-    """Aligned columns; plain lines where there is no terminal."""
+    """Aligned columns; plain lines if there is no terminal."""
     from rich import box
     from rich.table import Table as RichTable
 

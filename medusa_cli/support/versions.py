@@ -8,7 +8,7 @@ LLAMA_CPP_PYTHON_PIN = "0.3.36"
 
 
 def installed_llama_cpp_python() -> str | None:
-    """Version of the installed llama-cpp-python distribution, None when there is none."""
+    """Version of the installed llama-cpp-python distribution, None if there is none."""
     try:
         return metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:

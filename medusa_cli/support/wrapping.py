@@ -1,4 +1,4 @@
-"""Lines that break between words on a terminal, while their text still comes."""
+"""Breaks lines between words on a terminal while their text is still coming."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _JOINER, _WIDENER = "\u200d", "\ufe0f"
 _NEVER_FIRST = frozenset(".,;:!?%、。・…ー々")
 
 Run = tuple[str, str]
-"""Text and the escape sequence of its colour, empty for none."""
+"""A text and the escape sequence of its colour, empty for none."""
 
 
 def columns(stream: IO[str]) -> int:
-    """The width of the terminal behind `stream`; 0 where there is none, or none that tells its size."""
+    """The width of the terminal behind `stream`; 0 if there is none, or it does not tell its size."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def styled(stream: IO[str]) -> bool:
 
 
 def on_terminal(stream: IO[str]) -> Wrap:
-    """Wraps what is written to `stream`; changes nothing where that is no terminal."""
+    """Wraps what is written to `stream`; changes nothing if that is not a terminal."""
     return Wrap(lambda: columns(stream), hold=os.environ.get("TERM") == "dumb")
 
 
@@ -65,7 +65,7 @@ class Wrap:
     longer than a line breaks anywhere. Spaces at the edge are left out. The terminal itself breaks the lines of fenced
     code and long words in ASCII, so that copied code and addresses are whole.
 
-    hold: a word is shown when it has ended, without escape sequences. column: where the text begins, and its lines.
+    hold: a word is shown only once it has ended, without escape sequences. column: where the text and its lines begin.
 
     The cursor is never right of `_column`: otherwise the terminal would break lines, too.
     """
@@ -85,7 +85,7 @@ class Wrap:
         """What to write for the next part of the text."""
         width = self._current_width()
         if width != self._width:
-            # What was saved is no place any more, and a line wider than the window is full.
+            # The saved position no longer exists, and a line wider than the window is full.
             self._column = min(self._column, width)
             self._end_word()
             self._width = width
@@ -96,7 +96,7 @@ class Wrap:
         return self._take()
 
     def end(self) -> str:
-        """What is still to be written. The next piece begins a text at the left edge."""
+        """What is still to be written. The next piece begins a new text at the left edge."""
         self._end_word()
         self._begin_text()
         return self._take()
@@ -158,16 +158,16 @@ class Wrap:
         self._last = character
 
     def _joins(self, character: str) -> bool:
-        """Whether a character is part of the one before it, so that no line can end between them."""
+        """Whether a character belongs to the one before it, so that no line can end between them."""
         flag = all("\U0001f1e6" <= c <= "\U0001f1ff" for c in (self._last or " ", character)) and len(self._word) == 1
         mark = not cells(character) or unicodedata.category(character) == "Mc"
         return mark or flag or self._last == _JOINER or "\U0001f3fb" <= character <= "\U0001f3ff"
 
     def _break(self, character: str, joined: bool) -> bool:
-        """Makes room for `character` on the next line; False where there is none either."""
+        """Makes room for `character` on the next line; False if there is none there, either."""
         margin = self._indent if self._width - self._indent >= _NARROWEST else 0
         if self._start > self._margin:
-            # The word goes to the next line, with what is known of it.
+            # The word moves to the next line, with what is known of it.
             if self._word and not self._hold:
                 self._out.append((_BACK, ""))
             self._out.append(("\n" + " " * margin, ""))
@@ -200,7 +200,7 @@ def _coloured(runs: Iterable[Run]) -> str:
 
 
 def _may_break(before: str, after: str) -> bool:
-    """Whether a line may end between two characters that no space divides: beside wide ones, as their scripts do."""
+    """Whether a line may end between two characters without a space: next to wide ones, as their scripts allow."""
     if not before or unicodedata.category(before) in ("Ps", "Pi") or unicodedata.category(after) in ("Pe", "Pf"):
         return False
     if unicodedata.normalize("NFKC", after) in _NEVER_FIRST:
@@ -209,7 +209,7 @@ def _may_break(before: str, after: str) -> bool:
 
 
 def _fence_after(line: str, fence: str) -> str:
-    """The fence of the code that goes on after `line`, empty for none. fence: the one that was open before it."""
+    """The fence of the code that continues after `line`, empty for none. fence: the one that was open before it."""
     stripped = line.strip()
     if fence:
         return "" if stripped.startswith(fence) and not stripped.strip(fence[0]) else fence

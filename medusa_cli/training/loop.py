@@ -1,4 +1,4 @@
-"""The training loop of heads, streams and the model's own layers: deterministic, resumable, on a CPU or a GPU.
+"""The training loop for heads, streams and the model's own layers: deterministic, resumable, on a CPU or a GPU.
 
 A kind of drafts is a subclass of Loop: it gives the trained parameters with their highest rates, and the loss of a
 batch. The loop owns everything else: batches, rates, checkpoints, held-out text, early stops, the best weights.
@@ -33,14 +33,14 @@ CHECKPOINT_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Picked:
-    """One batch: indices [B] into Examples.rows. lengths: the rows are whole texts of so many rows each, in order."""
+    """One batch: indices [B] into Examples.rows. lengths: if the rows are whole texts, their rows, in order."""
 
     index: Tensor
     lengths: tuple[int, ...] | None
 
     @property
     def firsts(self) -> NDArray[np.int64]:
-        """Of `index`, where a text begins."""
+        """Those of `index` at which a text begins."""
         assert self.lengths is not None
         return self.index[torch.tensor([0, *self.lengths[:-1]]).cumsum(0)].numpy()
 
@@ -52,7 +52,7 @@ def steps_per_epoch(examples: Examples, batch: int, whole_texts: bool) -> int:
 
 
 class BatchOrder:
-    """Batch number `step` of a run, the same whenever it is asked for: every epoch is its own random order."""
+    """Batch number `step` of a run, the same whenever it is asked for: every epoch has its own random order."""
 
     def __init__(self, examples: Examples, batch: int, seed: int, whole_texts: bool) -> None:
         self.examples, self.batch, self.seed, self.whole_texts = examples, batch, seed, whole_texts
@@ -74,8 +74,8 @@ class BatchOrder:
 
 
 def text_batches(examples: Examples, rows: int, texts: Sequence[int] | None = None) -> Iterator[Picked]:
-    """All rows of `texts` (None: of all) in order, in batches of whole texts with up to `rows` rows (more where one
-    text is longer)."""
+    """All rows of `texts` (None: of all) in order, in batches of whole texts with up to `rows` rows (more if one text
+    is longer)."""
     batch: list[int] = []
     for text in range(len(examples.lengths)) if texts is None else texts:
         if batch and sum(examples.lengths[held] for held in (*batch, text)) > rows:
@@ -106,12 +106,12 @@ class CurvePoint:
 
 @dataclass
 class Best:
-    """The evaluations so far, and the weights at the best of them (the earliest where several are equal)."""
+    """The evaluations so far, and the weights at the best one (the earliest if several are equal)."""
 
     curve: list[CurvePoint] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
     at: int = -1
-    """Index into curve. An evaluation before the first step is no candidate."""
+    """Index into curve. An evaluation before the first step does not count."""
 
     def add(self, point: CurvePoint, trained: nn.Module) -> None:
         self.curve.append(point)
@@ -128,18 +128,18 @@ def learning_rate(step: int, steps: int, peak: float, rising: int) -> float:
 
 
 def rising_steps(steps: int, most: int, part: int) -> int:
-    """In which the rates of a run of `steps` rise: `most`, and no more than one in `part` of them."""
+    """How many steps the rates of a run of `steps` rise for: `most`, but no more than one in `part` of them."""
     return min(most, max(1, steps // part))
 
 
 class Loop:
     """One training run over fixed rows. Advance with run(); the state is whole between steps.
 
-    What is trained on, `data`, has `examples`: a batch is some of them.
+    The training data, `data`, has `examples`: a batch is some of them.
 
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
     about). whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run
-    has, at even distances. patience: so many of them in a row without a new best end the run. measures_fresh: one more
+    has, evenly spaced. patience: this many of them in a row without a new best end the run. measures_fresh: one more
     comes before the first step. read_every: steps between two losses that are read back.
     """
 
@@ -160,7 +160,7 @@ class Loop:
         fused: bool = False,
     ) -> None:
         """groups: parameters of `trained` with the highest rate of each group, which is clipped by itself. fused: all
-        steps of an update in one kernel; its bits are not those of the other way."""
+        steps of an update in one kernel; its results are not the same bit for bit."""
         self.plan, self.trained, self.device, self.step, self.best = plan, trained, device, 0, Best()
         self.optimizer = torch.optim.AdamW(
             [{"params": parameters, "peak": peak} for parameters, peak in groups],
@@ -171,17 +171,17 @@ class Loop:
         )
 
     def _loss(self, data: Any, picked: Picked) -> Tensor:
-        """Of one batch. Random draws depend on seed and step alone, so that a resumed run repeats them."""
+        """The loss of one batch. Random draws depend on seed and step alone, so that a resumed run repeats them."""
         raise NotImplementedError
 
     def _begin(self, data: Any) -> None:
-        """At the start of each run()."""
+        """Called at the start of each run()."""
 
     def _updated(self) -> None:
-        """After the optimizer, within a step."""
+        """Called after the optimizer, within a step."""
 
     def _read(self, loss: Tensor) -> float:
-        """What is told of a step's loss."""
+        """The number to report for a step's loss."""
         return float(loss.detach())
 
     def _measured(self, evaluate: Callable[..., Any]) -> float:
@@ -200,8 +200,8 @@ class Loop:
     ) -> bool:
         """Trains to the plan's last step; False when should_stop() ended it first (asked before each step).
 
-        evaluate: what _measured() asks; in the end the weights are those that had the most tokens per step. Saves to
-        `checkpoint` about once a minute, at the end and when stopped; MedusaError where it cannot. on_step(step, loss):
+        evaluate: called by _measured(); in the end the weights are those with the most tokens per step. Saves to
+        `checkpoint` about once a minute, at the end and when stopped; MedusaError if it cannot. on_step(step, loss):
         the loss is the newest that was read back.
         """
         order = BatchOrder(data.examples, self.plan.batch, self.plan.seed, self.whole_texts)
@@ -242,7 +242,7 @@ class Loop:
         return self.step >= self.plan.steps or exhausted
 
     def _learn(self, data: Any, order: BatchOrder) -> Tensor:
-        """One step; its loss. Gradients of more batches than one would be added up here."""
+        """Does one step and returns its loss. Gradients of more than one batch would be added up here."""
         loss = self._loss(data, order.pick(self.step))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -258,7 +258,7 @@ class Loop:
         self.step += 1
 
     def rate(self, data: Any, rows: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> float:
-        """Rows per second of training, a step having `rows`. The first two steps do not count."""
+        """Rows per second of training, with `rows` per step. The first two steps do not count."""
         self.run(data, should_stop=lambda: self.step >= 2)
         first, begin = self.step, clock()
         self.run(data, should_stop=lambda: clock() - begin > seconds)
@@ -268,15 +268,15 @@ class Loop:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights, the best ones and two moments of each."""
+        """Weights, the best weights, and two moments of each."""
         return sum(4 * parameter.nbytes for parameter in self.trained.parameters())
 
     def save(self, path: Path) -> None:
-        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError when it cannot."""
+        """Atomic, with the optimizer's state: a resumed run continues bit for bit. MedusaError if saving fails."""
         save_checkpoint(path, self._state())
 
     def restore(self, path: Path) -> bool:
-        """Continues from a checkpoint of the same plan; False (and nothing changed) when there is none that fits."""
+        """Continues from a checkpoint of the same plan; False (and nothing changed) if none fits."""
         state = load_checkpoint(path)
         if state is None or state.get("plan") != asdict(self.plan) or not state.keys() >= self._state().keys():
             return False
@@ -303,16 +303,16 @@ class Loop:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Whole or not at all. MedusaError when it cannot be written."""
+    """Writes it whole or not at all. MedusaError if it cannot be written."""
     with atomic_path(path) as temporary:
         try:
             torch.save(state, temporary)
-        except RuntimeError as error:  # what torch makes of a full disk
+        except RuntimeError as error:  # torch raises this for a full disk
             raise OSError(str(error).splitlines()[0]) from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The checkpoint's content, None when there is no readable one. Never runs code from the file."""
+    """The checkpoint's content, None if there is no readable one. Never runs code from the file."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError):

@@ -1,7 +1,7 @@
-"""What `medusa train` was asked to do: by its options, and by a recipe file.
+"""What `medusa train` was asked to do, by its options and by a recipe file.
 
-`--recipe FILE` says what few people set about a training, in TOML or JSON. docs/recipes.md has what each key means and
-in which section of the papers it stands.
+`--recipe FILE` sets things about a training that few people set, in TOML or JSON. docs/recipes.md says what each key
+means and in which section of the papers to find it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from .recipes import (
 )
 
 DEFAULT_MINUTES = 60.0
-"""Where neither minutes nor tokens are given."""
+"""Used if neither minutes nor tokens are given."""
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
 MOST_BYTES = 1 << 16
 OPTIONS = ("kind", "heads")
-"""Keys that are options of the command, too."""
+"""Keys that are also options of the command."""
 
 
 class Rule(NamedTuple):
@@ -74,7 +74,7 @@ def _one_of(values: Collection[str]) -> Rule:
 
 
 def _whole(least: int, most: int, has_all: bool = False) -> Rule:
-    """has_all: "all" is a value, too."""
+    """has_all: "all" is allowed, too."""
     return Rule(
         f"a whole number, {least} to {most}" + (f', or "{ALL}"' if has_all else ""),
         lambda value: (type(value) is int and least <= value <= most) or (has_all and value == ALL),
@@ -82,7 +82,7 @@ def _whole(least: int, most: int, has_all: bool = False) -> Rule:
 
 
 def _number(least: float, most: float, above: bool = False) -> Rule:
-    """above: the least one is none."""
+    """above: `least` itself is not allowed."""
     return Rule(
         f"a number {'above' if above else 'from'} {least:g} to {most:g}",
         lambda value: type(value) in (int, float) and least <= value <= most and not (above and value == least),
@@ -90,7 +90,7 @@ def _number(least: float, most: float, above: bool = False) -> Rule:
 
 
 NAME = Rule("a name", lambda value: isinstance(value, str) and value != "" and "\0" not in value)
-"""Of a file or folder."""
+"""Name of a file or folder."""
 KEYS = {
     "kind": _one_of(DRAFT_KINDS),
     "heads": _whole(1, 16),
@@ -127,13 +127,13 @@ KEYS = {
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """What a file says, checked; what it does not say stays as it is without one."""
+    """What a file says, checked; what it does not say keeps its default."""
 
     path: Path | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
     def options(self) -> dict[str, Any]:
-        """The fields of TrainOptions that the file says."""
+        """The fields of TrainOptions that the file sets."""
         taken = {*self.of(Recipe), *self.of(TextRecipe)}
         said = {key: value for key, value in self.values.items() if key not in taken}
         for key in ("joint_layers", "draft_vocab"):
@@ -156,7 +156,7 @@ class RecipeFile:
 
 
 def read_recipe(path: Path) -> RecipeFile:
-    """MedusaError, in one line, for a file that is damaged, for unknown keys, and for values that are wrong."""
+    """MedusaError, in one line, for a damaged file, unknown keys and wrong values."""
     values = _load(path)
     if not isinstance(values, dict):
         raise MedusaError(f"{path}: holds no keys with values, see docs/recipes.md")
@@ -171,7 +171,7 @@ def read_recipe(path: Path) -> RecipeFile:
 
 
 def check_together(kind: str, objective: str, recipe: Recipe, where: str) -> None:
-    """MedusaError for values that are right alone and wrong together; `where`: who said them."""
+    """MedusaError for values that are right by themselves but wrong together; `where`: where they were set."""
     if kind == "hydra" and recipe.prefix != "none":
         raise MedusaError(f'{where}: Hydra heads with a prefix layer are kind "hydra++"')
     if kind == "hydra++" and recipe.prefix == "none":
@@ -203,23 +203,23 @@ def _load(path: Path) -> Any:
 
 @dataclass
 class TrainOptions:
-    """One training run. Exactly what decides the result: model, heads, data, seed, tokens (or minutes).
+    """One training run. What decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: of recipes.DRAFT_KINDS and recipes.OBJECTIVES. file: what a recipe says of heads and text.
+    kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES. file: what a recipe says about heads and text.
     whole_vocabulary: heads choose from all tokens, and draft_vocab is None. sidecar: write the heads alone instead of
     base + heads in one file. minutes: time for everything, split between generation and training from measured rates.
-    tokens: of text, instead of a share of the minutes; training gets what is left of them, or as long as a fixed number
-    of rounds takes where no minutes are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its
-    own choice).
+    tokens: how much text, instead of a share of the minutes; training gets the minutes that are left, or as long as a
+    fixed number of rounds takes if none are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0:
+    its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
-    model, in `joint_rounds` rounds over the text (None: as time allows, or a fixed number where none is given); the
-    other joint_ fields: in place of that strategy's numbers (recipes.JOINT_RECIPES). With streams: those layers that
-    they run through, by recipes.SHARED_RECIPES.
+    model, in `joint_rounds` rounds over the text (None: as time allows, or a fixed number if no time is given); the
+    other joint_ fields replace that strategy's numbers (recipes.JOINT_RECIPES). With streams: the layers that they run
+    through, by recipes.SHARED_RECIPES.
     streams_layers: how many of the top layers streams run through.
-    adapter: a file that gets what the layers learned, as a LoRA for llama.cpp.
-    work_dir: where generated text and hidden states go; None: a folder in the user's cache named after the model.
+    adapter: a file for what the layers learned, as a LoRA for llama.cpp.
+    work_dir: for generated text and hidden states; None: a folder in the user's cache named after the model.
     """
 
     model: Path
@@ -277,7 +277,7 @@ class TrainOptions:
 
     @property
     def name(self) -> str:
-        """Of the files in the work folder that go with these heads: other recipes leave them alone."""
+        """Name of these heads' files in the work folder: other recipes leave them alone."""
         if self.kind == STREAMS:
             return f"{STREAMS}.shared" if self.joint else STREAMS
         if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
@@ -287,17 +287,17 @@ class TrainOptions:
 
     @property
     def keeps_teacher(self) -> bool:
-        """Whether the teacher's distributions lie on the disk."""
+        """Whether the teacher's distributions are kept on disk."""
         return self.objective == "teacher" and self.teacher_top != WHOLE
 
     @property
     def teacher_top(self) -> int:
-        """As Recipe.teacher_top."""
+        """Like Recipe.teacher_top."""
         return TEACHER_TOP if self.kind == STREAMS else self.recipe.teacher_top
 
     @property
     def drafts_minutes(self) -> float | None:
-        """Time for text and drafts, without what a new model takes; None where no clock decides."""
+        """Time for text and drafts, without what a new model takes; None if no clock decides."""
         share = 1.0
         if self.joint:
             share = 1 - SHARED_RESULT_SHARE if self.kind == STREAMS else TEXT_SHARE
@@ -315,7 +315,7 @@ class TrainOptions:
 
     @property
     def heads_first(self) -> bool:
-        """Whether the heads are trained alone, at first."""
+        """Whether the heads are first trained alone."""
         return not self.joint or self.joint_recipe.heads_first
 
     def asked_amount(self) -> dict[str, float | None]:
@@ -323,7 +323,7 @@ class TrainOptions:
         return {"tokens": self.tokens, "minutes": None if self.tokens else self.drafts_minutes}
 
     def as_json(self) -> dict[str, Any]:
-        """What a report says of the options; files by their names alone."""
+        """What a report says about the options; files only by name."""
         said = ("kind", "objective", "heads", "minutes", "tokens", "data", "seed", "threads", "parallel")
         return {name: getattr(self, name) for name in said} | {
             "data": self.data.name if self.data else None,
@@ -335,11 +335,11 @@ class TrainOptions:
 
     @property
     def top_layers(self) -> int | None:
-        """So many are rebuilt in torch, from the top; None: all."""
+        """How many layers, from the top, are rebuilt in torch; None: all."""
         return self.streams_layers if self.kind == STREAMS else self.joint_layers
 
     def check(self) -> None:
-        """MedusaError for values no run can use. Costs nothing: called before anything long starts."""
+        """MedusaError for values that no run can use. Costs nothing: called before anything long starts."""
         for key, value in vars(self).items():
             rule = KEYS.get(key, NAME)
             if value is not None and rule is not NAME and not rule.fits(value):

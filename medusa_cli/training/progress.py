@@ -1,5 +1,5 @@
-"""Training as it goes on: its curve, kept beside the checkpoint and continued with it; a panel in a terminal, a line
-now and then elsewhere."""
+"""Training in progress: its curve, kept beside the checkpoint and continued with it; a panel in a terminal, elsewhere
+a line now and then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from medusa_cli.support.files import recall, remember
 
 MOST_POINTS = 200
 LEAST_SPACING = 10
-"""Steps between two points: the loss is read back no more often."""
+"""Steps between two points: the loss is not read back more often."""
 LINE_SECONDS = 30.0
 WIDTH = 40
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
@@ -30,7 +30,7 @@ BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 @dataclass(frozen=True)
 class Point:
     """step: steps done. positions: rows trained on so far. seconds: of training, over all calls. loss: mean since the
-    point before. tokens_per_step: held out, where it was measured."""
+    previous point. tokens_per_step: held out, if measured."""
 
     step: int
     positions: int
@@ -53,7 +53,7 @@ class Curve:
         self.points: list[Point] = []
 
     def start(self, step: int) -> None:
-        """Goes on at the checkpoint after `step` steps; what an earlier call did beyond it is done again."""
+        """Continues from the checkpoint after `step` steps; what an earlier call did beyond it is done again."""
         self.points = [point for point in self._stored() if point.step <= step]
         self._begun = self._clock() - (self.points[-1].seconds if self.points else 0.0)
 
@@ -111,7 +111,7 @@ class TrainingView:
         self._begun = self._told = time.monotonic()
 
     def update(self, step: int, loss: float) -> None:
-        """After each step; loss: the newest known."""
+        """Called after each step; loss: the newest known."""
         self.curve.add(step, loss)
         self.step, self.loss = step, loss
         if not self.console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
@@ -158,6 +158,6 @@ class TrainingView:
 
 
 def live(view: TrainingView) -> contextlib.AbstractContextManager[object]:
-    """Shows `view` while the block runs; its last state stays on the screen. Nothing extra outside a terminal."""
+    """Shows `view` while the block runs; its last state stays on the screen. Does nothing outside a terminal."""
     shown = Live(view, console=view.console, refresh_per_second=4)
     return shown if view.console.is_terminal else contextlib.nullcontext()

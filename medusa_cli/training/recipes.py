@@ -18,21 +18,21 @@ DEFAULT_OBJECTIVE: Objective = "teacher"
 TEACHER_TOP = 32
 """How many of the base's likeliest tokens are kept for each position."""
 ALL = "all"
-"""What is said in place of a number."""
+"""Stands in place of a number."""
 WHOLE = 0
-"""As Recipe.teacher_top: all of them, computed anew for each batch."""
+"""As a Recipe.teacher_top: all tokens, computed anew for each batch."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """blocks: residual blocks of each head. rate: highest learning rate. noise: Hydra's alpha; the hidden states get
-    uniform noise (rows.noisy()), the embeddings of drafted tokens that of embedding_noise. decay: each step takes the
+    uniform noise (rows.noisy()), the embeddings of drafted tokens that of embedding_noise. decay: each step moves the
     weights, by this times the learning rate, back towards those of fresh heads, which pass the hidden state on. batch:
     rows per step on a CPU.
 
     prefix: what the attention layer before the heads sees, "none" without one. lm_head: the base's output rows, frozen,
-    or a matrix of each head's own that starts from them (Medusa 2.1.1). teacher_top: tokens of the teacher's
-    distribution, WHOLE: all.
+    or each head's own matrix, starting from them (Medusa 2.1.1). teacher_top: tokens of the teacher's distribution,
+    WHOLE: all.
     """
 
     blocks: int
@@ -54,13 +54,13 @@ RECIPES = {
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""
 WARMUP_STEPS = 100
-"""In which the rate of heads rises."""
+"""Steps in which the heads' rate rises."""
 EVALUATIONS = 16
-"""How often a run measures held-out tokens per step, at even distances."""
+"""How often a run measures held-out tokens per step, evenly spaced."""
 PATIENCE = 5
-"""So many evaluations in a row without a new best end a run."""
+"""This many evaluations in a row without a new best end a run."""
 TEACHER_BYTES = 6
-"""For each position and token: 4 of the token, 2 of its probability."""
+"""Bytes per position and token: 4 for the token, 2 for its probability."""
 
 # --- the model's top layers with its heads (Medusa 2.2.2, 2.3.2) -----------------------------------
 
@@ -70,7 +70,7 @@ DEFAULT_STRATEGY: Strategy = "distill"
 Warmup = Literal["both", "heads", "sine", "none"]
 WARMUPS: tuple[Warmup, ...] = get_args(Warmup)
 JOINT_LAYERS = 8
-"""So many layers get adapters, from the top."""
+"""How many layers, from the top, get adapters."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class JointRecipe:
 
     heads_weight: highest weight of the heads' loss. warmup (2.2.2): "heads": they are trained alone first; "sine": the
     weight of their loss rises from zero, else it is the highest from the first step on; "both"; "none". rate: highest
-    learning rate of the adapters; that of the heads is heads_rate times as high. rank, alpha, dropout: of the adapters
-    (LoRA). batch: answer tokens per step, about. rising: steps in which the rates rise.
+    learning rate of the adapters; the heads' is heads_rate times as high. rank, alpha, dropout: of the adapters (LoRA).
+    batch: answer tokens per step, about. rising: steps in which the rates rise.
     """
 
     distils: bool
@@ -108,32 +108,32 @@ JOINT_RECIPES: dict[Strategy, JointRecipe] = {
     "truth": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4),
     "direct": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4, warmup="none", heads_rate=1.0),
 }
-"""distill: self-distillation, the default; in runs of few steps, heads that have settled lose at the paper's four times
-the rate (docs/measurements/joint.md). truth: for text that is worth learning. direct: the same without any of the
-paper's precautions, its "direct fine-tuning", to compare with."""
+"""distill: self-distillation, the default; in runs of few steps, settled heads lose at the paper's four times the rate
+(docs/measurements/joint.md). truth: for text that is worth learning. direct: the same without any of the paper's
+precautions, its "direct fine-tuning", for comparison."""
 
 
 def joint_recipe_of(strategy: Strategy, **given: Any) -> JointRecipe:
-    """That of the strategy, with what is given, and not None, in place of its own."""
+    """The strategy's recipe, with its values replaced by those given that are not None."""
     return replace(JOINT_RECIPES[strategy], **{name: value for name, value in given.items() if value is not None})
 
 
 TEXT_SHARE = 0.6
 """Share of the time for text and warm heads; the rest is for both together."""
 RESULT_SHARE = 0.15
-"""Of the time that is left after text and heads, for writing and measuring the result."""
+"""Share of the time left after text and heads, for writing and measuring the result."""
 JOINT_EPOCHS = 2
-"""With a fixed number of tokens."""
+"""Used with a fixed number of tokens."""
 MOST_JOINT_EPOCHS = 4.0
 LEAST_STEPS = 4
 JOINT_EVALUATIONS = 8
-"""How often a run measures held-out text, at most, at even distances."""
+"""How often a run measures held-out text, at most, evenly spaced."""
 EVALUATED_STEPS = 25
-"""At least so many steps lie between two of them."""
+"""At least this many steps lie between two of them."""
 
 
 def joint_evaluations(steps: int) -> int:
-    """How many a run of so many steps has."""
+    """How many evaluations a run of that many steps has."""
     return max(1, min(JOINT_EVALUATIONS, steps // EVALUATED_STEPS))
 
 
@@ -144,13 +144,13 @@ DraftKind = Literal[Kind, "streams"]
 DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
 STREAMS: Literal["streams"] = "streams"
 STREAMS_LAYERS = 4
-"""So many layers draft, from the top."""
+"""How many layers, from the top, draft."""
 
 
 @dataclass(frozen=True)
 class SharedTask:
-    """What the base learns beside its streams. distils: its own distribution (KL), else the text's tokens (cross
-    entropy). weight: of the streams' loss beside that (alpha_j / alpha_0)."""
+    """What the base learns besides its streams. distils: its own distribution (KL), else the text's tokens (cross
+    entropy). weight: the streams' loss relative to that (alpha_j / alpha_0)."""
 
     distils: bool
     weight: float
@@ -160,7 +160,7 @@ class SharedTask:
 class StreamsRecipe:
     """rank, alpha: of the adapters (LoRA); rank 0: none. shared: base and streams learn together, with one set of
     adapters for both; None: the base stays as it is. root: streams see the root's token embedding. rate: highest
-    learning rate of the adapters; that of stream embeddings and root_scale is vectors_rate times as high. batch: answer
+    learning rate of the adapters; for stream embeddings and root_scale it is vectors_rate times as high. batch: answer
     positions per step, about. warmup: steps in which the rates rise."""
 
     rank: int = 32
@@ -174,7 +174,7 @@ class StreamsRecipe:
 
     @property
     def bare(self) -> StreamsRecipe:
-        """Of streams through layers that adapters were merged into."""
+        """The recipe for streams through layers that adapters were merged into."""
         return replace(self, rank=0, shared=None)
 
 
@@ -185,9 +185,9 @@ SHARED_RECIPES: dict[Strategy, StreamsRecipe] = {
 }
 """By joint_strategy. The weight is the paper's."""
 SHARED_RESULT_SHARE = 0.15
-"""Of the time of a shared training, for writing and measuring the new model."""
+"""Share of a shared training's time for writing and measuring the new model."""
 STREAMS_EVALUATIONS = 8
-"""How often a run measures held-out tokens per step: each costs what many steps cost."""
+"""How often a run measures held-out tokens per step: each time costs as much as many steps."""
 MOST_STREAMS_EVALUATED = 4096
 """Held-out positions per evaluation, at most."""
 
@@ -199,8 +199,8 @@ LATER_TURNS: tuple[LaterTurns, ...] = get_args(LaterTurns)
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """longest_answer: tokens, at most half of the model's context. later_turns: the user's turns behind the opening,
-    as the prompts have them or the model's own, until a conversation has `turns` of them (Medusa 2.3.2)."""
+    """longest_answer: tokens, at most half of the model's context. later_turns: the user's turns after the opening,
+    from the prompts or written by the model, until a conversation has `turns` of them (Medusa 2.3.2)."""
 
     longest_answer: int = 384
     later_turns: LaterTurns = "given"
@@ -208,5 +208,5 @@ class TextRecipe:
 
     @property
     def key(self) -> str:
-        """Of a folder with such text; empty for the usual one."""
+        """Part of the name of a folder with such text; empty for the usual recipe."""
         return "" if self == TextRecipe() else f" {self}"

@@ -1,5 +1,5 @@
-"""What a training run came to: told to the person who started it, and on paper as OUTPUT.train.json, with
-OUTPUT.train.png where matplotlib is installed."""
+"""The results of a training run: told to the person who started it, and written as OUTPUT.train.json, with
+OUTPUT.train.png if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ EVALUATION_NODES = 8
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What came out. tokens: trained on. accuracy [head][rank] and tree (choice paths) as written to the file.
+    """The result. tokens: trained on. accuracy [head][rank] and tree (choice paths) as written to the file.
 
-    predicted: tokens per step as the accuracies tell; measured: walked over held-out text that they were not taken
-    from. acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there. by_size: as measured, for the
+    predicted: tokens per step by the accuracies; measured: walked over held-out text that they were not taken from.
+    acceptance: share of steps that accepted at least 1, 2, .. drafted tokens there. by_size: like measured, for the
     best trees of other sizes (root included).
     """
 
@@ -74,7 +74,7 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """One line as it is: paths are neither wrapped nor read as markup."""
+    """Prints one line as it is: paths are neither wrapped nor read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -98,7 +98,7 @@ def report(console: Console, result: TrainResult, written: list[Path]) -> None:
 
 
 def distances(by_text: Mapping[str, Distance]) -> Table:
-    """How far a trained base is from the one it was: one row for each kind of text."""
+    """How far a trained base is from what it was: one row for each kind of text."""
     table = Table(title="New model against the old one", title_justify="left")
     for name in ("text", "tokens", "KL", "same top token", "perplexity", "before"):
         table.add_column(name, justify="left" if name == "text" else "right")
@@ -112,7 +112,7 @@ def distances(by_text: Mapping[str, Distance]) -> Table:
 
 
 def write_record(document: dict[str, Any], output: Path) -> list[Path]:
-    """The JSON file and, with matplotlib, the picture beside the output, each whole or not at all: what was written."""
+    """Writes the JSON file and, with matplotlib, the picture beside the output, each whole or not at all."""
     text, picture = output.with_suffix(".train.json"), output.with_suffix(".train.png")
     with atomic_file(text) as file:
         file.write((json.dumps({"format": FORMAT, **document}, indent=1, allow_nan=False) + "\n").encode())
@@ -126,7 +126,7 @@ def write_record(document: dict[str, Any], output: Path) -> list[Path]:
 
 
 def _draw(document: dict[str, Any], left: Any, right: Any) -> None:
-    """Loss and held-out tokens per step over positions; accuracy by head and rank."""
+    """Draws loss and held-out tokens per step over positions, and accuracy by head and rank."""
     curve = document["training"]["curve"]
     left.plot([point["positions"] for point in curve], [point["loss"] for point in curve], color="tab:gray")
     left.set_xlabel("positions trained on")

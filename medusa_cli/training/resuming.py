@@ -1,4 +1,4 @@
-"""What lets a run stop at any moment and go on later: Ctrl-C as a flag, and no leftovers of a run that was killed.
+"""Lets a run stop at any moment and continue later: Ctrl-C as a flag, and no leftovers of a run that was killed.
 
 Choices are kept in small JSON files of the work folder (support/files.py).
 """
@@ -15,17 +15,17 @@ from pathlib import Path
 from types import FrameType
 
 SCRATCH = "joining-"
-"""Prefix of the temporary folder for files on their way to become another."""
+"""Prefix of the temporary folder for files that are to become part of another."""
 NEW_MODEL = ".joint.gguf"
 """Ending of a jointly trained model in the work folder, until it is part of the output."""
 
 
 class Stopped(Exception):
-    """Leaves work that a Ctrl-C ends before its time."""
+    """Raised to leave work that Ctrl-C ends early."""
 
 
 class Interrupt:
-    """`requested` turns true at the first Ctrl-C inside the block; a second one interrupts at once, as usual.
+    """`requested` becomes true at the first Ctrl-C inside the block; a second one interrupts at once, as usual.
 
     Outside the main thread nothing is caught.
     """
@@ -33,7 +33,7 @@ class Interrupt:
     requested = False
 
     def check(self) -> None:
-        """Stopped when it was requested."""
+        """Raises Stopped if that was requested."""
         if self.requested:
             raise Stopped
 
@@ -53,7 +53,7 @@ class Interrupt:
 
 
 def remove_leftovers(folder: Path, outputs: Sequence[Path]) -> None:
-    """Removes temporary files of `outputs` and in the work folder `folder` (which need not exist)."""
+    """Removes temporary files of `outputs`, and those in the work folder `folder` (which need not exist)."""
     parts = [*folder.glob(".*.part"), *folder.glob("*/.*.part"), *folder.glob(f"*{NEW_MODEL}")]
     for output in outputs:
         parts += output.absolute().parent.glob(f".{glob.escape(output.name)}.*.part")

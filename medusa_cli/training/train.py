@@ -1,4 +1,4 @@
-"""`medusa train`: text and hidden states from the model itself, heads from torch, a GGUF in the end."""
+"""`medusa train`: text and hidden states from the model itself, heads from torch, and finally a GGUF."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _run_phases(
     options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource, interrupt: Interrupt
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
-    # Not earlier: these import torch, for which require_torch() makes ready.
+    # Not earlier: these import torch, which require_torch() prepares for.
     from .phases import Setup, collect, finish, layers, planning, prepare
 
     corpus = Corpus(folder / "text", base.n_embd)

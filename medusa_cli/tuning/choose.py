@@ -15,9 +15,9 @@ from medusa_cli.decoding.drafting import FixedTree
 from medusa_cli.decoding.trees import DYNAMIC, TreeMethod
 
 PLAIN, TREE, CHAIN = "plain", "tree", "chain"
-"""Ways to decode beside trees.DYNAMIC: without drafts; with a fixed tree, one that branches or not."""
+"""Ways to decode besides trees.DYNAMIC: without drafts; with a fixed tree, one that branches or one that does not."""
 WITH_LOOKUP, WITH_RECYCLING = f"{DYNAMIC}+lookup", f"{DYNAMIC}+lookup+recycling"
-"""Dynamic trees beside prompt lookup, as chats have them, without and with recycled tokens."""
+"""Dynamic trees together with prompt lookup, as in chats, without and with recycled tokens."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """verify_ms: milliseconds of a forward pass by its number of tokens, behind `position` tokens. Always holds 1."""
+    """verify_ms: milliseconds of a forward pass by its number of tokens, after `position` tokens. Always includes 1."""
 
     position: int
     verify_ms: Mapping[int, float]
@@ -54,12 +54,12 @@ class Candidate:
 
     @property
     def nodes(self) -> int:
-        """With the root."""
+        """Number of nodes, with the root."""
         return len(self.choices) + 1
 
     @property
     def tree(self) -> FixedTree:
-        """For a session."""
+        """The tree for a session."""
         return FixedTree([list(choice) for choice in self.choices])
 
     @property
@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """Its name in reports."""
         return f"{self.kind} of {self.nodes}"
 
     @property
@@ -95,7 +95,7 @@ def trees_by_size(
     built_on: Sequence[NDArray[np.integer]],
     sizes: Sequence[int],
 ) -> dict[int, list[tree_search.Choice]]:
-    """The tree of each size (root included) by `method`. A size that cannot be filled has a smaller tree."""
+    """The tree of each size (root included) by `method`. For a size that cannot be filled, the tree is smaller."""
     if method is TreeMethod.accuracies:
         return {size: tree_search.greedy_tree(accuracy, size) for size in sizes}
     grown = tree_search.grow_by_simulation(built_on, max(sizes))
@@ -119,7 +119,7 @@ def fixed_trees(
 
 
 def priced(candidates: Sequence[Candidate], curves: Sequence[CostCurve], calibration: Calibration) -> list[Candidate]:
-    """The candidates whose cost is known at every position, with it."""
+    """The candidates whose cost is known at every position, with that cost."""
     result = []
     for candidate in candidates:
         if all(candidate.nodes in curve.verify_ms for curve in curves):
@@ -129,7 +129,7 @@ def priced(candidates: Sequence[Candidate], curves: Sequence[CostCurve], calibra
 
 
 def shortlist(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The likeliest tree with the highest expected speed and its neighbours in size, and the best chain."""
+    """The likeliest tree with the highest expected speed, its neighbours in size, and the best chain."""
     trees: dict[int, Candidate] = {}
     for candidate in candidates:
         known = trees.get(candidate.nodes)
@@ -149,7 +149,7 @@ def shortlist(candidates: Sequence[Candidate]) -> list[Candidate]:
 class Verdict:
     """How to decode from now on, and why.
 
-    candidate: the best fixed tree; None: plain decoding is faster. dynamic: dynamic trees are faster still. recycling:
+    candidate: the best fixed tree; None: plain decoding is faster. dynamic: dynamic trees are even faster. recycling:
     and they are fastest with recycled tokens in them.
     """
 
@@ -160,9 +160,9 @@ class Verdict:
 
 
 def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> Verdict:
-    """The measured best and why.
+    """The best by measurement, and why.
 
-    measured: speed over plain decoding by name, of some of the candidates, of DYNAMIC, WITH_LOOKUP and WITH_RECYCLING,
+    measured: speed over plain decoding, by name, of some of the candidates, of DYNAMIC, WITH_LOOKUP and WITH_RECYCLING,
     at the first position.
     """
     tried = [candidate for candidate in candidates if candidate.name in measured]
@@ -188,9 +188,9 @@ def verdict(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> V
 
 
 def relative_costs(curves: Sequence[CostCurve], tile: Tile | None = None) -> list[tuple[int, float]]:
-    """(nodes, cost of a pass in plain passes) for the sizes known at every position, the geometric mean over those.
+    """(nodes, cost of a pass in plain passes) for the sizes known at every position; geometric means over positions.
 
-    tile: the sizes at its edges are filled in, for whoever goes by the line between two sizes.
+    tile: the sizes at its edges are filled in, for whoever interpolates between two sizes.
     """
     if not curves:
         return []

@@ -45,7 +45,7 @@ def cost_curve(
 def calibration(real: Sequence[tuple[int, dict[str, float], int]], passes: dict[int, float]) -> Calibration:
     """real: (nodes, stats' timings_ms, steps) of generations; passes: milliseconds of a bare pass by nodes.
 
-    Both have to be of the same positions. Needs plain generations (1 node) and drafting ones.
+    Both must be at the same positions. Needs plain generations (1 node) and drafting ones.
     """
 
     def parts(drafting: bool) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Real decoding with several trees in turn, prompt by prompt, so that a slow spell of the machine hits all alike."""
+"""Decodes for real with several trees in turn, prompt by prompt, so that a slow spell of the machine hits all alike."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 MIN_PROMPTS = 4
 MIN_STEPS = 8
-"""A generation of fewer steps says nothing about speed."""
+"""A generation with fewer steps says nothing about speed."""
 TEMPERATURES = (0.0, CHAT_TEMPERATURE)
-"""Of the answers in turn: the most likely token, and what chats do by default."""
+"""The answers use these in turn: the most likely token, and what chats do by default."""
 
 
 @dataclass
 class Decoded:
-    """The generations of one tree: their stats, and speed over plain decoding of the same prompt."""
+    """The generations of one tree: their stats, and their speed over plain decoding of the same prompt."""
 
     stats: list[dict[str, Any]] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ def in_turn(
 ) -> dict[str, Decoded]:
     """sessions: by name, PLAIN among them. Answers prompts (token ids) until `deadline`, or all of them.
 
-    No deadline ends it before MIN_PROMPTS have counted. The result is empty where every answer was too short.
+    No deadline ends it before MIN_PROMPTS have counted. The result is empty if every answer was too short.
     """
     found = {name: Decoded() for name in sessions}
     order = list(sessions)

@@ -1,4 +1,4 @@
-"""A profile as a picture: cost curves, predicted and measured speed. Needs matplotlib (the extra `plot`)."""
+"""Draws a profile: cost curves, predicted and measured speed. Needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _draw(profile: dict[str, Any], left: Any, right: Any) -> None:
         one = cost["verify_ms"]["1"]
         ratios = [cost["verify_ms"][str(size)] / one for size in sizes]
         left.plot(sizes, ratios, marker=".", label=f"cost of a pass at {cost['position']}")
-    # Of each size the likeliest tree, which comes before the chain.
+    # The likeliest tree of each size, which comes before the chain.
     rows = [*{row["nodes"]: row for row in reversed(profile["predicted"])}.values()][::-1]
     if rows:
         nodes = [row["nodes"] for row in rows]

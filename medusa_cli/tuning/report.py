@@ -19,7 +19,7 @@ METHODS = {
 BAR_CELLS = 24
 PLAIN = 1
 NOTABLE_GAIN = 1.05
-"""The CPU is worth a word where it decodes this many times as fast as the device."""
+"""The CPU is worth mentioning if it decodes this many times as fast as the device."""
 
 
 def show(profile: dict[str, Any], out: Console) -> None:
@@ -42,19 +42,19 @@ def show(profile: dict[str, Any], out: Console) -> None:
 
 
 def print_tree(tree: Choices, profile: dict[str, Any], out: Console) -> None:
-    """The drawing."""
+    """Prints the drawing."""
     for line in draw(tree, profile["accuracy"]):
         out.print(line, markup=False, soft_wrap=True)
 
 
 def others(profile: dict[str, Any]) -> list[dict[str, Any]]:
-    """What real decoding was tried with, but the chosen tree."""
+    """What real decoding was tried with besides the chosen tree."""
     tried = {row["name"] for row in profile["measured"]}
     return [row for row in profile["predicted"] if row["name"] in tried and row["tree"] != profile["tree"]]
 
 
 def heading(profile: dict[str, Any]) -> list[str]:
-    """What was measured, where, on what."""
+    """What was measured, where and on what."""
     key, model, texts = profile["key"], profile["model"], profile["texts"]
     where = key["cpu"] or "an unknown processor"
     if key["device"]:
@@ -81,7 +81,7 @@ def verdict(profile: dict[str, Any]) -> list[str]:
 
 
 def other_device(profile: dict[str, Any]) -> list[str]:
-    """Where the CPU is clearly faster than the device, how to use it."""
+    """How to use the CPU, if it is clearly faster than the device."""
     speed = profile["cpu_speedup"]
     if speed is None or speed <= NOTABLE_GAIN:
         return []
@@ -89,9 +89,9 @@ def other_device(profile: dict[str, Any]) -> list[str]:
 
 
 def table(profile: dict[str, Any]) -> Table:
-    """One line a size: the cost of a pass at each position, tokens per step, predicted and measured speed."""
+    """One line per size: the cost of a pass at each position, tokens per step, predicted and measured speed."""
     costs = profile["costs"]
-    # The likeliest tree of each size: where there is a chain beside it, its line comes first.
+    # The likeliest tree of each size: if there is a chain, too, the tree's line comes first.
     predicted = {row["nodes"]: row for row in reversed(profile["predicted"])}
     measured = {row["name"]: row for row in profile["measured"]}
     headers = ["nodes"]

@@ -30,12 +30,12 @@ SHARES = {"texts": 0.25, "costs": 0.5, "calibration": 0.55, "learning": 0.65, "d
 PROBE_PROMPTS = 4
 MIN_LEARNED = 4
 ANSWER_TOKENS = 96
-"""Of one answer that speed is measured on. The costs in the middle of those answers are measured beside those at --ctx,
-so that the prediction can be held against real decoding."""
+"""Length of an answer that speed is measured on. Costs in the middle of such answers are measured beside those at
+--ctx, so that the prediction can be compared with real decoding."""
 MOST_SIMULATED = 100
 """Nodes of the largest tree that simulated decoding grows, as in the Hydra paper."""
 SMALL_BYTES = 512 << 20
-"""Of a model whose passes may be too short for launches on a device to pay: the CPU is weighed, too."""
+"""Up to this size, passes may be too short for launches on a device to pay: the CPU is measured, too."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,24 @@ class Opened:
     key: profile.Key
     heads_path: Path
     writable: bool
-    """Whether the heads' file is the person's to change."""
+    """Whether the heads' file belongs to the person, and may be changed."""
     method: TreeMethod = TreeMethod.accuracies
     """How trees are found."""
 
     @property
     def rules(self) -> TreeRules:
-        """Of the device that the model runs on."""
+        """The rules of the device that the model runs on."""
         return devices.RULES[devices.kind_of(self.model.backend)]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of the trees that are weighed, ascending, root included."""
+        """Sizes of the trees that are weighed, ascending, root included."""
         more = (MOST_SIMULATED,) if self.method is TreeMethod.simulate else ()
         return (*self.rules.sizes, *more)
 
     @property
     def n_ctx(self) -> int:
-        """Size of a session's context when none is asked for, as chats have it."""
+        """Size of a session's context when none is asked for, as in chats."""
         most: int = engine_default("n_ctx")
         return min(self.model.n_ctx_train or most, most)
 
@@ -106,7 +106,7 @@ def open_model(
 
 
 def check_can_write(opened: Opened) -> None:
-    """MedusaError when write() could not."""
+    """MedusaError if write() could not write."""
     from medusa_cli.support.files import check_writable
 
     if not opened.writable:
@@ -117,9 +117,9 @@ def check_can_write(opened: Opened) -> None:
 
 
 def write(opened: Opened, found: dict[str, Any]) -> None:
-    """Stores what was measured of the heads in their own file, and the profile once more, for the file that this makes.
+    """Stores the heads' measurements in their own file, and the profile once more, for the file as it then is.
 
-    The tree stays as it was where none was chosen. MedusaError when the file cannot be written.
+    The tree stays as it was if none was chosen. MedusaError if the file cannot be written.
     """
     from medusa_cli.converters.gguf.header import replace_metadata
     from medusa_cli.converters.heads.write import tuned_entries
@@ -137,7 +137,7 @@ def tune(
     phases = _Phases(opened, console, {phase: began + 60 * minutes * share for phase, share in SHARES.items()})
     asked = _prompts(opened, file)
     at = len(asked) - max(1, len(asked) // 4)
-    # Those whose answers make and score the trees, and those that real decoding is measured on.
+    # Prompts whose answers make and score the trees, and prompts on which real decoding is measured.
     prompts, kept_back = asked[:at], asked[at:]
     ranked = phases.rank(prompts)
     built_on, held_out = choose.halves(ranked)
@@ -225,7 +225,7 @@ class _Phases:
     ends: Mapping[str, float]
 
     def rank(self, prompts: Sequence[list[int]]) -> list[Any]:
-        """The answers to the prompts, as texts.rank_texts() has them."""
+        """The answers to the prompts, as from texts.rank_texts()."""
         with progress.phase(self.console, "Accuracy", "tokens") as bar:
             total = len(prompts) * texts.MAX_TOKENS
             return texts.rank_texts(
@@ -250,9 +250,9 @@ class _Phases:
         return fitting
 
     def curves(self, positions: Sequence[int], candidates: Sequence[choose.Candidate]) -> list[choose.CostCurve]:
-        """What passes cost behind each position."""
+        """What passes cost after each position."""
         curves, sizes = [], self.opened.sizes
-        # The tokens of a step past which no width needs to be tried: inf where wider passes may cost less.
+        # The tokens per step beyond which no width needs to be tried: inf if wider passes may cost less.
         rising = self.opened.rules.rising
         most = max(candidate.tokens_per_step for candidate in candidates) if rising else math.inf
         begin = time.monotonic()
@@ -269,7 +269,7 @@ class _Phases:
 
                 until = begin + (self.ends["costs"] - begin) * number / len(positions)
                 curves.append(costs.cost_curve(timer, position, sizes, most, until, on_pass))
-                del timer  # its cache, before the next one is made
+                del timer  # frees its cache before the next one is made
         return curves
 
     def _timer(self, widest: int, position: int) -> pass_cost.Timer:
@@ -277,7 +277,7 @@ class _Phases:
         return pass_cost.make_timer(opened.model, widest, position, opened.options.threads, opened.n_ctx)
 
     def calibrate(self, candidates: Sequence[choose.Candidate], prompts: Sequence[list[int]]) -> choose.Calibration:
-        """Short real answers against bare passes at the same positions, in turn."""
+        """Compares short real answers with bare passes at the same positions, in turn."""
         opened = self.opened
         probes = [one for one in candidates if one.nodes in opened.rules.probes] or list(candidates[:1])
         sessions = {1: opened.session(None), **{probe.nodes: opened.session(probe.tree) for probe in probes}}
@@ -296,7 +296,7 @@ class _Phases:
         return costs.calibration(real, {nodes: sorted(found)[len(found) // 2] for nodes, found in passes.items()})
 
     def learn(self, curve: list[tuple[int, float]], prompts: Sequence[list[int]]) -> DynamicStart:
-        """What the heads' probabilities are worth, by real answers with dynamic trees."""
+        """Learns what the heads' probabilities are worth, from real answers with dynamic trees."""
         session = self.opened.session(DynamicStart(costs=curve))
         with progress.phase(self.console, "Learning", "answers") as bar:
             for number, prompt in enumerate(prompts):
@@ -338,7 +338,7 @@ def _in_turn(
 
 
 def cpu_speedup(opened: Opened, prompts: Sequence[list[int]], deadline: float, console: Console) -> float | None:
-    """Speed of plain decoding on the CPU over that on the device; None where there is none, or a large model on it."""
+    """Speed of plain decoding on the CPU over that on the device; None without a device, or for a large model on it."""
     small = opened.model.size_bytes <= SMALL_BYTES
     if devices.kind_of(opened.model.backend) is DeviceKind.cpu or not small:
         return None

@@ -1,4 +1,4 @@
-"""Text of the model's own, and where its heads rank the tokens that really came."""
+"""The model's own text, and where its heads rank the tokens that really came."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 Ranks = NDArray[np.integer]
 PROMPTS = 64
 MIN_PROMPTS = 4
-"""Half of the answers make the trees, half score them, and some prompts are kept back for real decoding."""
+"""Half of the answers make the trees, half score them; some prompts are kept back for real decoding."""
 MIN_TEXTS = 8
 MAX_TOKENS = 128
 PARALLEL = 8
 SEED = 20_011
-"""Of the made-up prompts: training takes its own from the user's seed, 0 by default."""
+"""Seed of the made-up prompts: training makes its own from the user's seed, 0 by default."""
 
 
 def prompts(file: Path | None) -> list[str]:
-    """First user turns: of `file` (JSON lines, as `medusa bench --data` takes them), else made up.
+    """First user turns: from `file` (JSON lines, as for `medusa bench --data`), else made up.
 
     MedusaError when the file is no such file or holds too few prompts.
     """
@@ -58,8 +58,8 @@ def rank_texts(
 ) -> list[NDArray[np.integer]]:
     """Continuations of `prompts` (token ids), as the ranks that medusa_cli.training.evaluate works on.
 
-    Half of them are greedy, half sampled, in pairs, so that every other one holds both alike. Ends after MIN_TEXTS of
-    them once `deadline` (time.monotonic) has passed; loops are cut off.
+    Half of them are greedy, half sampled, in pairs, so that taking every other one takes as many of both. Ends after
+    MIN_TEXTS of them once `deadline` (time.monotonic) has passed; loops are cut off.
     """
     from medusa_cli import native
 
@@ -92,9 +92,9 @@ def rank_texts(
 
 
 def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.float32]) -> NDArray[np.integer]:
-    """[positions, heads]: the rank of tokens[i + k] at head k for states[i], RANKS where it is not among them.
+    """[positions, heads]: the rank of tokens[i + k] at head k for states[i]; RANKS if it is not among them.
 
-    Heads that read the path are given the text's own.
+    Heads that read the path get the text's own tokens.
     """
     count = heads.head_count
     ranks = min(tree_search.RANKS, heads.output_rows)
@@ -109,14 +109,14 @@ def ranks_of(heads: native.Heads, tokens: Sequence[int], states: NDArray[np.floa
 def ranks_of_streams(
     heads: native.Heads, reader: native.StreamReader, prompt: Sequence[int], tokens: Sequence[int]
 ) -> NDArray[np.integer]:
-    """The same of streams, which read a text with its prompt."""
+    """The same for streams, which read a text together with its prompt."""
     ranks = min(tree_search.RANKS, heads.output_rows)
     drafts = reader.draft_tokens([*prompt, *tokens], ranks, first=len(prompt) - 1)
     return _table(heads.head_count, tokens, drafts.__getitem__)
 
 
 def _table(count: int, tokens: Sequence[int], drafted: Callable[[int], list[list[int]]]) -> NDArray[np.integer]:
-    """drafted(i): what each head guesses, whose root is tokens[i]."""
+    """drafted(i): what each head guesses after the root tokens[i]."""
     table = np.full((max(0, len(tokens) - count), count), tree_search.RANKS, dtype=np.int64)
     for row in range(len(table)):
         for head, guesses in enumerate(drafted(row)):

@@ -1,6 +1,6 @@
 """Draft heads of every published checkpoint layout, under our own tensor names.
 
-`read_heads` tells the layouts apart by their tensors, whatever the configuration says, and gives back tensors that are
+`read_heads` tells the layouts apart by their tensors, whatever the configuration says, and returns tensors that are
 loaded one at a time. Nothing is written here.
 """
 

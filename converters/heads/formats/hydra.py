@@ -1,10 +1,10 @@
 """Hydra heads: `hydra_mlp.{i}.{j}...`, `hydra_lm_head.{i}...`, and for Hydra++ one attention layer over the prefix.
 
 Head i reads cat(h, emb(root), emb(node 1), ..) of width h * (i + 2); its first block has a linear residual, the blocks
-behind it are one shared module. Heads that are not grounded read h alone, as Medusa's do. The prefix architecture puts
+after it are one shared module. Heads that are not grounded read h alone, like Medusa's. The prefix architecture puts
 Dropout modules between the blocks, which shifts their numbers to 1, 3, 5, ...; its tensors are spelt
-"prefix_embeding_layer". Attention matrices stay in Hugging Face's order of rows (rotary embedding over halves), not in
-that of llama.cpp's llama models.
+"prefix_embeding_layer". Attention matrices keep Hugging Face's order of rows (rotary embedding over halves), not that
+of llama.cpp's llama models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREFIX_NAMES = {
     "norm.weight": "output_norm",
 }
 COMPUTED = "layers.0.self_attn.rotary_emb.inv_freq"
-"""A buffer that old versions of transformers stored; it follows from the rope base."""
+"""A buffer stored by old versions of transformers; it follows from the rope base."""
 
 PREFIX_CONFIG = {
     schema.PREFIX_HEAD_COUNT_KEY: ("num_attention_heads", int),
@@ -38,11 +38,11 @@ PREFIX_CONFIG = {
     schema.PREFIX_NORM_EPS_KEY: ("rms_norm_eps", float),
     schema.PREFIX_FROM_ANSWER_KEY: ("prefix_from_answer", bool),
 }
-"""Our keys, where config.json may say them and their type; unsaid, the prefix layer is like one of the base's."""
+"""Our keys, with config.json's names for them and their types; by default, the prefix layer is like the base's."""
 
 
 class Hydra(Layout):
-    """Reads the heads. residuals: as blocks, of the first blocks' linear residuals; prefix: part -> stored name."""
+    """Reads the heads. residuals: like blocks, for the first blocks' linear residuals; prefix: part -> stored name."""
 
     NAME = re.compile(
         r"(?:hydra_head\.)?(?:"
@@ -61,7 +61,7 @@ class Hydra(Layout):
         self.prefix: dict[str, str] = {}
 
     def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
-        """As of Layout."""
+        """As in Layout."""
         self._sort(names)
         stored = [key[0] for key in (*self.blocks, *self.residuals)]
         heads = self.count_heads(stored, config_int(self.config, "hydra_num_heads"))
@@ -104,7 +104,7 @@ class Hydra(Layout):
                 self.put(self.prefix, match["prefix"], name)
 
     def _block_numbers(self, grounded: bool) -> list[int]:
-        """The stored number of each block, in order (a block the file omits: the number of its module)."""
+        """The stored number of each block, in order (for a block the file omits, the number of its module)."""
         names = {index: name for (_, index, _), name in reversed([*self.blocks.items(), *self.residuals.items()])}
         stored = sorted(names)
         step = 2 if stored[0] == 1 else 1
@@ -147,7 +147,7 @@ class Hydra(Layout):
         self.tensors += [self.tensor(found[our], schema.prefix(our), shapes[our], "prefix") for our in found]
 
     def _stated_prefix(self) -> dict[str, int | float | str]:
-        """What config.json says of the prefix layer's attention."""
+        """What config.json says about the prefix layer's attention."""
         stated: dict[str, int | float | str] = {}
         for key, (name, kind) in PREFIX_CONFIG.items() if self.prefix else ():
             value = self.config.get(name)

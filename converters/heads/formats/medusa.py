@@ -1,7 +1,7 @@
-"""Heads in the layout of the Medusa authors: v1, v2, inside full models, and NVIDIA ModelOpt's.
+"""Heads in the Medusa authors' layout: v1, v2, inside full models, and NVIDIA ModelOpt's.
 
-`{i}.{j}.linear.{weight,bias}` is residual block j of head i, `{i}.{L}.weight` its output matrix, behind an optional
-prefix. Without output matrices the heads use the base's (v2).
+`{i}.{j}.linear.{weight,bias}` is residual block j of head i, `{i}.{L}.weight` its output matrix, after an optional
+prefix. Without output matrices, the heads use the base's (v2).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .model import Layout, SourceHeads, config_int, parts_among
 
 
 class Medusa(Layout):
-    """Reads the heads. output_at: the numbers that output matrices have, which follow the last block's."""
+    """Reads the heads. output_at: the numbers of output matrices, which follow the last block's."""
 
     NAME = re.compile(
         r"(?P<prefix>(?:base_model\.)?medusa_heads?\.|)(?P<head>0|[1-9]\d{0,4})\.(?P<index>0|[1-9]\d{0,4})\."
@@ -29,7 +29,7 @@ class Medusa(Layout):
             self.config = {**self.config, **section}
 
     def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
-        """As of Layout."""
+        """As in Layout."""
         self._sort(names)
         numbers = [*(head for head, _, _ in self.blocks), *(head for head, _ in self.outputs)]
         heads = self.count_heads(numbers, config_int(self.config, "num_medusa_heads", "medusa_num_heads"))
@@ -65,7 +65,7 @@ class Medusa(Layout):
         (self.prefix,) = prefixes
 
     def _count_blocks(self) -> int:
-        """Residual blocks of a head. The output matrix follows the last block, so its number counts them."""
+        """How many residual blocks a head has. The output matrix follows the last one, so its number counts them."""
         stated = config_int(self.config, "num_medusa_layers", "medusa_num_layers")
         if self.output_at:
             count, *others = sorted(self.output_at)
@@ -83,7 +83,7 @@ class Medusa(Layout):
         return self.check_blocks(count)
 
     def _measure(self) -> int:
-        """Settles the hidden size. Result: rows of the output matrices, 0 where there are none."""
+        """Determines the hidden size. Returns the rows of the output matrices, 0 if there are none."""
         if self.outputs:
             source = self.find(self.outputs, (0, "weight"), self.output_name.format(0, "weight"))
             rows, self.hidden = self.matrix_shape(source)

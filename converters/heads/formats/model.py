@@ -1,4 +1,4 @@
-"""What every layout is turned into, and what their readers share."""
+"""What every layout is turned into, and what the readers share."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Role = Literal["block", "bias", "output", "output_bias", "map", "prefix", "adapt
 
 @dataclass(frozen=True)
 class HeadTensor:
-    """One tensor of the heads under our name.
+    """One tensor of the heads, under our name.
 
     shape: (rows, columns) or (n,), torch order. load: the values, float32 (int32 for the map), in fresh memory;
-    MedusaError when they are NaN or infinite. source: its name in the checkpoint, "" where it is computed. same_as:
-    our name of an earlier tensor with the very same values, where two blocks of a head are one module; else None.
+    MedusaError if any is NaN or infinite. source: its name in the checkpoint, "" if it is computed. same_as: our name
+    for an earlier tensor with the very same values, if two blocks of a head are one module; else None.
     """
 
     name: str
@@ -44,11 +44,11 @@ class SourceHeads:
     """Heads as they are written: those of a checkpoint, or trained ones.
 
     family: v1, v2, full, vllm, modelopt, hydra-mlp, hydra-prefix-mlp or trained. kind: schema.Kind or
-    schema.STREAMS. hidden: size of the hidden state they read. rows: rows of their output matrix, 0 where they use
-    the base's (lm_head "base"). base_reference: the base that the configuration names, as it stands there: text from a
-    foreign file.
-    is_full_model: the checkpoint carries its own base. metadata: further keys of our layout. remarks: one line each,
-    for the person.
+    schema.STREAMS. hidden: size of the hidden state they read. rows: rows of their output matrix, 0 if they use the
+    base's (lm_head "base"). base_reference: the base that the configuration names, unchanged: text from a foreign
+    file.
+    is_full_model: the checkpoint has its own base. metadata: further keys of our layout. remarks: one line each, for
+    the person.
     """
 
     family: str
@@ -74,8 +74,8 @@ class Layout(ABC):
     """The heads of one checkpoint while a layout's reader sorts and checks their tensors.
 
     NAME: matches the names of its tensors. blocks: (head, number of the block as stored, part) -> stored name;
-    outputs: (head, part) -> stored name. hidden: what the heads read. block_name, output_name: how a missing one is
-    called, with slots for the keys.
+    outputs: (head, part) -> stored name. hidden: size of what the heads read. block_name, output_name: what to call a
+    missing one, with slots for the keys.
     """
 
     NAME: ClassVar[re.Pattern[str]]
@@ -91,14 +91,14 @@ class Layout(ABC):
 
     @abstractmethod
     def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
-        """The heads of which `names` are all tensors. MedusaError when they do not fit together."""
+        """The heads whose tensors are `names`. MedusaError if they do not fit together."""
 
     def refuse(self, text: str) -> MedusaError:
         """The error for what cannot be read."""
         return MedusaError(f"{self.checkpoint.name}: {text}")
 
     def put(self, names: dict[Any, str], key: Any, name: str) -> None:
-        """names[key] = name. MedusaError when another tensor has that place already."""
+        """names[key] = name. MedusaError if another tensor already has that place."""
         if key in names:
             raise self.refuse(f"tensors {names[key]!r} and {name!r} are the same part of the heads")
         names[key] = name
@@ -110,7 +110,7 @@ class Layout(ABC):
         return names[key]
 
     def matrix_shape(self, source: str) -> tuple[int, int]:
-        """The shape of a stored matrix. MedusaError when it is none, or empty."""
+        """The shape of a stored matrix. MedusaError if it is not a matrix, or empty."""
         shape = self.checkpoint.tensors[source].shape
         if len(shape) != 2 or 0 in shape:
             raise self.refuse(f"tensor {source!r} has shape {list(shape)}, a matrix was expected")
@@ -127,7 +127,7 @@ class Layout(ABC):
         return HeadTensor(name, stored.shape, role, partial(self.load_floats, source, factor), source)
 
     def load_floats(self, source: str, factor: float) -> NDArray[np.float32]:
-        """The values times `factor` as float32. MedusaError when one is NaN or infinite."""
+        """The values times `factor`, as float32. MedusaError if one is NaN or infinite."""
         with np.errstate(over="ignore"):
             values = np.asarray(self.checkpoint.load(source), np.float32)
         if factor != 1.0:
@@ -152,16 +152,16 @@ class Layout(ABC):
         return count
 
     def compare(self, stated: int | None, found: int, what: str) -> None:
-        """A remark when the configuration counts otherwise than the tensors, which are right."""
+        """Adds a remark if the configuration's count differs from the tensors', which is right."""
         if stated is not None and stated != found:
             self.remarks.append(f"config.json says {stated} {what}, the tensors hold {found}: using {found}")
 
     def omits_copies(self) -> bool:
-        """safetensors stores a module that is used several times only once; torch.save repeats it."""
+        """safetensors stores a module only once even if it is used several times; torch.save repeats it."""
         return any(path.suffix == ".safetensors" for path in self.checkpoint.files)
 
     def add_blocks(self, head: int, part: schema.Part, numbers: Iterable[tuple[int, int]], first: int = 0) -> None:
-        """One part of blocks of a head. numbers: (ours, as stored); first: columns of block 0 where not `hidden`."""
+        """Adds one part of a head's blocks. numbers: (ours, as stored); first: columns of block 0 if not `hidden`."""
         row = []
         for j, number in numbers:
             shape = (self.hidden, (first if j == 0 else 0) or self.hidden)[: 1 + (part == "weight")]
@@ -171,14 +171,14 @@ class Layout(ABC):
         self.tensors += mark_shared(row)
 
     def add_output(self, head: int, part: schema.Part, rows: int) -> None:
-        """One part of the lm_head of a head."""
+        """Adds one part of a head's lm_head."""
         source = self.find(self.outputs, (head, part), self.output_name.format(head, part))
         shape = (rows, self.hidden)[: 1 + (part == "weight")]
         role: Role = "output" if part == "weight" else "output_bias"
         self.tensors.append(self.tensor(source, schema.output(head, part), shape, role))
 
     def result(self, family: str, kind: schema.Kind, counts: tuple[int, int], rows: int, **rest: Any) -> SourceHeads:
-        """All that was read. counts: heads, and blocks of each; rest: further fields of SourceHeads."""
+        """Everything that was read. counts: heads, and blocks of each; rest: further fields of SourceHeads."""
         if any(item.same_as for item in self.tensors if item.role == "block"):
             self.remarks.append("residual blocks of a head are one shared module, applied several times")
         return SourceHeads(
@@ -187,15 +187,15 @@ class Layout(ABC):
 
 
 def parts_among(names: Iterable[tuple[Any, ...]]) -> tuple[schema.Part, ...]:
-    """The parts that heads have by the keys of their blocks or outputs: a bias of one calls for one of all."""
+    """The parts that heads have, by the keys of their blocks or outputs: if one has a bias, all must."""
     return schema.PARTS if any(key[-1] == "bias" for key in names) else schema.PARTS[:1]
 
 
 def mark_shared(tensors: Sequence[HeadTensor]) -> list[HeadTensor]:
-    """The same tensors; those that repeat an earlier one of the sequence, value for value, say so in same_as.
+    """The same tensors; those that repeat an earlier one, value for value, say so in same_as.
 
-    Published heads of several blocks often are one module applied several times. Loads each stored tensor once when
-    two of them could be equal, else nothing.
+    The blocks of published heads are often one module applied several times. Loads each stored tensor once if two of
+    them could be equal, else nothing.
     """
     first: dict[tuple[tuple[int, ...], str], str] = {}
     digests: dict[str, str] = {}
@@ -212,6 +212,6 @@ def mark_shared(tensors: Sequence[HeadTensor]) -> list[HeadTensor]:
 
 
 def config_int(config: Mapping[str, Any], *keys: str) -> int | None:
-    """The first of `keys` that holds a whole number."""
+    """The value of the first of `keys` that holds a whole number."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int), None)

@@ -23,9 +23,9 @@ LAYOUTS: tuple[type[Layout], ...] = (Medusa, Vllm, Hydra)
 def read_heads(checkpoint: Checkpoint) -> SourceHeads:
     """The draft heads in `checkpoint`, of any layout listed in the design notes.
 
-    Only names and shapes are read, and the tensors that may repeat one another; values are checked when they are
-    loaded. MedusaError for checkpoints without heads, with two sets of them, with tensors that belong to no known
-    layout, or with heads that read another hidden state than the last one.
+    Reads only names and shapes, and tensors that may repeat one another; values are checked when they are loaded.
+    MedusaError for checkpoints without heads, with two sets of them, with tensors that do not belong to any known
+    layout, or with heads that read a hidden state other than the last.
     """
     layout, names, base = _sorted_names(checkpoint)
     if checkpoint.config.get("hidden_state_offset", 0) != 0:
@@ -44,7 +44,7 @@ def read_heads(checkpoint: Checkpoint) -> SourceHeads:
 def base_tensor_filter(checkpoint: Checkpoint, heads: SourceHeads) -> Callable[[str], str | None]:
     """For full models: stored name -> plain Hugging Face name of a base tensor, None for those of the heads.
 
-    MedusaError when the checkpoint has no base of its own.
+    MedusaError if the checkpoint has no base of its own.
     """
     if not heads.is_full_model:
         raise MedusaError(f"{checkpoint.name}: holds heads only, give the base model they belong to")
@@ -75,7 +75,7 @@ def _sorted_names(checkpoint: Checkpoint) -> tuple[type[Layout], list[str], dict
 
 
 def _settle_base(checkpoint: Checkpoint, layout: type[Layout], names: list[str], base: dict[str, str]) -> None:
-    """A base is complete or there is none; vLLM's one output matrix for all heads is named like a base's."""
+    """A base is either complete or missing; vLLM's one output matrix for all heads is named like a base's."""
     if EMBEDDING in base.values():
         if len(set(base.values())) != len(base):
             raise MedusaError(f"{checkpoint.name}: base tensors are stored twice, with and without 'base_model.'")

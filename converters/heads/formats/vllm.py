@@ -1,7 +1,7 @@
 """vLLM's layout: `blocks.{i}.layers.{j}.{weight,bias}`, `lm_heads.{i}.weight` and perhaps a `token_map`.
 
-The token map names the token of each output row; heads with one draft a part of the vocabulary. One output matrix for
-all heads (original_lm_head) may be stored once, as `lm_heads.0.weight` or `lm_head.weight`.
+The token map names the token of each output row; heads that have one draft only a part of the vocabulary. One output
+matrix for all heads (original_lm_head) may be stored once, as `lm_heads.0.weight` or `lm_head.weight`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTEGERS = ("I64", "I32", "I16", "U8", "U16", "U32", "U64")
 
 
 SHARED = -1
-"""The head that an output matrix of all heads stands under."""
+"""The head number for an output matrix that all heads share."""
 
 
 class Vllm(Layout):
@@ -38,7 +38,7 @@ class Vllm(Layout):
     block_name, output_name = "blocks.{}.layers.{}.{}", "lm_heads.{}.{}"
 
     def read(self, names: Sequence[str], is_full_model: bool) -> SourceHeads:
-        """As of Layout."""
+        """As in Layout."""
         map_name = self._sort(names)
         heads = self.count_heads((key[0] for key in self.blocks), config_int(self.config, "num_heads"))
         blocks = self.check_blocks(1 + max(index for _, index, _ in self.blocks))
@@ -48,7 +48,7 @@ class Vllm(Layout):
             for j in range(blocks):
                 for part in parts_among(self.blocks):
                     self.add_blocks(head, part, [(j, j)])
-        # One output matrix serves all heads where it is stored once, and either named so or said so.
+        # One output matrix serves all heads if it is stored once, and either its name or the configuration says so.
         once = set(self.outputs) == {(0, "weight")} and heads > 1
         shared = (SHARED, "weight") in self.outputs or (once and self.config.get("original_lm_head") is True)
         stored_rows = self.matrix_shape(self.outputs[min(self.outputs)])[0]
@@ -66,7 +66,7 @@ class Vllm(Layout):
         return self.result("vllm", "medusa", (heads, blocks), rows, lm_head=lm_head)
 
     def _sort(self, names: Sequence[str]) -> str | None:
-        """Result: the stored name of the token map."""
+        """Returns the stored name of the token map."""
         maps: dict[None, str] = {}
         for name in names:
             match = self.NAME.fullmatch(name)
@@ -88,7 +88,7 @@ class Vllm(Layout):
     def _outputs(
         self, count: int, stored_rows: int, token_map: NDArray[np.int32] | None
     ) -> tuple[list[HeadTensor], int]:
-        """Output matrices of the heads, and their rows. A matrix over the whole vocabulary is cut down to the map's."""
+        """The heads' output matrices, and their rows. A matrix over the whole vocabulary is cut down to the map's."""
         if {head for head, _ in self.outputs} - {SHARED, *range(count)}:
             raise self.refuse(f"tensor {self.outputs[max(self.outputs)]!r} has no head of its own")
         scale = self.config.get("logit_scale", 1.0)
@@ -106,7 +106,7 @@ class Vllm(Layout):
         return cut, len(token_map)
 
     def _token_map(self, name: str | None, stored_rows: int) -> NDArray[np.int32] | None:
-        """The token of each output row, None where rows are tokens. vLLM ignores a map when nothing is truncated."""
+        """The token of each output row, None if rows are tokens. vLLM ignores a map if nothing is truncated."""
         if name is None:
             return None
         stored = self.checkpoint.tensors[name]

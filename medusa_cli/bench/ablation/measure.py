@@ -26,34 +26,34 @@ BLOCK = 4
 MIN_TOKENS = 8
 """A shorter answer of plain decoding says nothing about speed."""
 TRIALS = 8
-"""Prompts, of which the shortest is tried first."""
+"""Prompts considered, the shortest tried first."""
 TRIAL_TOKENS = 16
 TOKENS = (96, 64, 48, 32, 24, 16)
 WANTED_ROUNDS = 16
 MIN_ROUNDS = 4
 """A mean over fewer prompts says little: shorter answers come before fewer prompts."""
 SLACK = 1.1
-"""What a round is expected to take, in what it should take."""
+"""Factor between the time that a round is expected to take and the time that it should."""
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What one row takes for an answer: seconds for a token of the prompt and for one of the answer."""
+    """How long one row takes for an answer: seconds per token of the prompt and per token of the answer."""
 
     prompt: float
     token: float
 
 
 def round_seconds(paces: Sequence[Pace], prompt_tokens: float, tokens: int) -> float:
-    """Of one prompt, answered once at each pace."""
+    """Expected seconds for one prompt, answered once at each pace."""
     return SLACK * sum(pace.prompt * prompt_tokens + pace.token * tokens for pace in paces)
 
 
 def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float, done: int) -> int:
-    """The most of TOKENS with which WANTED_ROUNDS fit, else with which MIN_ROUNDS do, else the fewest.
+    """The largest of TOKENS for which WANTED_ROUNDS fit, else for which MIN_ROUNDS do, else the smallest.
 
-    done: rounds that are over; the next one counts in any case.
+    done: how many rounds are over; the next one always counts.
     """
     for rounds in (WANTED_ROUNDS, MIN_ROUNDS):
         for tokens in TOKENS:
@@ -63,7 +63,7 @@ def answer_tokens(paces: Sequence[Pace], prompt_tokens: float, seconds: float, d
 
 
 class TimeUp(Exception):
-    """No answer may begin, and the last one does not count."""
+    """No further answer may begin, and the last one does not count."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Found:
 
 
 class Bench:
-    """plain: a session without drafts. session_of: that of a row. deadline: no answer of a row begins after it."""
+    """plain: a session without drafts. session_of: gives a row's session. deadline: no row's answer begins after it."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Bench:
         self.temperatures = list(dict.fromkeys(row.temperature for row in rows))
 
     def blocks(self, number: int) -> Iterator[tuple[float, list[int]]]:
-        """(temperature, rows) in the order of prompt `number`: who goes first changes."""
+        """(temperature, rows) in the order for prompt `number`: which row goes first changes."""
         for temperature in self.temperatures:
             members = [at for at, row in enumerate(self.rows) if row.temperature == temperature]
             first = number % len(members)
@@ -108,9 +108,9 @@ class Bench:
                 yield temperature, turned[at : at + BLOCK]
 
     def round(self, number: int, prompt: Prompt, tokens: Sequence[int], most: int) -> dict[int, Sample]:
-        """The rows' answers to one prompt; of those that had one when the time was up, the whole blocks.
+        """The rows' answers to one prompt; if the time runs out, only those of complete blocks.
 
-        Empty where plain decoding ends too early.
+        Empty if plain decoding ends too early.
         """
         found: dict[int, Sample] = {}
         before: Outcome | None = None
@@ -131,14 +131,14 @@ class Bench:
         return found
 
     def stop(self) -> None:
-        """The time is up: ends the answer that is being made, too. From another thread."""
+        """The time is up: also ends the answer under way. Called from another thread."""
         self._stopped = True
         self._cancellation.cancel()
 
     def _answer(
         self, row: Row | None, temperature: float, seed: int, prompt: Prompt, tokens: Sequence[int], most: int
     ) -> Outcome:
-        """Of a row, or of plain decoding. TimeUp when it is, before or after."""
+        """The answer of a row, or of plain decoding. TimeUp if the time is up before or after it."""
         from medusa_cli import native
 
         name, session = (PLAIN, self.plain) if row is None else (row.name, self.session_of(row))
@@ -161,8 +161,8 @@ class Bench:
     def trial(self, prompts: Sequence[tuple[Prompt, Sequence[int]]]) -> tuple[list[Pace], dict[int, Sample]]:
         """Short answers of the rows to the shortest of the first prompts: their paces, and the samples.
 
-        Graphs are built and memory is touched for the first time, so that the samples count only where there is time
-        for no others. MedusaError when plain decoding ends all answers at once, or the time is up.
+        Graphs are built and memory is touched for the first time, so the samples only count if there is no time for
+        others. MedusaError when plain decoding ends all answers at once, or the time is up.
         """
         for prompt, tokens in sorted(prompts[:TRIALS], key=lambda one: len(one[1])):
             self.paces.clear()
@@ -182,7 +182,7 @@ def pass_costs(timer: Timer, widths: Sequence[int], deadline: float, clock: Cloc
 
 
 def measure(bench: Bench, prompts: Sequence[tuple[Prompt, Sequence[int]]], found: Found) -> None:
-    """Fills `found`, which stays valid when Ctrl-C cuts the run short. Prompts come again when all have come.
+    """Fills `found`, which stays valid when Ctrl-C cuts the run short. After the last prompt the first comes again.
 
     The paces of the last round tell how long the answers of the next may be, and whether there is time for it.
     """

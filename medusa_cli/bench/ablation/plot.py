@@ -1,4 +1,4 @@
-"""An ablation as pictures, one for each table. Needs matplotlib (the extra `plot`)."""
+"""Draws an ablation as pictures, one per table. Needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUFFIX = ".svg"
 
 
 def prepare(folder: Path) -> None:
-    """Makes the folder. MedusaError when pictures could not be written to it, before anything is measured."""
+    """Makes the folder. MedusaError, before anything is measured, if pictures could not be written to it."""
     from medusa_cli.support.files import check_writable
 
     try:
@@ -70,7 +70,7 @@ def _bars(rows: list[dict[str, Any]], table: str, left: Any, right: Any) -> None
 
 
 def _sizes(rows: list[dict[str, Any]], left: Any, right: Any) -> None:
-    """Sparse trees as a line, all others as points: tokens per step, and speed, by size."""
+    """Tokens per step and speed by size, with sparse trees as a line and all others as points."""
     sparse = [row for row in rows if row["tables"][SIZES].startswith(SPARSE)]
     others = [row for row in rows if row not in sparse]
     for axes, key in ((left, "tokens_per_step"), (right, "speedup_vs_plain")):
@@ -87,7 +87,7 @@ def _sizes(rows: list[dict[str, Any]], left: Any, right: Any) -> None:
 
 
 def _cost_model(rows: list[dict[str, Any]], left: Any, right: Any) -> None:
-    """Predicted and real tokens per step and speed by size."""
+    """Predicted and real tokens per step and speed, by size."""
     for axes, key in ((left, "tokens_per_step"), (right, "speedup")):
         for name, style in (("accuracies", "b--"), ("log", "g:"), ("measured", "r*-")):
             points = [(row["nodes"], row[key][name]) for row in rows if row[key][name] is not None]

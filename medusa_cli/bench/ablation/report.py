@@ -1,4 +1,4 @@
-"""An ablation for people: tables of at most 60 columns, one for each question."""
+"""An ablation for people: tables of at most 60 columns, one per question."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = {
     METHODS: "Which drafts?",
 }
 WITHOUT_NODES = (RULES, METHODS)
-"""Tables in which trees are alike, or grown."""
+"""Tables in which all trees are the same, or are grown."""
 LEGEND = (
     "tokens: of a step, the root included; cost: time of a step in plain steps (overhead); x plain: speed over plain "
     "decoding of the same prompt right before and after; medians over prompts, with the 95% interval"
@@ -28,7 +28,7 @@ LEGEND = (
 
 
 def rows_of(document: dict[str, Any], table: str) -> list[dict[str, Any]]:
-    """The rows of a table; SIZES by size."""
+    """The rows of a table; those of SIZES sorted by size."""
     rows = [row for row in document["rows"] if table in row["tables"]]
     keys = {SIZES: lambda row: (row["nodes"], row["name"]), HEADS: lambda row: row["heads"]}
     return sorted(rows, key=keys[table]) if table in keys else rows
@@ -43,7 +43,7 @@ def speedup(row: dict[str, Any]) -> str:
 
 
 def table_of(document: dict[str, Any], table: str) -> Table | None:
-    """None where nothing was measured for it."""
+    """The table; None if nothing was measured for it."""
     rows = rows_of(document, table)
     if not rows:
         return None
@@ -84,7 +84,7 @@ def cost_table(document: dict[str, Any]) -> Table | None:
 
 
 def settings_lines(document: dict[str, Any]) -> list[str]:
-    """What was measured, where, how."""
+    """What was measured, where and how."""
     model, machine, chosen = document["model"], document["machine"], document["settings"]
     count = chosen["threads"]
     threads = f"{count} thread{'s' * (count > 1)}" if count else f"{machine['cores_physical'] or '?'} cores"

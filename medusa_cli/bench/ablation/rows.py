@@ -1,4 +1,4 @@
-"""What is measured: one row for each way to decode, and the tables that it stands in. No engine, no clock."""
+"""What is measured: one row for each way to decode, and the tables that show it. No engine, no clock."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TREES, SIZES, RULES, HEADS, KINDS, METHODS = "trees", "sizes", "rules", "heads",
 TABLES = (TREES, SIZES, RULES, HEADS, KINDS, METHODS)
 
 NODES = 16
-"""Of the trees that are compared with one another, root included."""
+"""Nodes of the trees that are compared with one another, root included."""
 CARTESIAN = (3, 2, 1)
-"""A tree of as many nodes."""
+"""A tree with that many nodes."""
 SIZE_STEPS = (2, 4, 8, 16, 32, 64)
 RANDOM_SIZES = (8, 16, 32, 64)
 RANDOM_SEED = 1
@@ -27,12 +27,12 @@ LABEL_WIDTH = 22
 SPARSE = "sparse"
 """What the names of the likeliest trees begin with."""
 PUBLISHED = "mc_sim_7b_63"
-"""Its first nodes are the sparse tree of heads whose accuracies nobody has measured."""
+"""Its first nodes are the sparse tree for heads whose accuracies nobody has measured."""
 
 
 @dataclass(frozen=True)
 class HeadsFile:
-    """Heads as far as rows depend on them. accuracy: [head][rank], empty where it is not known."""
+    """Heads as far as rows depend on them. accuracy: [head][rank], empty if not known."""
 
     label: str
     path: Path
@@ -54,9 +54,9 @@ class HeadsFile:
 
 @dataclass
 class Row:
-    """One way to decode. heads_file: label of its heads. plan: who drafts; equal ones of a file share a session.
+    """One way to decode. heads_file: label of its heads. plan: who drafts; equal plans for a file share a session.
 
-    labels: what it is called in each of the tables in which it is shown. heads: how many heads draft.
+    labels: what it is called in each of the tables that show it. heads: how many heads draft.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Row:
 
     @property
     def tree(self) -> Choices | None:
-        """Choices of a fixed one."""
+        """Choices of a fixed tree."""
         return self.plan.tree.choices if isinstance(self.plan.tree, FixedTree) else None
 
     def drafts_like(self, other: Row) -> bool:
         """Whether one session is enough for both."""
-        # What a plan is called, and where its heads were read, changes nothing; no row has a watchdog.
+        # A plan's name, and where its heads were read from, change nothing; no row has a watchdog.
         mine, its = (replace(plan, tree_name="", heads=None, watchdog=False) for plan in (self.plan, other.plan))
         return mine == its and self.heads_file == other.heads_file
 
@@ -89,10 +89,10 @@ def plan_rows(
     methods: Mapping[str, DraftPlan],
     rules: Iterable[str],
 ) -> list[Row]:
-    """All rows, each way to decode once. files: the first is ablated, the others stand beside it in KINDS.
+    """All rows, each way to decode once. files: the first is ablated, the others appear beside it in KINDS.
 
-    costs: of a pass by its number of tokens, in passes over one. methods: plans of bench methods, by name. rules: of
-    acceptance.
+    costs: cost of a pass by its number of tokens, in passes over one. methods: plans of bench methods, by name. rules:
+    acceptance rules.
     """
     main = files[0]
     rows = [*_trees(main, costs), *_sizes(main), *_rules(main, rules), *_head_counts(main)]
@@ -103,7 +103,7 @@ def plan_rows(
 
 
 def _merged(rows: Iterable[Row]) -> list[Row]:
-    """Rows that decode alike become one, by the first name, in all their tables."""
+    """Rows that decode alike become one, under the first name, in all their tables."""
     found: list[Row] = []
     for row in rows:
         same = next((one for one in found if one.decodes_like(row)), None)
@@ -115,7 +115,7 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 
 
 def _fixed(file: HeadsFile, name: str, choices: Choices, *tables: str) -> Row:
-    """A row with a fixed tree, greedy, called the same in all tables."""
+    """A greedy row with a fixed tree, called the same in all tables."""
     depth = max(map(len, choices), default=0)
     return Row(name, file.label, DraftPlan(None, FixedTree(choices), name), dict.fromkeys(tables, name), depth)
 
@@ -136,7 +136,7 @@ def _grown(file: HeadsFile, *tables: str) -> Row:
 
 
 def _random(file: HeadsFile, nodes: int, *tables: str) -> list[Row]:
-    """A random dense tree; none where the heads cannot fill one."""
+    """A random dense tree; none if the heads cannot fill one."""
     tree = trees.RandomTree(f"random {nodes}", nodes, RANDOM_SEED)
     if not any(True for _ in trees.dense_shapes(nodes, file.head_count, file.output_rows)):
         return []
@@ -181,7 +181,7 @@ def _rules(file: HeadsFile, rules: Iterable[str]) -> list[Row]:
 
 
 def _head_counts(file: HeadsFile) -> list[Row]:
-    """Trees of the first heads alone, of as many nodes."""
+    """Trees of only the first heads, with the same number of nodes."""
     rows = []
     for count in range(1, file.head_count + 1):
         heads = f"{count} head{'s' * (count > 1)}"
@@ -191,7 +191,7 @@ def _head_counts(file: HeadsFile) -> list[Row]:
 
 
 def _kinds(file: HeadsFile) -> list[Row]:
-    """What is compared of each heads file (Hydra fig. 2)."""
+    """What is compared for each heads file (Hydra fig. 2)."""
     rows = []
     for row in (_chain(file), _sparse(file), _grown(file)):
         label = f"{file.label[: LABEL_WIDTH - len(row.name) - 2]}: {row.name}"
@@ -213,6 +213,6 @@ def best_by_cost(file: HeadsFile, costs: Mapping[int, float]) -> Choices:
 
 
 def interpolated(costs: Mapping[int, float], nodes: int) -> float:
-    """The cost at `nodes`, on the line between the sizes around it; that of the largest beyond it."""
+    """The cost at `nodes`, on the line between the sizes around it; beyond the largest size, the cost of that."""
     sizes = sorted(costs)
     return float(np.interp(nodes, sizes, [costs[size] for size in sizes]))

@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 PASSES_SHARE = 0.08
-"""Of the minutes: what bare passes may take."""
+"""Share of the minutes that bare passes may take."""
 RESERVE = 0.03
-"""Of the minutes, and MIN_RESERVE seconds: kept for loading that ends late and for the tables."""
+"""Share of the minutes, at least MIN_RESERVE seconds, kept for loading that ends late and for the tables."""
 MIN_RESERVE = 1.0
 POSITION = 128
-"""Tokens in the cache behind which bare passes are timed: the middle of a short answer."""
+"""Tokens in the cache when bare passes are timed: the middle of a short answer."""
 CONTEXT = 1024
-"""Of each session where none is asked for: there are many, and each has a cache."""
+"""Context of each session by default: there are many, and each has a cache."""
 ROOM = 256
 """Tokens of the context that no prompt may fill: the answer and the largest tree."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """heads: by label, the first is the one that is ablated."""
+    """heads: by label; the first is the one that is ablated."""
 
     name: str
     model: native.Model
@@ -57,7 +57,7 @@ class Loaded:
     options: EngineOptions
 
     def session(self, row: Row | None) -> native.Session:
-        """For the row's plan; plain decoding without one."""
+        """A session for the row's plan; without a row, for plain decoding."""
         if row is None:
             return runtime.plan_session(self.model, None, DraftPlan(), self.options)
         if row.name == LOOKAHEAD:
@@ -65,9 +65,9 @@ class Loaded:
         return runtime.plan_session(self.model, self.heads[row.heads_file], row.plan, self.options)
 
     def method_plans(self) -> dict[str, DraftPlan]:
-        """What the methods of `medusa bench` make of the first heads.
+        """The plans of the methods of `medusa bench` for the first heads.
 
-        Those that draft in our engine with one model: of the others' times no row could stand beside ours.
+        Only methods that draft in our engine with one model: the times of the others could not stand beside ours.
         """
         main = self.files[0]
         facts = HeadsFacts(main.head_count, main.output_rows, [])
@@ -128,7 +128,7 @@ def labels(paths: Sequence[Path]) -> list[str]:
 class Run:
     """What is asked for, and what is known so far, so that a run that is cut short can be reported.
 
-    data: where the prompts are from. The minutes begin with it.
+    data: where the prompts are from. The minutes begin when it is made.
     """
 
     model: str
@@ -157,7 +157,7 @@ def run(state: Run, console: Console) -> None:
         options = loaded.options
         timer = pass_cost.make_timer(loaded.model, max(widths), POSITION, options.threads, options.ctx_size)
         passes = pass_costs(timer, widths, state.began + PASSES_SHARE * seconds)
-        del timer  # its cache, before the sessions make theirs
+        del timer  # frees its cache before the sessions make theirs
         state.found.passes_ms = passes
         costs = {width: passes[width] / passes[1] for width in widths}
         state.rows = plan_rows(loaded.files, costs, loaded.method_plans(), [kind.value for kind in AcceptKind])
@@ -181,7 +181,7 @@ def run(state: Run, console: Console) -> None:
 
 
 def document(state: Run) -> dict[str, Any]:
-    """The JSON, also of a run that was cut short ("complete": false)."""
+    """The JSON, even of a run that was cut short ("complete": false)."""
     from medusa_cli import native
 
     loaded, found = state.loaded, state.found
@@ -228,7 +228,7 @@ def document(state: Run) -> dict[str, Any]:
 
 
 def by_kind(prompts: Sequence[Prompt], samples: dict[str, list[Sample]]) -> dict[str, Any]:
-    """Figures by kind of the rows, by name; empty where the prompts are not Spec-Bench's."""
+    """The rows' figures by kind, by name; empty if the prompts are not Spec-Bench's."""
     if not spec_bench.is_its_file(prompt.category for prompt in prompts):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""From single answers to the figures of a row, and those beside what was to be expected."""
+"""From single answers to the figures of a row, next to what was expected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAIL = 0.025
 
 @dataclass(frozen=True)
 class Sample:
-    """An answer, and plain decoding's of the same prompt right before and after it."""
+    """An answer, and plain decoding's answers to the same prompt right before and after it."""
 
     answer: Outcome
     plain: tuple[Outcome, Outcome]
@@ -40,7 +40,7 @@ class Sample:
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """At least 95% certain to hold the median of what `values` are drawn from, whatever that is; None below six.
 
-    By order statistics: how many of n values lie below the median is binomial with one half.
+    By order statistics: the number of n values below the median is binomial with one half.
     """
     ordered, n = sorted(values), len(values)
     below, cut = 0.0, 0
@@ -50,9 +50,9 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
-    """The row as it stands in the JSON; None for what cannot be known without samples.
+    """The row as it appears in the JSON; None for what cannot be known without samples.
 
-    Speeds and costs are medians over the prompts, which a slow spell of the machine moves little.
+    Speeds and costs are medians over the prompts, which a slow spell of the machine hardly affects.
     """
     answers = [sample.answer for sample in samples]
     steps = sum(answer.steps for answer in answers)
@@ -78,7 +78,7 @@ def figures(row: Row, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def outside_ms(samples: Sequence[Sample]) -> tuple[float, float] | None:
-    """Milliseconds of a step beside its forward pass: of these answers, and of plain decoding's; None without any."""
+    """Milliseconds of a step outside its forward pass: in these answers, and in plain decoding's; None without any."""
     if not samples:
         return None
 
@@ -102,7 +102,7 @@ def fit_log(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
 
 
 def predicted_overhead(nodes: int, passes_ms: Mapping[int, float], outside: tuple[float, float] | None) -> float | None:
-    """Time of a step in plain steps: bare passes and what steps take beside them (of the row, of plain decoding)."""
+    """Time of a step in plain steps: bare passes and what steps take besides (in the row, in plain decoding)."""
     if outside is None or nodes > max(passes_ms, default=0):
         return None
     return (interpolated(passes_ms, nodes) + outside[0]) / (interpolated(passes_ms, 1) + outside[1])

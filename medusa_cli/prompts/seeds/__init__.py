@@ -1,1 +1,1 @@
-"""Seeds of self-written training text."""
+"""Seeds for self-written training text."""

@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "seeds"
 
 
 def _sections(name: str, end: str) -> dict[str, list[str]]:
-    """{heading: items} of a file whose items stop at `end`; what stands before its first heading is a comment."""
+    """{heading: items} of a file whose items stop at `end`; anything before its first heading is a comment."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     _, *parts = re.split(r"^== (.+)\n", text, flags=re.MULTILINE)
     return {

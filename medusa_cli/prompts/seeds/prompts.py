@@ -1,6 +1,6 @@
-"""Made-up conversations of many kinds: an endless, repeatable stream for models that are given no prompts.
+"""Made-up conversations of many kinds: an endless, repeatable stream for models without given prompts.
 
-Templates are crossed with hundreds of subjects, numbers and texts; no prompt comes twice from one stream.
+Templates are crossed with hundreds of subjects, numbers and texts; no prompt comes twice in one stream.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _SLOT = re.compile(r"\{([a-z]+)\d?\}")
 
 @dataclass(frozen=True)
 class Conversation:
-    """User turns; the answers between them are the model's own. source: a word for where they came from, one of WEIGHTS
-    where they are made up."""
+    """User turns; the answers between them are the model's own. source: a word for where they came from; one of WEIGHTS
+    if made up."""
 
     turns: tuple[str, ...]
     system: str | None = None
@@ -61,7 +61,7 @@ class Conversation:
 
     @property
     def group(self) -> str:
-        """Conversations that open alike belong together: they are held out together."""
+        """Conversations that open alike belong to one group: they are held out together."""
         return hashlib.sha256(self.turns[0].strip().lower().encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -134,7 +134,7 @@ def _vary(prompt: str, kind: str, rng: random.Random) -> str:
 
 
 def _filled(heading: str, rng: random.Random, **slots: object) -> str:
-    """One of the templates under `heading`. All slots are drawn for each, also those that it does not have."""
+    """One of the templates under `heading`. All slots are drawn each time, even those that it does not have."""
     return _compiled(rng.choice(TEMPLATES[heading])).render(slots)
 
 

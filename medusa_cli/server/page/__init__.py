@@ -1,4 +1,4 @@
-"""The page at `/`: files of the package, read once; no request names a file."""
+"""The page at `/`: files of the package, read once; requests cannot name files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = (
     *("vendor/highlight.min.js", "vendor/markdown-it.umd.min.js", "vendor/temml.min.js"),
 )
 FILES = {"/": ("chat.html", "text/html")} | {f"/{name}": (name, KINDS[PurePath(name).suffix]) for name in NAMES}
-"""Path of a request -> file, media type."""
+"""Request path -> file, media type."""
 
 
 def add_page(app: FastAPI) -> None:

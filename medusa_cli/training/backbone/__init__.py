@@ -1,1 +1,1 @@
-"""The base's own layers in torch, from its GGUF, and what joint training changes in them."""
+"""The base's own layers in torch, loaded from its GGUF, and what joint training changes in them."""

@@ -1,7 +1,7 @@
 """A jointly trained model with its Medusa heads as one Hugging Face checkpoint, as the Medusa authors publish Medusa-2.
 
-Weights are dequantized to F16 and named as transformers names them; heads lie beside them as `medusa_head.*`. Their
-layout knows no draft vocabulary: each head gets the whole output matrix of the base.
+Weights are dequantized to F16 and named as in transformers; heads are beside them as `medusa_head.*`. Their layout has
+no draft vocabulary: each head gets the base's whole output matrix.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ GEMMA_PARTS = {
 }
 
 SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-"""Special tokens as GGUF and as transformers call them."""
+"""Names of special tokens in GGUF and in transformers."""
 
 
 def check(header: Header) -> None:
-    """MedusaError for a base that has something the layout has no place for; before anything is trained."""
+    """MedusaError, before anything is trained, for a base with something that the layout has no place for."""
     if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
         raise MedusaError(
             f"{header.name}: {ROPE_FACTORS} does not say which scaling of transformers it came from: "
@@ -66,7 +66,7 @@ def check(header: Header) -> None:
 
 
 def write(path: Path, output: Path, folder: Path) -> list[Path]:
-    """The base in the GGUF `path` with the Medusa heads in the GGUF `output` into `folder`: the files written."""
+    """Writes the base in the GGUF `path` and the Medusa heads in the GGUF `output` to `folder`; returns the files."""
     tensors, heads = BaseTensors(path), HeadsFile(output)
     header = tensors.header
     check(header)
@@ -100,7 +100,7 @@ def _stored(tensors: BaseTensors, tensor: TensorInfo, shape: DecoderShape) -> Te
 
 
 def halves(values: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of each head, neighbours a rotary pair, with the pairs' first rows before their second ones."""
+    """Reorders each head's rows, neighbours being a rotary pair: the pairs' first rows before their second ones."""
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, -1)
     return pairs.swapaxes(1, 2).reshape(values.shape)
 
@@ -154,9 +154,9 @@ def _config(metadata: Mapping[str, Any], shape: DecoderShape, vocabulary: int, t
 
 
 def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokenizer of a GGUF as the files that transformers reads: name -> content.
+    """A GGUF's tokenizer as the files that transformers reads: name -> content.
 
-    Without tokenizer.json where GGUF does not say enough: it comes from the original then.
+    Without tokenizer.json if GGUF does not say enough: then it comes from the original.
     """
     tokens: list[str] = list(metadata.get("tokenizer.ggml.tokens") or [])
     types = list(metadata.get("tokenizer.ggml.token_type") or [int(TokenType.NORMAL)] * len(tokens))
@@ -218,7 +218,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, Any
 
 
 def _byte_fallback(metadata: Mapping[str, Any], tokens: list[str], types: list[int]) -> dict[str, Any] | None:
-    """SentencePiece: its merges are all ways to make a token of two others, the best score first."""
+    """SentencePiece: its merges are all ways to make a token from two others, the best score first."""
     scores = metadata.get("tokenizer.ggml.scores")
     if metadata.get("tokenizer.ggml.model") != "llama" or scores is None:
         return None

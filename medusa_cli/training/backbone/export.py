@@ -1,10 +1,10 @@
 """Trained heads as a Hugging Face checkpoint, in the layouts that other engines and `medusa convert` read.
 
-Medusa heads over all tokens get the layout of their authors: with output matrices of their own v1, on the base's v2. It
-knows no draft vocabulary, so heads with one become vLLM's layout, which does (token_map), with one output matrix for
-all heads, whose rows are the base's, or one for each. Hydra heads, and all behind a prefix layer, get the layout of
-Hydra's authors: an output matrix over all tokens for each, with a bias that no token outside the draft vocabulary
-overcomes.
+Medusa heads over all tokens get their authors' layout: v1 if they have their own output matrices, v2 if they use the
+base's. It has no draft vocabulary, so heads with one get vLLM's layout, which has (token_map), with one output matrix
+for all heads, whose rows are the base's, or one for each. Hydra heads, and all heads after a prefix layer, get the
+layout of Hydra's authors: an output matrix over all tokens for each, with a bias that no token outside the draft
+vocabulary overcomes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NEVER = -30000.0
 """Bias of a token that must not be drafted: far below any logit, and representable in F16, where -65504 is the end."""
 
 STORED_PREFIX = {schema.prefix(ours): theirs for theirs, ours in PREFIX_NAMES.items()}
-"""By our name of a prefix layer's tensor: the name of the checkpoint, behind its module."""
+"""By our name for a prefix layer's tensor: the checkpoint's name, after its module."""
 
 
 def check_folder(folder: Path) -> None:
-    """MedusaError when no checkpoint could be written to `folder`."""
+    """MedusaError if no checkpoint could be written to `folder`."""
     if folder.exists() and not folder.is_dir():
         raise MedusaError(f"{folder}: is a file, give a folder for the exported heads")
     if not folder.absolute().parent.is_dir():
@@ -61,7 +61,7 @@ def export_heads(heads: Path, base: BaseModel, folder: Path) -> list[Path]:
 def write_folder(
     folder: Path, name: str, tensors: Sequence[TensorToWrite], files: Mapping[str, Any], indent: int
 ) -> list[Path]:
-    """Weights as `name`, and JSON files, name -> content: the files written. MedusaError where they cannot be."""
+    """Writes weights as `name`, and JSON files, name -> content; returns the files. MedusaError if that fails."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -88,12 +88,12 @@ class HeadsFile(BaseTensors):
         self.prefix = [name for name in self.tensors if name in STORED_PREFIX]
 
     def stored(self, name: str, target: str, load: Callable[[], NDArray[Any]] | None = None) -> TensorToWrite:
-        """To be written as `target`: what load() gives, or as it is."""
+        """A tensor to write as `target`: what load() returns, else as stored."""
         shape = self.tensors[name].shape[::-1]
         return TensorToWrite(target, shape, "F16" if len(shape) > 1 else "F32", load or partial(self.load, name))
 
     def residual_blocks(self, head: int, theirs: str) -> list[TensorToWrite]:
-        """Of one head. theirs: their name for a part, with places for the block and the part."""
+        """The blocks of one head. theirs: their name for a part, with slots for the block and the part."""
         return [
             self.stored(schema.block(head, j, part), theirs.format(j, part))
             for j in range(self.blocks)
@@ -118,7 +118,7 @@ def _vllm(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[Tenso
         tensors += heads.residual_blocks(k, f"blocks.{k}.layers.{{}}.{{}}")
     if heads.has_own_outputs:
         tensors += [heads.stored(schema.output(k, "weight"), f"lm_heads.{k}.weight") for k in range(heads.count)]
-    else:  # under this name one matrix serves all heads, in vLLM as in `medusa convert`
+    else:  # under this name, one matrix serves all heads, in vLLM and in `medusa convert`
         tensors.append(TensorToWrite("lm_head.weight", (len(d2t), base.n_embd), "F16", partial(output_rows, base, d2t)))
     tensors.append(TensorToWrite("token_map", d2t.shape, "I64", lambda: d2t))
     config = {
@@ -136,7 +136,7 @@ def _vllm(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[Tenso
 
 
 def _hydra(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[TensorToWrite]]:
-    """Blocks lie at 0, 1, 2, ..; with a prefix layer at 1, 3, 5, .. (the authors' Dropout modules lie between)."""
+    """Blocks are at 0, 1, 2, ..; with a prefix layer at 1, 3, 5, .. (the authors' Dropout modules are in between)."""
     has_prefix, grounded = bool(heads.prefix), heads.kind != "medusa"
     tensors: list[TensorToWrite] = []
     for k in range(heads.count):
@@ -173,7 +173,7 @@ def _hydra(heads: HeadsFile, base: BaseModel) -> tuple[dict[str, Any], list[Tens
 
 
 def _scaled(heads: HeadsFile, name: str, hidden: int) -> NDArray[Any]:
-    """The first block's weight for plain embeddings: the layout has no scale, so the weight takes it in."""
+    """The first block's weight for plain embeddings: the layout has no scale, so the weight includes it."""
     weight = heads.load(name).astype(np.float32)
     weight[:, hidden:] *= np.float32(heads.scale)
     return weight

@@ -1,4 +1,4 @@
-"""Backbone and heads trained together (Medusa 2.2.2)."""
+"""Trains backbone and heads together (Medusa 2.2.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .states import TextData
 
 @dataclass(frozen=True)
 class JointPlan:
-    """Everything the result depends on besides the rows. `data` names them and the heads it starts from."""
+    """Everything the result depends on besides the rows. `data` identifies them and the heads it starts from."""
 
     data: str
     kind: str
@@ -42,7 +42,7 @@ class JointPlan:
 
 @dataclass(frozen=True)
 class JointPoint:
-    """Losses of step number `step`, from 1: of the backbone (KL or cross entropy), and of the heads."""
+    """Losses at step number `step`, from 1: the backbone's (KL or cross entropy) and the heads'."""
 
     step: int
     backbone: float
@@ -50,14 +50,14 @@ class JointPoint:
 
 
 def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
-    """From 0 to the highest at the last step, like a quarter of a sine, where the recipe says so."""
+    """Rises from 0 to the highest at the last step, like a quarter of a sine, if the recipe says so."""
     return recipe.heads_weight * (math.sin(0.5 * math.pi * (step + 1) / steps) if recipe.sine else 1.0)
 
 
 class JointFit(Loop):
-    """Of adapters with heads. run()'s evaluate is given the step, the layers as they are, and the heads.
+    """Trains adapters with heads. run()'s evaluate gets the step, the layers as they are, and the heads.
 
-    curve: the losses of each step; held_out: of each evaluation, one before the first step included.
+    curve: the losses of each step; held_out: of each evaluation, including one before the first step.
     """
 
     plan: JointPlan
@@ -78,7 +78,7 @@ class JointFit(Loop):
         self.held_out: list[HeldOut] = []
 
     def timed_step(self, data: TextData) -> float:
-        """One more step; the seconds it took."""
+        """Does one more step and returns the seconds it took."""
         begin, last = time.monotonic(), self.step
         self.run(data, should_stop=lambda: self.step > last)
         return time.monotonic() - begin
@@ -90,7 +90,7 @@ class JointFit(Loop):
         return self.held_out[-1].tokens_per_step
 
     def _loss(self, data: TextData, picked: Picked) -> Tensor:
-        """Of the backbone and of the heads, on one batch of whole texts."""
+        """The loss of backbone and heads on one batch of whole texts."""
         whole, entered = data.entered(picked)
         lengths = [len(text.fed) for text in whole]
         normed = self._forward(entered, lengths).split(lengths)
@@ -102,7 +102,7 @@ class JointFit(Loop):
             torch.cat([states[:-1] for states in answers]),
             embeddings.drafted(data.drafts.rows(picked), self.plan.heads) if embeddings is not None else None,
             picked.lengths,
-            # States before each answer, where a prefix layer sees them.
+            # States before each answer, if a prefix layer sees them.
             [states[: text.answer_at] for states, text in zip(normed, whole, strict=True)] if sees_prompts else [],
         )
         z = self.heads(inputs, data.output.dtype)
@@ -116,7 +116,7 @@ class JointFit(Loop):
         return heads
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:
-        """In bfloat16 where that is faster; dropout is the step's own, so that a resumed run repeats it."""
+        """In bfloat16 if that is faster; each step has its own dropout, so that a resumed run repeats it."""
         faster = torch.autocast(self.device.type, torch.bfloat16, enabled=matmul_dtype(self.device) == torch.bfloat16)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), faster:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from .shape import BIASES, MATRICES, NORMS, OPTIONAL_NORMS, ROPE_FACTORS, BaseTensors, DecoderShape, LayerShape, Rope
 
 Project = Callable[[str, Tensor, Tensor], Tensor]
-"""(name of a matrix, its weight [out, in], input [R, in]) -> [R, out]; where adapters come in."""
+"""(name of a matrix, its weight [out, in], input [R, in]) -> [R, out]; the place for adapters."""
 
 
 def plain(name: str, weight: Tensor, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         return self.leave(x, torch.cat([self.attend(*text) for text in texts]), project)
 
     def leave(self, x: Tensor, attended: Tensor, project: Project = plain) -> Tensor:
-        """What follows attention. x [R, hidden]: what entered the layer; attended [R, heads * head_size]."""
+        """The part after attention. x [R, hidden]: what entered the layer; attended [R, heads * head_size]."""
         w = self.weights
         y = self._linear("attn_output", attended, project)
         x = x + (self._norm(y, "post_attention_norm") if "post_attention_norm.weight" in w else y)
@@ -90,7 +90,7 @@ class Layer(nn.Module):
         return rotation(q), rotation(k), v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal attention in one text: [T, heads, head_size] each -> [T, heads * head_size]."""
+        """Causal attention within one text: [T, heads, head_size] each -> [T, heads * head_size]."""
         window, mask = self.of.window, None
         if window is not None and len(q) > window:
             ones = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device)
@@ -113,7 +113,7 @@ class Layer(nn.Module):
 class TopLayers(nn.Module):
     """The layers from `first` on and the final norm.
 
-    embeddings [V, hidden]: what the first layer of all reads, with the model's own scale; None where that is no part.
+    embeddings [V, hidden]: what the model's first layer reads, with the model's own scale; None if it is not included.
     """
 
     def __init__(self, tensors: BaseTensors, shape: DecoderShape, first: int, device: torch.device) -> None:
@@ -127,13 +127,13 @@ class TopLayers(nn.Module):
         self.factors = torch.from_numpy(tensors.load(ROPE_FACTORS)).to(device) if tensors.has(ROPE_FACTORS) else None
 
     def embedded(self, tokens: Sequence[int]) -> Tensor:
-        """[T, hidden] what the first layer of all reads, where it is a part."""
+        """[T, hidden]: what the model's first layer reads, if it is included."""
         assert self.embeddings is not None
         return torch.from_numpy(self.embeddings[np.asarray(tokens)])
 
     @cached_property
     def output(self) -> Tensor:
-        """[V, hidden] the model's whole output matrix."""
+        """[V, hidden]: the model's whole output matrix."""
         return torch.from_numpy(self.tensors.load(self.tensors.output_name)).to(self.output_norm.device)
 
     def forward(self, x: Tensor, lengths: Sequence[int], project: Project = plain) -> Tensor:
@@ -147,7 +147,7 @@ class TopLayers(nn.Module):
         return self.rotations_at(torch.cat([torch.arange(length, device=device) for length in lengths]))
 
     def rotations_at(self, positions: Tensor) -> dict[Rope, Rotation]:
-        """For rows at these positions [R]."""
+        """Rotations for rows at these positions [R]."""
         ropes = {layer.of.rope for layer in self.layers}
         return {rope: Rotation(self.shape, rope, self.factors, positions) for rope in ropes}
 
@@ -156,7 +156,7 @@ class TopLayers(nn.Module):
 
 
 class Adapters(nn.Module):
-    """Of all matrices of `layers`. Fresh ones change nothing: b is zero."""
+    """Adapters of all matrices of `layers`. Fresh ones change nothing: b is zero."""
 
     def __init__(self, layers: TopLayers, rank: int, alpha: float, dropout: float) -> None:
         super().__init__()
@@ -174,17 +174,17 @@ class Adapters(nn.Module):
         return self.alpha / self.rank
 
     def project(self, name: str, weight: Tensor, x: Tensor) -> Tensor:
-        """Project, with what is learned."""
+        """A Project that includes what was learned."""
         a, b = self.matrices(name)
         dropped = functional.dropout(x, self.dropout, self.training)
         return functional.linear(x, weight) + functional.linear(functional.linear(dropped, a), b) * self.scale
 
     def names(self) -> list[str]:
-        """blk.{layer}.{part} of all matrices."""
+        """blk.{layer}.{part} for all matrices."""
         return [name.replace("/", ".") for name in self.a]
 
     def matrices(self, name: str) -> tuple[Tensor, Tensor]:
-        """(a [rank, in], b [out, rank]): scale * b @ a is what is added to the weight."""
+        """(a [rank, in], b [out, rank]): scale * b @ a is added to the weight."""
         return self.a[_key(name)], self.b[_key(name)]
 
     @torch.no_grad()
@@ -195,5 +195,5 @@ class Adapters(nn.Module):
 
 
 def _key(name: str) -> str:
-    """Modules allow no dots."""
+    """Modules do not allow dots."""
     return name.replace(".", "/")

@@ -1,5 +1,5 @@
-"""Adapters as files: merged into a base model's (the adapted tensors anew, everything else byte for byte), or a GGUF of
-their own, which llama.cpp applies to the base when it loads (`--lora`)."""
+"""Adapters as files: merged into a base model's (adapted tensors are new, everything else is the same byte for byte),
+or in their own GGUF, which llama.cpp applies to the base when it loads (`--lora`)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from .layers import Adapters
 from .shape import BaseTensors
 
 MERGED_TYPE = GGMLQuantizationType.Q8_0
-"""Fine enough for small changes; types of 4 bits would round most of them away."""
+"""Fine enough for small changes; 4-bit types would round most of them away."""
 KEPT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
-"""Types finer than MERGED_TYPE stay."""
+"""Types finer than MERGED_TYPE are kept."""
 NAME_KEY = "general.name"
 NAME_ENDING = " (Medusa-2)"
 
@@ -48,7 +48,7 @@ def merge(
 ) -> None:
     """Writes the base in `tensors` with `adapters` merged to `path`, whole or not at all.
 
-    Called `name` with `ending`, so that nobody takes it for the base.
+    It is called `name` with `ending`, so that nobody takes it for the base.
     """
     header = tensors.header
     adapted = {f"{name}.weight": name for name in adapters.names()}
@@ -88,9 +88,9 @@ def _encoded(matrix: NDArray[np.float32], kind: int) -> bytes:
 
 @contextlib.contextmanager
 def adapter_file(adapters: Adapters, name: str, path: Path) -> Iterator[None]:
-    """Writes `adapters` as a LoRA, in F32. It appears, whole, when the block ends without an error. name: of the base.
+    """Writes `adapters` as a LoRA, in F32. It appears, whole, if the block ends without an error. name: the base's.
 
-    MedusaError where it cannot be written, before the block begins.
+    MedusaError before the block begins, if it cannot be written.
     """
     matrices: list[tuple[str, NDArray[np.float32]]] = []
     for adapted in adapters.names():

@@ -1,9 +1,9 @@
-"""Whether the torch layers compute what the engine computes: asked before anything is trained.
+"""Whether the torch layers compute what the engine computes: checked before anything is trained.
 
 The engine multiplies quantized matrices with activations rounded to 8 bits, torch does not. On a small model that alone
 decides between practically tied tokens in two of a hundred places, and moves a layer's output by 0.02 of what it adds.
-With the same weights in F16 nothing is rounded, and both say the same (docs/measurements/joint.md): so what is allowed
-for depends on the types in the file.
+With the same weights in F16 nothing is rounded, and both agree (docs/measurements/joint.md). So the tolerance depends
+on the types in the file.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from .states import as_stored
 TOKENS = 2000
 LEAST_AGREEMENT = 0.99
 LAYER_TOKENS = 128
-"""Of the text that layers are compared on one by one."""
+"""Tokens of the text on which layers are compared one by one."""
 BLOCK = 256
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """tie: logits that near count as equal. layer: of a layer at most rows, the error against what the layer adds."""
+    """tie: logits this close count as equal. layer: a layer's error at most rows, relative to what the layer adds."""
 
     tie: float
     layer: float
 
 
 ROUNDED = Tolerance(tie=0.1, layer=0.05)
-"""One logit of the demo is off by 0.06 (standard deviation, eight layers), so the difference of two by 0.09."""
+"""A logit of the demo is off by 0.06 (standard deviation, eight layers), so the difference of two by 0.09."""
 EXACT = Tolerance(tie=0.02, layer=0.02)
 """F32 and F16 (keys and values are F16 in the engine, whatever the weights)."""
 
 
 def tolerance(tensors: BaseTensors) -> Tolerance:
-    """For the types of the file's matrices."""
+    """The tolerance for the types of the file's matrices."""
     types = {tensor.type for tensor in tensors.header.tensors if len(tensor.shape) > 1}
     return EXACT if types <= {GGMLQuantizationType.F32, GGMLQuantizationType.F16} else ROUNDED
 
 
 @dataclass(frozen=True)
 class Parity:
-    """agreement: share of `tokens` tokens behind which the engine's likeliest token is torch's, ties aside."""
+    """agreement: share of `tokens` tokens after which the engine's likeliest token is torch's, ties aside."""
 
     tokens: int
     agreement: float
@@ -69,7 +69,7 @@ def check(
     threads: int,
     allowed: Tolerance,
 ) -> Parity:
-    """MedusaError, naming the layer, where torch and the engine differ on `texts`. output [V, h]: all rows."""
+    """MedusaError, naming the layer, if torch and the engine differ on `texts`. output [V, h]: all rows."""
     for number, error in layer_errors(model, layers, texts[0][:LAYER_TOKENS], threads):
         if not error <= allowed.layer:
             raise MedusaError(
@@ -94,7 +94,7 @@ def check(
 
 
 def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.float32] | None) -> Tensor:
-    """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, where there is one."""
+    """[T, h]: what `layers` read at `text`, given the engine's states after the layer below, if there is one."""
     return layers.embedded(text) if after_layer is None else torch.from_numpy(as_stored(after_layer)).float()
 
 
@@ -102,9 +102,9 @@ def entering(layers: TopLayers, text: Sequence[int], after_layer: NDArray[np.flo
 def layer_errors(
     model: native.Model, layers: TopLayers, text: Sequence[int], threads: int
 ) -> Iterator[tuple[int, float]]:
-    """(number, error) of each layer fed with the engine's states, of what it adds; from below, as they are asked for.
+    """(number, error) of each layer fed with the engine's states, relative to what it adds; lazily, from the bottom up.
 
-    The last layer is judged after the final norm. Medians over rows, since the first of a text is often hundreds of
+    The last layer is judged after the final norm. Medians over rows, since a text's first row is often hundreds of
     times larger.
     """
     device = layers.output_norm.device
@@ -130,18 +130,18 @@ def layer_errors(
 
 
 def _error(made: Tensor, expected: Tensor, scale: Tensor) -> float:
-    """[T, h] each."""
+    """All are [T, h]."""
     return float(((made - expected).norm(dim=1) / scale.norm(dim=1)).median())
 
 
 def first_tokens(texts: Sequence[Sequence[int]], count: int) -> list[Sequence[int]]:
-    """The first texts, `count` tokens of them."""
+    """The first texts, up to `count` tokens of them."""
     before = itertools.accumulate(map(len, texts), initial=0)
     return [text[: count - at] for text, at in zip(texts, before, strict=False) if at < count]
 
 
 def agreeing(states: Tensor, output: Tensor, best: Sequence[int], tie: float) -> int:
-    """Behind how many of the states [T, h] none of the logits is more than `tie` above that of `best`."""
+    """After how many of the states [T, h] no logit is more than `tie` above that of `best`."""
     tokens = torch.tensor(best, device=output.device)
     count = 0
     for part, wanted in zip(states.split(BLOCK), tokens.split(BLOCK), strict=True):

@@ -1,5 +1,5 @@
-"""How far a trained base is from what it was, and how well its heads draft: in training, in torch, by held-out texts;
-behind it by the engine."""
+"""How far a trained base is from what it was, and how well its heads draft: during training in torch, on held-out
+texts; after it in the engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Distance:
 
     @staticmethod
     def of(rows: Tensor) -> Distance:
-        """rows [R, 4] as of loss.compare()."""
+        """rows [R, 4]: from loss.compare()."""
         kl, same, ours, theirs = rows.double().mean(dim=0).tolist()
         return Distance(len(rows), kl, same, float(np.exp(ours)), float(np.exp(theirs)))
 
@@ -55,7 +55,7 @@ def answer_states(
 def foreign_distance(
     base: native.Model, new: native.Model, texts: Sequence[str], output: Tensor, threads: int
 ) -> Distance:
-    """On text that neither model wrote, FOREIGN_TOKENS tokens of it."""
+    """The distance on text that neither model wrote, FOREIGN_TOKENS tokens of it."""
     tokenized = [base.tokenize(text) for text in texts]
     longest = max(map(len, tokenized))
     readers = [native_states(model, longest, threads) for model in (base, new)]
@@ -75,7 +75,7 @@ Through = Callable[[Tensor, list[int]], Tensor]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """After `step` steps: tokens per step of the heads, mean KL(base || layers), perplexities of both."""
+    """After `step` steps: the heads' tokens per step, mean KL(base || layers), perplexities of both."""
 
     step: int
     tokens_per_step: float
@@ -86,8 +86,8 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class HeldOutTexts:
-    """numbers: of texts in `data`; t2d [n_vocab]: draft rows of all tokens; nodes: of the tree that tokens per step are
-    of."""
+    """numbers: of texts in `data`; t2d [n_vocab]: draft rows of all tokens; nodes: size of the tree for tokens per
+    step."""
 
     data: TextData
     numbers: Sequence[int]
@@ -96,7 +96,7 @@ class HeldOutTexts:
 
     @torch.no_grad()
     def measure(self, step: int, through: Through, heads: Heads) -> HeldOut:
-        """Takes a third of the time of training on these texts once."""
+        """Takes a third of the time that training on these texts once takes."""
         data, base = self.data, self.data.base
         assert base is not None
         texts = {number: data.states.texts[number] for number in self.numbers}

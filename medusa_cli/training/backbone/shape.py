@@ -1,4 +1,4 @@
-"""The layers of a GGUF: what they are, by its header (dense decoders of llama, qwen2, qwen3 and gemma3), and their
+"""The layers of a GGUF: their shape, from its header (dense decoders of llama, qwen2, qwen3 and gemma3), and their
 tensors, dequantized one by one."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIONAL_NORMS = ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw
 ROPE_FACTORS = "rope_freqs.weight"
 
 ADJACENT_PAIRS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
-"""Whether rotary embeddings turn neighbouring places of a head, or places half a head apart."""
+"""Whether rotary embeddings rotate neighbouring places of a head, or places half a head apart."""
 REFUSED_KEYS = (
     "expert_count",
     "logit_scale",
@@ -34,14 +34,14 @@ REFUSED_KEYS = (
     "final_logit_softcapping",
     "attention.clamp_kqv",
 )
-"""Non-zero, they change what a layer computes."""
+"""If not zero, these change what a layer computes."""
 GEMMA_27B_LAYERS = 62
-"""Gemma 3 27B scales its queries by its hidden size, not by that of a head."""
+"""Gemma 3 27B scales its queries by its hidden size, not by the size of a head."""
 
 
 @dataclass(frozen=True)
 class Rope:
-    """base: of the frequencies; scale: positions are multiplied with it; factors: divide the frequencies."""
+    """base: of the frequencies; scale: positions are multiplied by it; factors: divide the frequencies."""
 
     base: float
     scale: float = 1.0
@@ -74,7 +74,7 @@ class DecoderShape:
 
 
 def read_shape(header: Header) -> DecoderShape:
-    """MedusaError, in one line, for a model whose layers are not built here."""
+    """MedusaError, in one line, for a model whose layers cannot be built here."""
     metadata = header.metadata()
     architecture = str(metadata.get("general.architecture"))
     if architecture not in ADJACENT_PAIRS:
@@ -138,7 +138,7 @@ class _Keys:
 
 
 def _layer(keys: _Keys, header: Header, number: int) -> LayerShape:
-    """Gemma 3: five of six layers see a window, and turn their queries with frequencies of their own."""
+    """Gemma 3: five of six layers see a window, and rotate their queries with frequencies of their own."""
     window = keys.get("attention.sliding_window") if keys.architecture == "gemma3" else None
     pattern = keys.get("attention.sliding_window_pattern") or 6
     local = bool(pattern[number]) if isinstance(pattern, list) else number % pattern < pattern - 1
@@ -150,7 +150,7 @@ def _layer(keys: _Keys, header: Header, number: int) -> LayerShape:
 
 
 def _check_tensors(header: Header, shape: DecoderShape) -> None:
-    """MedusaError for a tensor of a layer that is missing, or that nothing here would read."""
+    """MedusaError for a layer's tensor that is missing, or that nothing here would read."""
     found = {tensor.name for tensor in header.tensors}
     known = {"output_norm.weight", "token_embd.weight", "output.weight", ROPE_FACTORS}
     for number in range(len(shape.layers)):
@@ -179,17 +179,17 @@ class BaseTensors:
 
     @property
     def output_name(self) -> str:
-        """Of the output matrix; the token embeddings' where the model ties them."""
+        """Name of the output matrix; of the token embeddings if the model ties them."""
         return next(name for name in OUTPUT_NAMES if self.has(name))
 
     def raw(self, name: str) -> NDArray[np.uint8]:
-        """[rows, bytes] as it is stored."""
+        """[rows, bytes] as stored."""
         tensor = self.tensors[name]
         data = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
         return np.array(data).reshape(int(np.prod(tensor.shape[1:], dtype=np.int64)), -1)
 
     def load(self, name: str) -> NDArray[np.float32]:
-        """In torch order: [rows, columns], or [size]. MedusaError where its type cannot be decoded."""
+        """In torch order: [rows, columns], or [size]. MedusaError if its type cannot be decoded."""
         tensor = self.tensors[name]
         try:
             values = dequantize(self.raw(name), GGMLQuantizationType(tensor.type))

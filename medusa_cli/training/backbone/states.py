@@ -27,9 +27,9 @@ from ..text.dataset import Examples, Span
 
 @dataclass(frozen=True)
 class WholeText:
-    """A prompt with its answer. span: of the answer in the corpus; fed [rows]: all tokens but the last.
+    """A prompt with its answer. span: the answer's place in the corpus; fed [rows]: all tokens but the last.
 
-    Behind fed[answer_at + i] comes token i of the answer.
+    After fed[answer_at + i] comes token i of the answer.
     """
 
     span: Span
@@ -43,7 +43,7 @@ class WholeText:
 def whole_texts(
     spans: Sequence[Span], prompts: dict[int, NDArray[np.int32]], tokens: NDArray[np.int32]
 ) -> list[WholeText]:
-    """The texts of `spans` whose prompts [by first row of the answer] are known."""
+    """The texts of `spans` with known prompts [by first row of the answer]."""
     return [
         WholeText(span, np.concatenate([prompts[span.start], tokens[span.start : span.start + span.length - 1]]))
         for span in spans
@@ -52,7 +52,7 @@ def whole_texts(
 
 
 class Embeddings:
-    """Where all layers are trained: the tokens' embeddings, which need no disk. key: tells them from others."""
+    """If all layers are trained: the tokens' embeddings, which need no disk. key: tells them from others."""
 
     def __init__(self, texts: Sequence[WholeText], matrix: NDArray[np.float32]) -> None:
         """matrix [V, h]: as the first layer reads its rows."""
@@ -65,7 +65,7 @@ class Embeddings:
 
 
 class LayerStates:
-    """States of `texts` after one layer in half precision, a file for each text in a folder of their own.
+    """States of `texts` after one layer in half precision, one file per text in their own folder.
 
     layer: None: after the final norm. key: tells them from others. With a model to read from, read() makes what is
     missing: a short run does not pay for texts that it never sees.
@@ -80,7 +80,7 @@ class LayerStates:
         model: native.Model | None = None,
         threads: int = 0,
     ) -> None:
-        """Opens or creates. Files of other texts go."""
+        """Opens or creates. Files of other texts are removed."""
         self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
         self.key: dict[str, Any] = _key(texts, layer, hidden)
         self._model, self._threads = model, threads
@@ -98,7 +98,7 @@ class LayerStates:
 
     @property
     def nbytes(self) -> int:
-        """When complete."""
+        """Bytes when complete."""
         return sum(len(text.fed) for text in self.texts) * self.hidden * 2
 
     @property
@@ -106,7 +106,7 @@ class LayerStates:
         return sum(len(self.texts[text].fed) for text in self._missing())
 
     def write(self, model: native.Model, threads: int, on_rows: Callable[[int], None] = lambda rows: None) -> None:
-        """Reads all that is missing; on_rows(rows of that so far) may raise: whole files stay."""
+        """Reads everything that is missing; on_rows(rows read so far) may raise: whole files stay."""
         self._model, self._threads = model, threads
         rows = 0
         for text in self._missing():
@@ -149,7 +149,7 @@ def _key(texts: Sequence[WholeText], layer: int | None, hidden: int) -> dict[str
 
 
 def as_stored(states: NDArray[np.float32]) -> NDArray[np.float16]:
-    """[T, h] in half precision, in which states are kept on disk."""
+    """[T, h] in half precision, as states are kept on disk."""
     largest = np.finfo(np.float16).max
     return np.clip(states, -largest, largest).astype(np.float16)
 
@@ -162,7 +162,7 @@ def native_states(model: native.Model, longest: int, threads: int) -> Callable[[
 
 @dataclass(frozen=True)
 class BaseRows:
-    """What the base itself learns from. tokens [N]: of the corpus; output [V, h]: as TextData.output, of all tokens."""
+    """What the base itself learns from. tokens [N]: the corpus's; output [V, h]: as TextData.output, of all tokens."""
 
     tokens: NDArray[np.int32]
     output: Tensor
@@ -171,8 +171,8 @@ class BaseRows:
 @dataclass(frozen=True)
 class TextData:
     """states: of the texts of `examples`, in their order, as the layers read them; source: the corpus's rows, with
-    token embeddings as stored where streams see the root; output [D, h]: on the device, in the dtype to multiply in;
-    base: where the base learns, too."""
+    token embeddings as stored if streams see the root; output [D, h]: on the device, in the dtype to multiply in;
+    base: given if the base learns, too."""
 
     states: Embeddings | LayerStates
     source: TextRows
@@ -185,13 +185,13 @@ class TextData:
         return DraftRows(self.source, self.examples, self.output)
 
     def entered(self, picked: Picked) -> tuple[list[WholeText], Tensor]:
-        """The texts of a batch, and [R, h] on the device what the lowest layer reads at all their tokens."""
+        """The texts of a batch, and [R, h], on the device: what the lowest layer reads at all their tokens."""
         numbers = self.examples.text_of(picked.firsts)
         rows = np.concatenate([self.states.read(number) for number in numbers])
         return [self.states.texts[number] for number in numbers], torch.from_numpy(rows).to(self.output.device).float()
 
     def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
-        """Of the base's own states [R, h] at `rows` of the corpus: against what it was, else against the tokens."""
+        """Loss of the base's own states [R, h] at `rows` of the corpus, against what it was, else against tokens."""
         assert self.base is not None
         teacher = self.source.states.gather(rows) if distils else None
         return base_loss(states, teacher, torch.from_numpy(self.base.tokens[rows.numpy()]), self.base.output)
@@ -201,24 +201,24 @@ class TextData:
 
 
 class PromptStates(LayerStates):
-    """For each of `spans` the states after the final norm of its prompt's tokens but the last one, whose state is the
-    first row of the answer; on disk, in a folder of their own."""
+    """For each of `spans`, the states after the final norm of its prompt's tokens but the last, whose state is the
+    first row of the answer; on disk, in their own folder."""
 
     def __init__(self, folder: Path, spans: Sequence[Span], prompts: dict[int, NDArray[np.int32]], hidden: int) -> None:
-        """prompts: by first row of the answer; every one holds a token."""
+        """prompts: by first row of the answer; each has at least one token."""
         texts = [WholeText(span, prompts[span.start][:-1]) for span in spans if len(prompts[span.start]) > 1]
         super().__init__(folder, texts, None, hidden)
         self._places = {text.span.start: place for place, text in enumerate(texts)}
         self._none = torch.zeros(0, hidden, dtype=torch.float16)
 
     def before(self, row: int) -> Tensor:
-        """[P - 1, h] float16 before the text of which `row` is the first one."""
+        """[P - 1, h] float16: states before the text that begins at `row`."""
         place = self._places.get(row)
         return self._none if place is None else torch.from_numpy(np.array(self.read(place)))
 
 
 def prompts_read(model: native.Model, texts: Sequence[WholeText], threads: int) -> Callable[[int], Tensor]:
-    """As PromptStates.before(): of `texts`, by another model."""
+    """Like PromptStates.before(), for `texts`, by another model."""
     read = native_states(model, max(len(text.fed) for text in texts), threads)
     none = torch.zeros(0, model.n_embd, dtype=torch.float16)
     states = {

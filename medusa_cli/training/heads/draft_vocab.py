@@ -1,4 +1,4 @@
-"""How many tokens the heads choose from: what more of them would catch against what their rows cost on this machine."""
+"""How many tokens the heads choose from: what more would catch, against what their rows cost on this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
 ROWS = 64
-"""The kernels take rows in groups; a matrix with a rest is left to slower ones."""
+"""The kernels take rows in groups; a matrix with a remainder is left to slower ones."""
 ACCEPTANCE = 0.5
-"""Chance that the next drafted token is right when it is in the draft vocabulary: about what trained heads reach (with
-four heads 1.9 tokens per step). It only weighs coverage against cost."""
+"""Chance that the next drafted token is right if it is in the draft vocabulary: about what trained heads reach (1.9
+tokens per step with four heads). It only weighs coverage against cost."""
 NODES = 8
-"""Size of the tree whose verification the drafts are paid with."""
+"""Size of the tree whose verification is taken as the rest of a step's cost."""
 ROUNDS, REPEATS = 4, 6
 NEARLY = 0.01
-"""Speeds that far apart count as equal: times are no more exact."""
+"""Speeds within this share count as equal: times are no more exact."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class SizeTradeOff:
 @dataclass(frozen=True)
 class VocabularyChoice:
     """The sizes that were compared, with the chosen one. verify_ms: forward pass over NODES nodes. Empty rows: the
-    size was given, or the text holds too few tokens for a choice."""
+    size was given, or the text has too few tokens for a choice."""
 
     size: int
     verify_ms: float | None
     rows: list[SizeTradeOff]
 
     def as_table(self) -> Table:
-        """For people; the chosen size is marked."""
+        """A table for people; the chosen size is marked."""
         table = Table(title="Draft vocabulary", title_justify="left")
         for name in ("tokens", "coverage", "draft ms", "tokens per step", "expected tok/s"):
             table.add_column(name, justify="right")
@@ -69,7 +69,7 @@ class VocabularyChoice:
 
 
 def candidates(available: int) -> list[int]:
-    """Sizes worth comparing where `available` tokens were seen often enough."""
+    """Sizes worth comparing if `available` tokens were seen often enough."""
     most = min(available, SIZES[-1])
     if most > SIZES[0]:
         most -= most % ROWS
@@ -98,8 +98,8 @@ def trade_offs(
 
 
 def best_size(rows: Sequence[SizeTradeOff]) -> int:
-    """The largest of the sizes that are nearly the fastest: other people's text holds more tokens that the training
-    text did not have than the held-out part of it, on which the speeds rest."""
+    """The largest of the sizes that are nearly the fastest: the speeds rest on held-out parts of the training text, and
+    other people's text has more tokens that the training text lacks."""
     fastest = max(row.tokens_per_second for row in rows)
     return max(row.size for row in rows if row.tokens_per_second >= (1 - NEARLY) * fastest)
 
@@ -118,7 +118,7 @@ def choose(
 ) -> VocabularyChoice:
     """The best_size() of the first tokens of `ranked` (most frequent first).
 
-    memory: a file that keeps the choice, since another measurement of the same machine could decide otherwise and a
+    memory: a file that keeps the choice, since another measurement on the same machine could decide otherwise and a
     resumed run needs the same one. Times are those of random heads with the real rows.
     """
     sizes = candidates(len(ranked))
@@ -132,8 +132,8 @@ def choose(
     model = native.Model(str(base.path), n_gpu_layers=n_gpu_layers)
     timer = native.VerifyTimer(model, NODES, hidden=False, n_threads=threads)
     verify_ms = min(timer.time(NODES, passes=REPEATS))
-    # All Medusa heads share one read of the rows, as streams do, whose layers cost the same for all sizes; Hydra heads
-    # read them once for each depth, which one head is timed for.
+    # All Medusa heads share one read of the rows, and so do streams, whose layers cost the same for all sizes; Hydra
+    # heads read them once for each depth, so one head is timed.
     at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
@@ -159,7 +159,7 @@ def choose(
 
 
 def at_most_as_larger(times: Sequence[float]) -> list[float]:
-    """A smaller vocabulary costs no more than a larger one: where it seems to, something else was running."""
+    """A smaller vocabulary costs no more than a larger one: if it seems to, something else was running."""
     return [min(times[at:]) for at in range(len(times))]
 
 

@@ -1,4 +1,4 @@
-"""Training of heads, and the ranks that trees are grown from."""
+"""Trains heads, and finds the ranks that trees are grown from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROWS, ROWS_GPU = 512, 4096
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data.
+    """Everything the result depends on besides the rows. `data` identifies them, so that a checkpoint fits its data.
 
-    vocabulary: rows of the heads' own output matrices, where the recipe has such.
+    vocabulary: rows of the heads' own output matrices, if the recipe has them.
     """
 
     data: str
@@ -48,12 +48,12 @@ class FitPlan:
 
 
 def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
-    """Positions per step; never more than there are rows."""
+    """Positions per step; never more than the number of rows."""
     return min(rows, GPU_BATCH if device.type == "cuda" else recipe.batch)
 
 
 class Fit(Loop):
-    """Of heads alone. Their weights decay towards those of fresh heads. run()'s evaluate is given the heads."""
+    """Trains heads alone. Their weights decay towards those of fresh heads. run()'s evaluate gets the heads."""
 
     evaluations, patience, read_every = EVALUATIONS, PATIENCE, 10
 
@@ -92,7 +92,7 @@ def fresh_heads(
     shape: HeadShape, seed: int, device: torch.device, states: Tensor | None = None, output: Tensor | None = None
 ) -> Heads:
     """What training starts from and the weights decay towards. states [B, h]: typical ones, for Hydra++'s norm; output
-    [D, h]: what the heads' own matrices are at first."""
+    [D, h]: what the heads' own matrices start as."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         heads = Heads(shape).to(device)
@@ -126,7 +126,7 @@ def measure_rate(
 
 
 def flat_teacher(rows: int, top: int, device: torch.device) -> tuple[FileRows, FileRows]:
-    """The first `top` tokens, equally likely."""
+    """A teacher for which the first `top` tokens are equally likely."""
     ids = np.tile(np.arange(top, dtype=np.int32), (rows, 1))
     return FileRows([ids], device), FileRows([np.full((rows, top), 1 / top, np.float16)], device)
 
@@ -142,7 +142,7 @@ def rank_texts(
 ) -> list[NDArray[np.int64]]:
     """For each text its [positions, heads] ranks (positions with all targets inside).
 
-    The heads read the text's own tokens where they need drafted ones: accepted tokens are the text's tokens, so this is
+    The heads read the text's own tokens in place of drafted ones: accepted tokens are the text's tokens, so this is
     what the engine sees on every path it accepts. output [D, h] on the device, in the dtype to multiply in.
     """
     count = heads.shape.count
@@ -156,7 +156,7 @@ def rank_texts(
 
 
 def ranks_by_text(parts: Sequence[NDArray[np.int64]], lengths: Sequence[int], count: int) -> list[NDArray[np.int64]]:
-    """Ranks [rows, count] of texts of `lengths` rows behind each other -> by text, without the rows at its end whose
+    """Ranks [rows, count] of texts of `lengths` rows, one after another -> by text, without the rows at its end whose
     targets are not all inside."""
     ranks = np.concatenate(parts) if parts else np.zeros((0, count), np.int64)
     starts = np.cumsum([0, *lengths])
@@ -166,7 +166,7 @@ def ranks_by_text(parts: Sequence[NDArray[np.int64]], lengths: Sequence[int], co
 
 
 def tokens_per_step(texts: Sequence[NDArray[np.integer]], nodes: int) -> float:
-    """Of the best tree of `nodes` nodes (root included) for these very texts: for comparing heads, not for boasting."""
+    """With the best tree of `nodes` nodes (root included) for these very texts: to compare heads, not to boast."""
     if sum(map(len, texts)) == 0:
         return 1.0
     return simulate(texts, greedy_tree(accuracy_table(texts), nodes))[0]

@@ -1,8 +1,8 @@
 """Draft heads in torch: Medusa, Hydra, Hydra++. All of them map a hidden state to K states for one output matrix.
 
 Hydra++ puts a layer before its heads: one causal decoder layer over the hidden states of the text so far. It reads the
-same hidden states as the heads: those of all tokens before, the prompt's included (Hydra 4), or from the one on that
-the answer's first token was sampled from. Position 0 is the first state it sees.
+same hidden states as the heads: those of all tokens before, including the prompt's (Hydra 4), or only those from the
+one that the answer's first token was sampled from. Position 0 is the first state it sees.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from medusa_cli.converters.heads.write import rounded
 from ..recipes import PrefixSight
 
 WEIGHT_TYPE = "q8_0"
-"""The engine's own kernels multiply it; F16 is slower and no better."""
+"""Our kernels multiply it; F16 is slower and no better."""
 HEAD_SIZE = 64
 INNER_FACTOR = 8 / 3
 INNER_MULTIPLE = 32
@@ -59,8 +59,8 @@ class HeadShape:
 class HeadInputs:
     """A batch. states [B, h]; embedded [B, K, h]: token embeddings of the root and the K - 1 tokens after it (Hydra).
 
-    lengths: the rows are whole texts of so many rows each, in order (prefix layer). context: for each of these texts
-    the states [P, h] before its first row, which its prefix layer sees; empty: none of any.
+    lengths: the rows are whole texts with these numbers of rows, in order (prefix layer). context: for each of these
+    texts the states [P, h] before its first row, which its prefix layer sees; empty: none for any.
     """
 
     states: Tensor
@@ -99,7 +99,7 @@ class Heads(nn.Module):
         return x
 
     def output(self, shared: Tensor) -> Tensor:
-        """[K, D, h]: each head's own output matrix in the dtype of `shared`; without one `shared` [D, h] itself."""
+        """[K, D, h]: each head's own output matrix in the dtype of `shared`; without these, `shared` [D, h] itself."""
         return shared if self.outputs is None else self.outputs.to(shared.dtype)
 
     def _grown(self, states: Tensor, inputs: HeadInputs, dtype: torch.dtype) -> Tensor:
@@ -115,7 +115,7 @@ class Heads(nn.Module):
 
 
 def _first_block(hidden: int, head: int) -> nn.Parameter:
-    """[2h, h * (head + 1)]: the linear residual, at first the hidden state itself, above the weight, at first zero."""
+    """[2h, h * (head + 1)]: the linear residual, at first the hidden state, above the weight, at first zero."""
     weight = torch.zeros(2 * hidden, hidden * (head + 1))
     weight[:hidden, :hidden] = torch.eye(hidden)
     return nn.Parameter(weight)
@@ -169,7 +169,7 @@ class PrefixLayer(nn.Module):
     def forward(
         self, states: Tensor, lengths: Sequence[int], dtype: torch.dtype, context: Sequence[Tensor] = ()
     ) -> Tensor:
-        """states [B, h], texts behind each other, text i of lengths[i] rows -> [B, h] float32.
+        """states [B, h], one text after another, text i with lengths[i] rows -> [B, h] float32.
 
         context[i] [P, h]: states before the first row of text i.
         """
@@ -177,7 +177,7 @@ class PrefixLayer(nn.Module):
         y = _normed(x, self.attn_norm).to(dtype)
         query = _product(y, self.attn_q)
         seen, sizes = y, list(lengths)
-        if context:  # what keys and values are made of: contexts before their texts
+        if context:  # keys and values are made of these: contexts before their texts
             parts: list[Tensor] = []
             for before, rows in zip(context, y.split(sizes), strict=True):
                 parts += [_normed(before.to(y.device).float(), self.attn_norm).to(dtype), rows]
@@ -194,8 +194,8 @@ class PrefixLayer(nn.Module):
     ) -> Tensor:
         """query [B, h], key and value [S, h] -> [B, h]; every row sees the rows of its own text up to itself.
 
-        Text by text, as their lengths differ too much for one padded product; written out, because the fused ones do
-        not add up in the same order twice on a GPU.
+        Text by text, as their lengths differ too much for one padded product; written out, because on a GPU the fused
+        operators do not add up in the same order twice.
         """
         heads = self.shape.heads
         size = self.shape.hidden // heads
@@ -240,7 +240,7 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def file_of(heads: Heads, **said: Any) -> DraftHeads:
-    """What the file of `heads` holds; it may share memory with them. said: the fields that are not weights."""
+    """The content of the file for `heads`; may share memory with them. said: the fields that are not weights."""
     hidden, layer = heads.shape.hidden, heads.prefix
     weight, bias = array_of(heads.weight), array_of(heads.bias)
     first = [array_of(matrix) for matrix in heads.first]
@@ -266,7 +266,7 @@ def file_of(heads: Heads, **said: Any) -> DraftHeads:
 
 
 def round_weights(heads: Heads, weight_type: str = WEIGHT_TYPE) -> None:
-    """To what the file will hold, so that measurements are those of the file."""
+    """Rounds to what the file will hold, so that measurements are those of the file."""
     with torch.no_grad():
         for name, parameter in heads.named_parameters():
             if "norm" in name or "bias" in name or parameter.numel() == 0:

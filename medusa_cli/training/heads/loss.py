@@ -1,5 +1,5 @@
-"""What is learned: losses over an output matrix, of drafts against tokens or a teacher's distribution, and of the
-base beside its drafts, over the whole vocabulary."""
+"""Losses over an output matrix: of drafts against tokens or a teacher's distribution, and of the base beside its
+drafts, over the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ BASE_BLOCK = 64
 
 @dataclass(frozen=True)
 class Likeliest:
-    """A distribution of few tokens for each row. ids [.., T] int64, distinct in each row; p [.., T] float32, of sum
-    1."""
+    """A distribution over few tokens for each row. ids [.., T] int64, distinct in each row; p [.., T] float32, summing
+    to 1."""
 
     ids: Tensor
     p: Tensor
 
     def __getitem__(self, at: Any) -> Likeliest:
-        """Of some rows, or, as [:, k], of one head."""
+        """The part for some rows, or, as [:, k], for one head."""
         return Likeliest(self.ids[at], self.p[at])
 
     def take(self, p: Tensor) -> Tensor:
-        """p [R, D] becomes what it is less this distribution; returns the cross entropies [R]."""
+        """Subtracts this distribution from p [R, D] in place; returns the cross entropies [R]."""
         wanted = p.gather(1, self.ids)
         # scatter_ on a CPU copies all of p
         flat = (self.ids + torch.arange(len(p), device=p.device)[:, None] * p.shape[1]).reshape(-1)
@@ -49,7 +49,7 @@ class Everything:
         return Everything(self.states[at], self.output)
 
     def take(self, p: Tensor) -> Tensor:
-        """As Likeliest.take()."""
+        """Like Likeliest.take()."""
         wanted = torch.softmax(self.states.to(self.output.dtype) @ self.output.T, dim=-1)
         loss = -(wanted.float() * p.float().clamp(min=LEAST_P).log()).sum(dim=1)
         p -= wanted
@@ -62,8 +62,8 @@ Teacher = Likeliest | Everything
 class _HeadLoss(torch.autograd.Function):
     """Sum of weight * cross entropy of z @ output.T, with the gradients taken block by block in the forward pass.
 
-    So nothing of size [rows, vocabulary] outlives its block. Probabilities stay in the output's dtype: the logits were
-    rounded to it already, and this halves the memory traffic.
+    So nothing of size [rows, vocabulary] outlives its block. Probabilities stay in the output's dtype: the logits are
+    already rounded to it, and this halves the memory traffic.
     """
 
     @staticmethod
@@ -91,8 +91,8 @@ class _HeadLoss(torch.autograd.Function):
 def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: Teacher | None = None) -> Tensor:
     """sum_k 0.8^k * mean cross entropy of head k over the rows that have a target.
 
-    z [K, B, h]: what the heads made of a batch; target [B, K] int64 rows of `output`, negative: no target;
-    output: [D, h] of all heads or [K, D, h], in the dtype to multiply in; block: rows whose logits are held at once.
+    z [K, B, h]: the heads' states for a batch; target [B, K] int64 rows of `output`, negative: no target;
+    output: [D, h] for all heads or [K, D, h], in the dtype to multiply in; block: rows whose logits are held at once.
     teacher: of [B, K, ..], the distribution to learn instead of the target alone.
     """
     count = len(z)
@@ -108,7 +108,7 @@ def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: T
 
 
 def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: int) -> Tensor:
-    """Mean cross entropy of `tokens` [R] int64 behind states [R, h] after the final norm; output and block as above."""
+    """Mean cross entropy of `tokens` [R] int64, given states [R, h] after the final norm; output and block as above."""
     wanted = Likeliest(tokens[:, None], torch.ones(len(tokens), 1, device=states.device))
     weight = torch.full((len(tokens),), 1 / max(1, len(tokens)), device=states.device)
     return _HeadLoss.apply(states, output, wanted, weight, block)
@@ -118,8 +118,8 @@ def frozen_cross_entropy(states: Tensor, tokens: Tensor, output: Tensor, block: 
 def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tensor:
     """[B, K] int64: how many rows of `output` each head prefers to the target, at most `limit`; missing: `limit`.
 
-    Shapes as in heads_loss; the logits have the dtype of `output`. Among equal logits the lower row counts as preferred
-    (where more are equal at the limit than fit below it, any of them do).
+    Shapes as in heads_loss; the logits have the dtype of `output`. Among equal logits, the lower row counts as
+    preferred (if more are equal at the limit than fit below it, any of them do).
     """
     ranks, outputs = torch.empty_like(target), output.expand(len(z), *output.shape[-2:])
     for k in range(len(z)):
@@ -137,10 +137,10 @@ def target_ranks(z: Tensor, target: Tensor, output: Tensor, limit: int) -> Tenso
 
 
 def _log_p(theirs: Tensor, ours: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[R, V] float32: ln p_theirs; by how much the logits of ours are larger; ln p_ours, but for a constant in a row.
+    """[R, V] float32: ln p_theirs; by how much our logits are larger; ln p_ours, up to a constant per row.
 
-    States [R, h]. The difference is multiplied, not both: in bfloat16 each logit is rounded by more than what a
-    divergence of 0.001 moves it.
+    States [R, h]. The difference is multiplied, not both: in bfloat16 each logit is rounded by more than a divergence
+    of 0.001 moves it.
     """
     logp = torch.log_softmax((theirs.to(output.dtype) @ output.T).float(), dim=1)
     moved = ((ours.float() - theirs.float()).to(output.dtype) @ output.T).float()
@@ -175,7 +175,7 @@ def kl_loss(student: Tensor, teacher: Tensor, output: Tensor) -> Tensor:
 
 
 def base_loss(states: Tensor, teacher: Tensor | None, tokens: Tensor, output: Tensor) -> Tensor:
-    """Mean KL(p_teacher || p) where there are teacher's states, else the cross entropy of `tokens` [R].
+    """Mean KL(p_teacher || p) if there are teacher's states, else the cross entropy of `tokens` [R].
 
     States [R, h] after the final norm; output [V, h], frozen, in the dtype to multiply in.
     """

@@ -1,5 +1,5 @@
 """What a batch is made of, by row number of the corpus: hidden states, embeddings of the drafted tokens, targets,
-noise, and what the base itself says there (the teacher)."""
+noise, and the base's own distribution there (the teacher)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .loss import Everything, Likeliest, Teacher, heads_loss
 DEVICE_SHARE = 0.7
 """Share of the free GPU memory that stored rows may take."""
 LOSS_ROWS, LOSS_ROWS_GPU = 512, 8192
-"""Rows whose logits are held at once in training: what a cache holds, and what keeps a GPU busy."""
+"""Rows whose logits are held at once in training: as many as a cache holds, and as many as keep a GPU busy."""
 TEACHER_BLOCK = 512
 """The same for the teacher."""
 
 
 class FileRows:
-    """Rows of several arrays by number: on the device where they fit, else gathered from the files for each batch."""
+    """Rows of several arrays by number: on the device if they fit, else gathered from the files for each batch."""
 
     def __init__(self, shards: Sequence[NDArray[Any]], device: torch.device) -> None:
         self.device = device
@@ -69,15 +69,15 @@ class PickedRows:
         self.device, self._rows, self._values = values.device, torch.from_numpy(rows), values
 
     def gather(self, rows: Tensor) -> Tensor:
-        """As FileRows.gather(); all of `rows` must be among those held."""
+        """Like FileRows.gather(); all of `rows` must be among those held."""
         at = torch.searchsorted(self._rows, rows.cpu())
         return self._values[at.to(self.device)]
 
 
 def matching_scale(embeddings: NDArray[np.float32], states: Tensor) -> float:
-    """What embeddings [E, h] are multiplied with to be, on the whole, as large as hidden states [B, h].
+    """Factor that makes embeddings [E, h], on the whole, as large as hidden states [B, h].
 
-    Stored embeddings are often ten times smaller: a head would learn what they say ten times slower.
+    Stored embeddings are often ten times smaller: a head would learn from them ten times more slowly.
     """
     size = float(np.sqrt(np.mean(np.square(embeddings))))
     return float(np.float32(states.float().pow(2).mean().sqrt().item() / size)) if size > 0 else 1.0
@@ -85,14 +85,14 @@ def matching_scale(embeddings: NDArray[np.float32], states: Tensor) -> float:
 
 class TokenEmbeddings:
     """Embeddings of the corpus tokens: matrix [E, h] float16 on the device, place [rows of the corpus] into it; scale:
-    what the model's own were multiplied with."""
+    factor on the model's own."""
 
     def __init__(self, matrix: Tensor, place: NDArray[np.integer], scale: float = 1.0) -> None:
         self.matrix, self.scale = matrix, scale
         self.place = torch.from_numpy(place.astype(np.int32))
 
     def drafted(self, rows: Tensor, count: int) -> Tensor:
-        """rows [B] -> [B, count, h]: the root of each row and the tokens behind it (any token beyond the end)."""
+        """rows [B] -> [B, count, h]: the root of each row and the tokens after it (any token beyond the end)."""
         at = (rows.cpu()[:, None] + torch.arange(count)).clamp(max=len(self.place) - 1)
         return self.matrix[self.place[at].long().to(self.matrix.device)]
 
@@ -100,7 +100,7 @@ class TokenEmbeddings:
 @dataclass(frozen=True)
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
-    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for the first row of a text the
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for a text's first row, the
     states [P, h] before it, which a prefix layer sees."""
 
     states: FileRows | PickedRows
@@ -110,7 +110,7 @@ class TextRows:
 
     @property
     def embedding_scale(self) -> float:
-        """What the token embeddings were multiplied with."""
+        """The factor on the token embeddings."""
         return 1.0 if self.embeddings is None else self.embeddings.scale
 
     def inputs(self, rows: Tensor, count: int, lengths: Sequence[int] | None = None) -> HeadInputs:
@@ -123,7 +123,7 @@ class TextRows:
         return HeadInputs(self.states.gather(rows), embedded, lengths, context)
 
     def taught(self, rows: Tensor, count: int) -> Teacher | None:
-        """Distributions [B, count, ..] for the token each head drafts; None without a teacher."""
+        """Distributions [B, count, ..] of the tokens that the heads draft; None without a teacher."""
         if self.teacher is None:
             return None
         at = rows.cpu()[:, None] + torch.arange(1, count + 1)
@@ -175,15 +175,15 @@ class DraftRows:
         return torch.from_numpy(np.repeat(examples.sequences or examples.lengths, examples.lengths))
 
     def rows(self, picked: Picked) -> Tensor:
-        """[B] of the corpus."""
+        """[B] rows of the corpus."""
         return torch.from_numpy(self.examples.rows)[picked.index]
 
     def wanted(self, picked: Picked) -> Tensor:
-        """[B, K] rows of `output`, negative where there is none."""
+        """[B, K] rows of `output`, negative if there is none."""
         return torch.from_numpy(self.examples.target)[picked.index].long().to(self.output.device)
 
     def loss(self, z: Tensor, picked: Picked, output: Tensor | None = None) -> Tensor:
-        """heads_loss() of drafts z [K, B, h]. output: in place of the one matrix of all."""
+        """heads_loss() of drafts z [K, B, h]. output: replaces the one matrix for all."""
         block = LOSS_ROWS_GPU if self.output.device.type == "cuda" else LOSS_ROWS
         taught = self.source.taught(self.rows(picked), len(z))
         return heads_loss(z, self.wanted(picked), self.output if output is None else output, block, taught)
@@ -203,7 +203,7 @@ def teacher_rows(
 
     The base's own next-token distribution, from the stored states: its `most` likeliest tokens (T, unless D is less),
     with their probabilities scaled to sum to 1. output [D, h] on the device, in the dtype to multiply in. Kept in
-    `folder` as teacher.{ids,p}.npy, each written whole or not at all; computed anew when they are of other text or
+    `folder` as teacher.{ids,p}.npy, each written whole or not at all; computed anew if they are from other text or
     another draft vocabulary. on_rows may raise.
     """
     names = [folder / "teacher.ids.npy", folder / "teacher.p.npy"]
@@ -213,7 +213,7 @@ def teacher_rows(
     marker = folder / "teacher.json"
     if not (recall(marker) == key and all(name.exists() for name in names)):
         marker.unlink(missing_ok=True)
-        # Written, not mapped: a full disk is an error then, and not a bus error that ends the process.
+        # Written, not mapped: then a full disk is an ordinary error, not a bus error that ends the process.
         with atomic_file(names[0]) as ids_file, atomic_file(names[1]) as p_file:
             for file, kind in ((ids_file, np.int32), (p_file, np.float16)):
                 header = {"descr": np.lib.format.dtype_to_descr(np.dtype(kind)), "fortran_order": False}

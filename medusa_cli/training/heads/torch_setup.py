@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> None:
-    """MedusaError that says how to install torch when it is absent. Imports it otherwise (seconds)."""
-    # Each step takes and returns hundreds of megabytes: in pages of 4 KiB, clearing them is a third of its time.
+    """MedusaError that says how to install torch if it is missing. Otherwise imports it (seconds)."""
+    # Each step takes and returns hundreds of megabytes: with 4 KiB pages, clearing them is a third of its time.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         import torch  # noqa: F401
@@ -50,12 +50,12 @@ def pick_device() -> torch.device:
 
 
 def fastest(matrix: torch.Tensor) -> torch.Tensor:
-    """In the dtype that is multiplied fastest where it lies."""
+    """In the dtype that its device multiplies fastest."""
     return matrix.to(matmul_dtype(matrix.device))
 
 
 def matmul_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware multiplies it fast, else float32.
+    """bfloat16 if the hardware multiplies it fast, else float32.
 
     That is on GPUs and CPUs with AMX (ten times float32) or AVX-512's products of bfloat16 (four times).
     """

@@ -1,4 +1,4 @@
-"""The phases of a run, in their order: each takes the values of earlier ones and returns its own. Imports torch."""
+"""The phases of a run, in order: each takes the results of earlier ones and returns its own. Imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..resuming import Interrupt
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run was started with: all phases share it. folder: keeps text, choices and checkpoints, so that the same
+    """What a run was started with, shared by all phases. folder: keeps text, choices and checkpoints, so that the same
     call continues."""
 
     options: TrainOptions
@@ -29,12 +29,12 @@ class Setup:
     interrupt: Interrupt
 
     def open(self, path: Path | None = None) -> native.Model:
-        """The base, or the model in `path`, in the engine."""
+        """Opens the base, or the model in `path`, in the engine."""
         return native.Model(str(path or self.base.path), n_gpu_layers=self.options.n_gpu_layers)
 
     @contextlib.contextmanager
     def counting(self, title: str, unit: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar. What it yields takes how much of `total` is done, and raises Stopped after Ctrl-C."""
+        """A progress bar. Yields a function that takes how much of `total` is done, and raises Stopped after Ctrl-C."""
         with phase(self.options.console, title, unit) as bar:
 
             def on_rows(done: int) -> None:

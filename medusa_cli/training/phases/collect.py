@@ -19,10 +19,10 @@ from .planning import Schedule
 
 
 def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> float:
-    """Fills `corpus` until the schedule has enough; writes nothing when an earlier call of the same kind had. Returns
-    the seconds that writing took, over all calls.
+    """Fills `corpus` until the schedule has enough; writes nothing if an earlier call of the same kind had. Returns the
+    seconds that writing took, over all calls.
 
-    Stopped after Ctrl-C: complete answers are on disk then.
+    Stopped after Ctrl-C: complete answers are then on disk.
     """
     options = setup.options
     asked, before = options.asked_amount(), float(corpus.state.get("seconds", 0.0))
@@ -71,8 +71,8 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
 
 
 def check_memory(options: TrainOptions) -> None:
-    """Whether the text can be written on the devices at all: an estimate, before anything is loaded. MedusaError, with
-    what would fit, where the layers do not fit even with the shortest of prompts."""
+    """Estimates, before anything is loaded, whether the text can be written on the devices at all. MedusaError, with
+    what would fit, if the layers do not fit even with the shortest prompts."""
     known = native.system_info()["devices"]
     used = offload.used_devices(None, known)
     if options.n_gpu_layers == 0 or not used or any(device.free is None for device in used):
@@ -97,6 +97,6 @@ def check_memory(options: TrainOptions) -> None:
 
 
 def _fits(shape: offload.Shape, answer: int, texts: int, count: int, devices: list[offload.Device]) -> bool:
-    """Into all the free memory there is: a margin is for what one could do without."""
+    """Whether it fits into all the free memory: a margin is for what one could do without."""
     context = offload.Context(answer + 1, sequences=texts)
     return offload.needed(shape, context, count) <= sum(device.free or 0 for device in devices)

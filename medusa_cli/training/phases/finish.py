@@ -1,4 +1,4 @@
-"""What was trained: measured on held-out text, written with a tree, and told."""
+"""Measures what was trained on held-out text, writes it with a tree, and reports."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SIZES = (4, 8, 16)
 
 
 Ranking = Callable[[Sequence[Span], Callable[[int], None]], list[NDArray[np.int64]]]
-"""Gives each of the texts its [positions, heads] ranks; tells how many rows of them are done, which may raise."""
+"""Gives each of the texts its [positions, heads] ranks; reports how many of their rows are done, which may raise."""
 
 
 @dataclass(frozen=True)
 class Drafts:
     """What was trained. setup: with the base that it is for; material: with the held-out texts that can be ranked;
-    content: of the file; new: where the base was changed; alone: tokens per step by nodes of the heads before joint
-    training, where they were trained before it."""
+    content: of the file; new: given if the base was changed; alone: tokens per step by nodes, of the heads before joint
+    training, if they were trained before it."""
 
     setup: Setup
     material: Material
@@ -58,8 +58,8 @@ class Drafts:
 def trained_heads(
     setup: Setup, material: Material, schedule: Schedule, seconds: float, found: parity.Parity | None
 ) -> Drafts:
-    """Heads, by themselves or with their base. seconds: spent before; found: where they train the base. Stopped after
-    Ctrl-C, with everything saved."""
+    """Heads, by themselves or with their base. seconds: spent before; found: given if the base is trained. Stopped
+    after Ctrl-C, with everything saved."""
     fitted = train_heads(setup, material, schedule, seconds)
     heads, new, alone = fitted.heads, None, None
     if found is not None:
@@ -85,7 +85,7 @@ def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
     """What was measured, and the files written beside the output. writing: seconds that the text took."""
     setup, new = drafts.setup, drafts.new
     result = measure(setup, drafts.material.data, drafts.rank)
-    # The adapter appears with the output: of a stopped run nothing is left that the next one would overwrite.
+    # The adapter appears with the output: a stopped run leaves nothing that the next one would overwrite.
     with contextlib.ExitStack() as outputs:
         if new is not None and setup.options.adapter is not None:
             outputs.enter_context(merge.adapter_file(new.adapters, new.old.name, setup.options.adapter))
@@ -113,7 +113,7 @@ def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
 
 
 def ranking(material: Material, heads: Heads) -> Ranking:
-    """That of heads."""
+    """The ranking of heads."""
     source, tokens, vocabulary = material.source, material.data.tokens, material.vocabulary
 
     def rank(spans: Sequence[Span], on_rows: Callable[[int], None]) -> list[NDArray[np.int64]]:
@@ -153,7 +153,7 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
 
 
 def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.DraftHeads:
-    """What the file of heads will hold."""
+    """The content of the heads' file."""
     whole, own = setup.options.whole_vocabulary, heads.outputs is not None
     return file_of(
         heads,
@@ -169,8 +169,8 @@ def content(setup: Setup, material: Material, heads: Heads, result: TrainResult)
 
 
 def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Path]:
-    """Writes how the run went beside the output, and the heads as a checkpoint where that was asked for: Medusa-2 as
-    its authors publish it, model and heads; else the heads alone. writing: seconds that the text took."""
+    """Writes, beside the output, how the run went, and the heads as a checkpoint if asked for: Medusa-2 as its authors
+    publish it, model and heads; else the heads alone. writing: seconds that the text took."""
     setup, fitted, material = drafts.setup, drafts.fitted, drafts.material
     options, base, new, plan = setup.options, setup.base, drafts.new, fitted.plan
     tokens, positions = material.corpus.tokens, fitted.steps * plan.batch

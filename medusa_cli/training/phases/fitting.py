@@ -1,4 +1,4 @@
-"""Fits heads, or goes on where an earlier call was stopped."""
+"""Fits heads, or continues where an earlier call was stopped."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .prepare import DataSet, DraftVocabulary, Material
 
 @dataclass(frozen=True)
 class Fitted:
-    """steps: done of the plan; best: the evaluation whose weights were kept; points: loss and held-out tokens per step,
-    over all calls."""
+    """steps: how many were done; best: the evaluation whose weights were kept; points: loss and held-out tokens per
+    step, over all calls."""
 
     plan: FitPlan | JointPlan | StreamsPlan
     steps: int
@@ -35,7 +35,7 @@ class Fitted:
 
     @property
     def seconds(self) -> float:
-        """Of training, over all calls."""
+        """Seconds of training, over all calls."""
         return self.points[-1].seconds if self.points else 0.0
 
 
@@ -55,7 +55,7 @@ def run_watched(
     on_evaluation: Callable[[], None] = lambda: None,
     title: str = "Training heads",
 ) -> Fitted:
-    """Trains on `data`, or continues from the checkpoint of the same plan. name: of its files; evaluate: as in run().
+    """Trains on `data`, or continues from the checkpoint of the same plan. name: its files'; evaluate: as in run().
 
     Stopped after Ctrl-C: the checkpoint is written.
     """
@@ -89,7 +89,7 @@ def run_watched(
 
 
 def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedHeads:
-    """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
+    """Plans and trains heads. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     data, vocabulary = material.data, material.vocabulary
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
     plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
@@ -99,7 +99,7 @@ def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: f
 def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
-    """Fresh heads where the options say that they begin with the backbone."""
+    """Trains heads; returns fresh ones if the options say that they begin with the backbone."""
     fit = Fit(plan, setup.base.n_embd, setup.device)
     if not setup.options.heads_first:
         return FittedHeads(plan, 0, CurvePoint(0, math.nan, 1.0), [], fit.heads)

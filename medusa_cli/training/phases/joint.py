@@ -27,12 +27,12 @@ from .planning import EVALUATION_COST, EVALUATION_SHARE, settled, watched_texts
 from .prepare import Material
 
 TRIAL_STEPS = 2
-"""Of a throwaway run, the last of which tells how long a step takes."""
+"""Steps of a throwaway run, the last of which tells how long a step takes."""
 
 
 @dataclass(frozen=True)
 class JointResult(NewModel):
-    """material: with the held-out texts alone that were measured, as the new model sees them; curve, held_out: as of
+    """material: with only the held-out texts that were measured, as the new model sees them; curve, held_out: as in
     JointFit."""
 
     material: Material
@@ -55,7 +55,7 @@ class JointResult(NewModel):
 def train_jointly(
     setup: Setup, material: Material, fitted: FittedHeads, found: parity.Parity, seconds: float
 ) -> JointResult:
-    """All phases of it. seconds: spent on everything before. Stopped after Ctrl-C, with everything saved."""
+    """All phases of joint training. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
     texts = whole_texts_of(material.corpus, data)
     model, top = setup.open(), open_layers(setup)
@@ -133,7 +133,7 @@ def _plan(
 
 
 def _watched(joint: TextData, material: Material, plan: JointPlan, texts: dict[str, list[WholeText]]) -> HeldOutTexts:
-    """The texts on which training judges itself: as many as it can afford to."""
+    """The texts on which training judges itself: as many as it can afford."""
     held = [text.span for text in texts["held"]]
     build = known_spans(material.data.split.build, texts["held"]) or held
     spans = watched_texts(build, plan.steps * plan.batch, joint_evaluations(plan.steps))

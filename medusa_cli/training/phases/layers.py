@@ -1,5 +1,5 @@
-"""The base's top layers, which streams run through and joint training changes: opened, compared with the engine's, fed
-with its states, and written as a new model."""
+"""The base's top layers, which streams run through and joint training changes: opens them, compares them with the
+engine's, feeds them its states, and writes them as a new model."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from .prepare import DataSet, Material
 
 @dataclass(frozen=True)
 class NewModel:
-    """A base that was changed: its file, in the work folder; old, adapters: what it was, and what was added. own,
-    foreign: its distance from the old one. rows [N] of the corpus, ascending, of the answers held out, and values
+    """A base that was changed. base: its file, in the work folder; old, adapters: what it was, and what was added. own,
+    foreign: its distance from the old one. rows [N]: the held-out answers' rows of the corpus, ascending; values
     [N, h] float16: what it computes there, after the final norm."""
 
     base: BaseModel
@@ -65,7 +65,7 @@ def open_layers(setup: Setup) -> TopLayers:
 
 
 def check_model(setup: Setup) -> parity.Parity:
-    """Whether the layers can be trained; what was found is kept. MedusaError, in one line, where they cannot."""
+    """Checks that the layers can be trained; keeps the result. MedusaError, in one line, if they cannot."""
     header = BaseTensors(setup.base.path).header
     shape, options = read_shape(header), setup.options
     if options.kind == STREAMS:
@@ -102,7 +102,7 @@ def _check_streams(setup: Setup, shape: DecoderShape) -> None:
 
 
 def whole_texts_of(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
-    """Those to train on ("train") and those held out ("held"), with their prompts."""
+    """The texts to train on ("train") and those held out ("held"), with their prompts."""
     prompts = corpus.prompts_by_row()
     held = list({span.start: span for span in (*data.split.build, *data.split.score)}.values())
     texts = {
@@ -114,13 +114,13 @@ def whole_texts_of(corpus: Corpus, data: DataSet) -> dict[str, list[WholeText]]:
 
 
 def known_spans(spans: list[Span], texts: Sequence[WholeText]) -> list[Span]:
-    """Those of `texts`."""
+    """The spans that are in `texts`."""
     known = {text.span.start for text in texts}
     return [span for span in spans if span.start in known]
 
 
 def only_known(data: DataSet, texts: Sequence[WholeText]) -> DataSet:
-    """`data` with the held-out texts alone that are among `texts`."""
+    """`data` with only those held-out texts that are among `texts`."""
     split = data.split
     build, score = known_spans(split.build, texts), known_spans(split.score, texts)
     return replace(data, split=replace(split, build=build, score=score))
@@ -129,8 +129,8 @@ def only_known(data: DataSet, texts: Sequence[WholeText]) -> DataSet:
 def entered_texts(
     setup: Setup, top: TopLayers, model: native.Model, texts: list[WholeText], name: str = ""
 ) -> Embeddings | LayerStates:
-    """What the lowest layer reads. From disk: announced, made when read; MedusaError when it does not fit there. name:
-    of the folder, besides the layer."""
+    """What the lowest layer reads. If on disk: announced, made when read; MedusaError if it does not fit there. name:
+    part of the folder's name, besides the layer."""
     if top.embeddings is not None:
         return Embeddings(texts, top.embeddings)
     layer, hidden = top.first - 1, setup.base.n_embd
@@ -156,7 +156,7 @@ def make_new(
     ending: str,
 ) -> tuple[NewModel, native.Model]:
     """The base with `adapters` merged, in the work folder, and how far it is from `old`, the base: by the engine, at
-    the answers of `held`. ending: of its name."""
+    the answers of `held`. ending: its name's."""
     options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
     with phase(options.console, "Merging", "bytes") as bar:
         merge.merge(top.tensors, adapters, setup.base.name, path, bar.update, ending)

@@ -21,7 +21,7 @@ from . import Setup
 from .layers import open_layers
 
 EPOCHS = 4
-"""With a fixed number of tokens: no clock decides anything but the draft vocabulary's size, where none is given."""
+"""Used with a fixed number of tokens: then a clock only decides the draft vocabulary's size, if none is given."""
 TIMED_EPOCHS = 2.0
 """What a timed run aims at: more text teaches more than another round over the same."""
 MAX_EPOCHS = 8.0
@@ -30,9 +30,9 @@ LEAST_SHARE, MOST_SHARE = 0.5, 0.85
 FIRST_RATE = 300.0
 """Tokens per second assumed until the model's own rate is known; it only sizes the first round."""
 ASSUMED_VOCABULARY = 12288
-"""Size of the draft vocabulary that the time is planned with until the text tells."""
+"""Size of the draft vocabulary assumed in planning until the text tells."""
 EVALUATION_COST = 0.5
-"""Time of a position evaluated, against one trained on."""
+"""Time for evaluating a position, relative to training on one."""
 EVALUATION_SHARE = 0.1
 MOST_EVALUATED = 8192
 """Held-out positions per evaluation: at most this, and in all EVALUATION_SHARE of the positions trained on."""
@@ -42,7 +42,7 @@ P = TypeVar("P", FitPlan, JointPlan, StreamsPlan)
 
 @dataclass(frozen=True)
 class Schedule:
-    """tokens: of text, None where the budget decides. budget: seconds for everything, None where no clock decides.
+    """tokens: of text, None if the budget decides. budget: seconds for everything, None if no clock decides.
 
     train_rate: positions per second.
     """
@@ -52,7 +52,7 @@ class Schedule:
     train_rate: float
 
     def tokens_left(self, tokens: int, seconds: float) -> float:
-        """How many more tokens to generate after `tokens` in `seconds`; not positive when generation should end."""
+        """How many more tokens to generate after `tokens` in `seconds`; not positive if generation should end."""
         if self.tokens is not None or self.budget is None:
             return (self.tokens or 0) - tokens
         rate = tokens / seconds if tokens and seconds > 0 else FIRST_RATE
@@ -62,7 +62,7 @@ class Schedule:
         return rate * left
 
     def steps(self, rows: int, batch: int, seconds: float) -> int:
-        """Training steps on `rows` positions when `seconds` of the budget are gone; at least one epoch."""
+        """Training steps on `rows` positions after `seconds` of the budget are gone; at least one epoch."""
         per_epoch = max(1, rows // batch)
         if self.budget is None:
             return EPOCHS * per_epoch
@@ -89,8 +89,8 @@ def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
 
 
 def settled(setup: Setup, name: str, plan: P, asked: dict[str, Any], steps: Callable[[], int]) -> P:
-    """`plan` with the steps that an earlier call decided on for the same data and options, else with steps(), written
-    down. name: of the plan; asked: what else decides."""
+    """`plan` with the steps that an earlier call decided on for the same data and options, else with steps(), which is
+    then written down. name: the plan's; asked: what else decides."""
     path, asked = setup.folder / f"{name}.plan.json", {**asdict(plan), **asked}
     stored = recall(path)
     if isinstance(stored.get("steps"), int) and {**asked, "steps": stored["steps"]} == stored:
@@ -101,7 +101,7 @@ def settled(setup: Setup, name: str, plan: P, asked: dict[str, Any], steps: Call
 
 
 def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: float, vocabulary: int) -> FitPlan:
-    """Of heads. seconds: how much of the time was spent before; vocabulary: tokens that the heads choose from."""
+    """The plan for heads. seconds: time already spent; vocabulary: tokens that the heads choose from."""
     options, recipe = setup.options, setup.options.recipe
     plan = FitPlan(
         _digest(examples),
@@ -120,7 +120,7 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
 
 
 def plan_streams(setup: Setup, first_layer: int, examples: Examples, schedule: Schedule, seconds: float) -> StreamsPlan:
-    """Of streams. seconds: spent before."""
+    """The plan for streams. seconds: time already spent."""
     options, plan, rows = setup.options, unplanned_streams(setup, first_layer, _digest(examples)), len(examples.rows)
 
     def steps() -> int:
@@ -133,7 +133,7 @@ def plan_streams(setup: Setup, first_layer: int, examples: Examples, schedule: S
 
 
 def unplanned_streams(setup: Setup, first_layer: int, data: str) -> StreamsPlan:
-    """Its number of steps is still open: as many as there will ever be."""
+    """A plan whose number of steps is still open: it has as many as there could ever be."""
     options, recipe = setup.options, setup.options.streams_recipe
     return StreamsPlan(
         data,
@@ -153,8 +153,8 @@ def _digest(examples: Examples) -> str:
 
 
 def watched_texts(held_out: list[Span], positions: int, evaluations: int, most: int = MOST_EVALUATED) -> list[Span]:
-    """The first of `held_out`, on which training on `positions` judges itself: as many as it can afford to, at least
-    one. most: positions."""
+    """The first of `held_out`, on which training on `positions` judges itself: as many as it can afford, at least one.
+    most: positions."""
     most_here = min(most, EVALUATION_SHARE * positions / evaluations)
     texts: list[Span] = []
     for span in held_out:

@@ -24,7 +24,7 @@ from ..text.corpus import Corpus
 from . import Setup
 
 SCALE_ROWS = 4096
-"""Hidden states that token embeddings are scaled to the size of."""
+"""Hidden states to whose size token embeddings are scaled."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """d2t [D] token of each draft row; t2d [n_vocab] the way back; output [D, h] their output rows on the device."""
+    """d2t [D]: token of each draft row; t2d [n_vocab]: the reverse; output [D, h]: their output rows on the device."""
 
     choice: draft_vocab.VocabularyChoice
     d2t: NDArray[np.int32]
@@ -49,7 +49,7 @@ class DraftVocabulary:
 
 @dataclass(frozen=True)
 class Material:
-    """All that training reads. source: the corpus's rows."""
+    """Everything that training reads. source: the corpus's rows."""
 
     corpus: Corpus
     data: DataSet
@@ -58,14 +58,14 @@ class Material:
 
 
 def prepare(setup: Setup, corpus: Corpus) -> Material:
-    """Of a finished corpus. Stopped after Ctrl-C."""
+    """The material from a finished corpus. Stopped after Ctrl-C."""
     data = read_data(setup, corpus)
     vocabulary = pick_vocabulary(setup, data)
     return Material(corpus, data, vocabulary, open_rows(setup, corpus, data, vocabulary))
 
 
 def read_data(setup: Setup, corpus: Corpus) -> DataSet:
-    """Splits the text and counts its tokens. MedusaError when there is too little of it."""
+    """Splits the text and counts its tokens. MedusaError if there is too little of it."""
     split = dataset.split_texts(corpus.texts, setup.options.tokens)
     tokens = corpus.load_tokens()
     ranked = dataset.draft_vocabulary(tokens, split.train, setup.base.n_vocab, draft_vocab.SIZES[-1])
@@ -80,7 +80,7 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
 
 
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
-    """The most frequent tokens: as many as were asked for, else the best number of them on this machine."""
+    """The most frequent tokens: as many as were asked for, else the best number for this machine."""
     options, base = setup.options, setup.base
     if options.whole_vocabulary:
         choice = draft_vocab.VocabularyChoice(base.n_vocab, None, [])
@@ -106,7 +106,7 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
 
 
 def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> TextRows:
-    """Hidden states with, as the heads and the objective need them, token embeddings, the base's distributions and the
+    """Hidden states and, if the heads and the objective need them, token embeddings, the base's distributions and the
     states of prompts."""
     states = FileRows(corpus.open_states(), setup.device)
     streams = setup.options.kind == STREAMS
@@ -118,7 +118,7 @@ def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVoca
 
 
 def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
-    """Of all prompts, read where an earlier run did not. Stopped after Ctrl-C."""
+    """States of all prompts, read unless an earlier run did. Stopped after Ctrl-C."""
     prompts = corpus.prompts_by_row()
     split = data.split
     spans = list({span.start: span for span in (*split.train, *split.build, *split.score)}.values())
@@ -132,7 +132,7 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Te
 
 
 def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:
-    """Of the tokens in use, as large as `states` are; without states as stored."""
+    """Embeddings of the tokens in use, scaled to the size of `states`; without states, as stored."""
     used, place = dataset.token_places(data.tokens, setup.base.n_vocab)
     matrix = embedding_rows(setup.base, used)
     first = torch.arange(min(SCALE_ROWS, len(place)))
@@ -144,7 +144,7 @@ def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> T
 def _teacher(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, states: FileRows
 ) -> tuple[FileRows, FileRows] | Tensor | None:
-    """As TextRows has it: the base's distribution at every row that is trained on. Stopped after Ctrl-C."""
+    """The teacher for TextRows: the base's distribution at every row that is trained on. Stopped after Ctrl-C."""
     if setup.options.objective != "teacher":
         return None
     top = setup.options.teacher_top

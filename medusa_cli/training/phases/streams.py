@@ -1,7 +1,7 @@
 """Streams, from the states below the model's top layers to weights that a file can hold.
 
-Shared mode (Speculative Streaming 3): streams and base are learned together, and the base's change becomes a new model.
-Its main attention stays the ordinary one; the paper's eq. 1, where the base attends to its own streams, is not built.
+Shared mode (Speculative Streaming 3): streams and base learn together, and the base's change becomes a new model. Its
+main attention stays the ordinary one; the paper's eq. 1, where the base attends to its own streams, is not implemented.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FittedStreams(Fitted):
 
 
 def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedStreams:
-    """All of it. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
+    """Reads states, plans and trains. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     begin, data, vocabulary = time.monotonic(), material.data, material.vocabulary
     texts = whole_texts_of(material.corpus, data)
     model, top = setup.open(), open_layers(setup)
@@ -84,7 +84,7 @@ def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds:
 
 
 def _read_states(setup: Setup, top: TopLayers, model: native.Model, texts: list[WholeText], name: str) -> LayerStates:
-    """All of them, at once."""
+    """Reads all states at once."""
     states = entered_texts(setup, top, model, texts, name)
     assert isinstance(states, LayerStates)
     if total := states.missing_rows:
@@ -94,8 +94,8 @@ def _read_states(setup: Setup, top: TopLayers, model: native.Model, texts: list[
 
 
 def merge_shared(setup: Setup, material: Material, fitted: FittedStreams) -> tuple[NewModel, FittedStreams]:
-    """Writes the new model and measures it by the engine; and the same streams through its layers as they are stored,
-    which have no adapters."""
+    """Writes the new model and measures it in the engine; returns it with the same streams, now without adapters,
+    through its layers as they are stored."""
     adapters, held = fitted.streams.adapters, fitted.held.states.texts
     assert adapters is not None
     changed, _ = make_new(setup, material, setup.open(), fitted.top, adapters, held, NAME_ENDING)
@@ -108,7 +108,7 @@ def merge_shared(setup: Setup, material: Material, fitted: FittedStreams) -> tup
 
 
 def content(setup: Setup, material: Material, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
-    """What the file will hold."""
+    """The content of the file."""
     streams, top = fitted.streams, fitted.top
     adapters, root = streams.adapters, streams.stored_root_scale()
 

@@ -1,4 +1,4 @@
-"""Training of streams, how fast that goes, and the ranks that trees are grown from."""
+"""Trains streams, measures how fast that is, and finds the ranks that trees are grown from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..text.dataset import Examples, Span
 from .layers import Piece, Streams
 
 SCALE_ROWS = 2048
-"""States that the sizes of learned vectors are taken from."""
+"""States from which the sizes of learned vectors are taken."""
 RANKED_ROWS = 1024
 """Rows ranked at a time, about."""
 PROMPT, ANSWER = 64, 128
@@ -34,7 +34,7 @@ PROMPT, ANSWER = 64, 128
 
 @dataclass(frozen=True)
 class StreamsPlan:
-    """Everything the result depends on besides the rows. `data` names them, so that a checkpoint fits its data."""
+    """Everything the result depends on besides the rows. `data` identifies them, so that a checkpoint fits its data."""
 
     data: str
     objective: str
@@ -48,7 +48,7 @@ class StreamsPlan:
 
 
 def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
-    """[streams, B, h] behind the rows of one batch of whole texts, in bfloat16 where that is faster, and in shared mode
+    """[streams, B, h] after the rows of one batch of whole texts, in bfloat16 if that is faster, and in shared mode
     [B, h] of the base at these rows; both after the final norm."""
     assert picked.lengths is not None
     texts, entered = data.entered(picked)
@@ -64,7 +64,7 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
 
 
 class StreamsFit(Loop):
-    """Of streams, in shared mode with their base. run()'s evaluate is given the streams."""
+    """Trains streams, in shared mode with their base. run()'s evaluate gets the streams."""
 
     plan: StreamsPlan
     evaluations, patience = STREAMS_EVALUATIONS, PATIENCE
@@ -102,7 +102,7 @@ def rank_streams(
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> list[NDArray[np.int64]]:
     """For each text of `spans` (None: for all) its [positions, streams] ranks (positions with all targets inside), as
-    heads.fit.rank_texts() has them.
+    from heads.fit.rank_texts().
 
     on_rows(rows done so far) may raise.
     """
@@ -125,8 +125,8 @@ def measure_rate(
     seconds: float = 1.5,
     clock: Callable[[], float] = time.monotonic,
 ) -> float:
-    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: that there are;
-    clock: of the seconds."""
+    """Answer positions per second. vocabulary: tokens that streams choose from; whole_vocabulary: all tokens; clock:
+    measures the seconds."""
     count, hidden = max(1, round(plan.batch / ANSWER)), top.shape.hidden
     rng, fed = np.random.default_rng(0), np.arange(PROMPT + ANSWER, dtype=np.int32)
     texts = [WholeText(Span(at * (ANSWER + 1), ANSWER + 1, ""), fed) for at in range(count)]

@@ -2,8 +2,8 @@
 
 The main stream runs first and leaves each layer's keys and values; the streams then run at chosen rows of it, their
 attention in two parts under one softmax: over the rows up to their own, and over the streams before them. In shared
-mode the main stream runs with the streams' adapters, and with a gradient; it never attends to streams (eq. 1 of the
-paper would have it), so that what it says depends on the merged weights alone.
+mode the main stream runs with the streams' adapters, and with a gradient; unlike in eq. 1 of the paper, it never
+attends to streams, so that its output depends on the merged weights alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..recipes import StreamsRecipe
 
 @dataclass(frozen=True)
 class Piece:
-    """One text. length: rows fed; first, rows: where streams start from, rows first .. first + rows - 1 of it."""
+    """One text. length: rows fed; first, rows: streams start from its rows first .. first + rows - 1."""
 
     length: int
     first: int
@@ -29,10 +29,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Context:
-    """What streams read of the main stream. states [B, h]: at the rows they start from, before the lowest layer.
+    """What streams read from the main stream. states [B, h]: at the rows they start from, before the lowest layer.
 
-    keys, values: of each layer, of all rows of all texts; pieces: of the texts, in order. B: sum of their rows. said
-    [B, h]: what the main stream comes to at these rows, after the final norm; None where nobody asked.
+    keys, values: of each layer, for all rows of all texts; pieces: the texts', in order. B: sum of their rows. said
+    [B, h]: the main stream's result at these rows, after the final norm; None if nobody asked.
     """
 
     states: Tensor
@@ -50,7 +50,7 @@ class Context:
 def read_context(
     top: TopLayers, entered: Tensor, pieces: Sequence[Piece], project: Project = plain, to_the_end: bool = False
 ) -> Context:
-    """Runs the main stream. entered [R, h]: what the lowest layer reads, of whole texts. to_the_end: for `said`."""
+    """Runs the main stream. entered [R, h]: what the lowest layer reads, for whole texts. to_the_end: for `said`."""
     lengths = [piece.length for piece in pieces]
 
     def picked(rows: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Streams(nn.Module):
     """`count` streams. Fresh ones are copies of the main stream at later positions: adapters add nothing.
 
     state_scale, root_scale: typical sizes that the learned vectors are multiples of, so that one learning rate suits
-    models of any size: of the states, and what makes token embeddings as large.
+    models of any size: that of the states, and the factor that makes token embeddings as large.
     """
 
     def __init__(self, top: TopLayers, count: int, recipe: StreamsRecipe) -> None:
@@ -92,18 +92,18 @@ class Streams(nn.Module):
 
     @torch.no_grad()
     def set_scales(self, states: Tensor, embeddings: Tensor | None) -> None:
-        """states [B, h]: typical ones; embeddings [E, h]: of tokens. Medians, since some places are huge."""
+        """states [B, h]: typical ones; embeddings [E, h]: of tokens. Uses medians, since some places are huge."""
         self.state_scale.copy_(states.float().abs().median())
         if embeddings is not None:
             size = embeddings.float().abs().median()
             self.root_scale.copy_(self.state_scale / size if size > 0 else size + 1)
 
     def vectors(self) -> list[nn.Parameter]:
-        """What is added to states: stream embeddings, factors on the root's embedding."""
+        """Parameters added to states: stream embeddings, factors on the root's embedding."""
         return [self.embedding] if self.root is None else [self.embedding, self.root]
 
     def factors(self) -> list[nn.Parameter]:
-        """Of the adapters."""
+        """Parameters of the adapters."""
         return [] if self.adapters is None else list(self.adapters.parameters())
 
     @property
@@ -131,15 +131,15 @@ class Streams(nn.Module):
         return normed.view(-1, count, normed.shape[-1]).transpose(0, 1)
 
     def stored_embedding(self) -> Tensor:
-        """[count, h] as added to states."""
+        """[count, h]: added to states."""
         return self.embedding * self.state_scale
 
     def stored_root_scale(self) -> Tensor | None:
-        """[h] as multiplied with token embeddings."""
+        """[h]: multiplied with token embeddings."""
         return None if self.root is None else self.root * self.root_scale
 
     def _entering(self, states: Tensor, roots: Tensor | None) -> Tensor:
-        """[B * count, h], the streams of a row side by side."""
+        """[B * count, h], with the streams of a row side by side."""
         scale = self.stored_root_scale()
         if scale is not None:
             assert roots is not None
@@ -160,7 +160,7 @@ class Streams(nn.Module):
 
 
 def attend(own: tuple[Tensor, ...], past: tuple[Tensor, ...], piece: Piece, count: int, scale: float) -> Tensor:
-    """Of one text -> [rows * count, heads * head_size]. own: queries [rows * count, heads, head_size], keys and values
+    """In one text -> [rows * count, heads * head_size]. own: queries [rows * count, heads, head_size], keys and values
     [rows * count, heads_kv, head_size] of its streams; past: keys and values [length, heads_kv, head_size]."""
     q, own_k, own_v = own
     rows, heads, size = piece.rows, q.shape[1], q.shape[2]

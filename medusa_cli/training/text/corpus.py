@@ -23,18 +23,18 @@ from medusa_cli.support.errors import MedusaError
 
 SHARD_BYTES = 64 << 20
 SHARD_SECONDS = 120.0
-"""A shard is written after that time even when it is small: what a crash may cost."""
+"""A shard is written after this time even if it is small: this is what a crash may cost."""
 FORMAT = 1
 PRIVATE = 0o600
-"""Prompts and answers may be anybody's secrets."""
+"""Prompts and answers may be somebody's secrets."""
 
 
 @dataclass(frozen=True)
 class Text:
     """One generated answer. group: the conversation it belongs to (held out as a whole); complete: ended by itself.
 
-    source: where its prompt came from; temperature: it was sampled at; prompt: how many tokens that has. All are
-    unknown for text of older versions.
+    source: where its prompt came from; temperature: what it was sampled at; prompt: its prompt's length in tokens. All
+    are unknown for text from older versions.
     """
 
     job: int
@@ -59,11 +59,11 @@ class NewText:
 class Corpus:
     """The texts under one folder.
 
-    tokens: in all texts, those in memory included. state: JSON values, kept in the manifest for whoever generates.
+    tokens: in all texts, including those in memory. state: JSON values, kept in the manifest for whoever generates.
     """
 
     def __init__(self, folder: Path, n_embd: int) -> None:
-        """Opens or creates. MedusaError when the folder holds something else or cannot be written."""
+        """Opens or creates. MedusaError if the folder holds something else or cannot be written."""
         self.folder, self.n_embd = Path(folder), n_embd
         self.shards: list[str] = []
         self.texts: list[Text] = []
@@ -103,7 +103,7 @@ class Corpus:
         return 2 * self.n_embd + 4
 
     def done_jobs(self) -> set[int]:
-        """Jobs whose text is here, those in memory included."""
+        """Jobs whose text is here, including those in memory."""
         return {text.job for text in self.texts} | {new.text.job for new in self._pending}
 
     def add(self, new: NewText) -> None:
@@ -140,12 +140,12 @@ class Corpus:
             file.write(json.dumps(manifest, indent=1).encode("utf-8"))
 
     def load_tokens(self) -> NDArray[np.int32]:
-        """[sum of lengths] all stored tokens, in the order of `texts`."""
+        """[sum of lengths]: all stored tokens, in the order of `texts`."""
         parts = [np.load(self.folder / f"{name}.tokens.npy") for name in self.shards]
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
     def load_prompts(self) -> list[NDArray[np.int32]]:
-        """The tokens of each text's prompt, in the order of `texts`; empty where they are not known."""
+        """The tokens of each text's prompt, in the order of `texts`; empty if they are not known."""
         paths = [self.folder / f"{name}.prompts.npy" for name in self.shards]
         parts = [np.load(path) for path in paths if path.exists()]
         tokens = np.concatenate(parts) if parts else np.zeros(0, np.int32)
@@ -160,7 +160,7 @@ class Corpus:
         return dict(zip(starts, self.load_prompts(), strict=True))
 
     def open_states(self) -> list[NDArray[np.float16]]:
-        """One memory-mapped [N, n_embd] array for each shard; their rows together go with load_tokens()."""
+        """One memory-mapped [N, n_embd] array per shard; together, their rows match load_tokens()."""
         arrays = [np.load(self.folder / f"{name}.states.npy", mmap_mode="r") for name in self.shards]
         if any(array.ndim != 2 or array.shape[1] != self.n_embd for array in arrays):
             raise self._damaged("hidden states of another size")

@@ -1,8 +1,8 @@
 """Training rows from a corpus: which hidden state learns which tokens, and what is held out.
 
-Row i of the corpus is the hidden state tokens[i] was sampled from: the state after the token before it, for the first
-row of a text the state after the last prompt token. In the engine's words: with row i as h, tokens[i] is the root, and
-head k (1-based) drafts the depth-k node, tokens[i + k]. A Hydra head k reads besides h the embeddings of tokens[i] ..
+Row i of the corpus is the hidden state tokens[i] was sampled from: the state after the token before it, or for a text's
+first row the state after the last prompt token. In the engine's words: with row i as h, tokens[i] is the root, and head
+k (1-based) drafts the depth-k node, tokens[i + k]. A Hydra head k also reads the embeddings of tokens[i] ..
 tokens[i + k - 1]. The base's own distribution over tokens[i + k], which distilled heads learn, follows from row i + k.
 """
 
@@ -35,7 +35,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Split:
-    """Texts by use. The tree is built on `build` and its tokens per step are measured on `score`."""
+    """Texts by use. The tree is built on `build`, and its tokens per step are measured on `score`."""
 
     train: list[Span]
     build: list[Span]
@@ -44,9 +44,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to train on. rows [N] and target [N, K] as dataset.targets() gives them; lengths: rows of each text.
+    """Rows to train on. rows [N] and target [N, K]: from dataset.targets(); lengths: rows of each text.
 
-    sequences: tokens of each text, its prompt included; without them the rows count.
+    sequences: tokens of each text, its prompt included; without them, the rows count.
     """
 
     rows: NDArray[np.int64]
@@ -69,9 +69,9 @@ def bucket(group: str) -> int:
 
 
 def split_texts(texts: Sequence[Text], limit: int | None = None) -> Split:
-    """Splits by group, so that no prompt is on two sides; `limit`: only the first texts, up to that many tokens.
+    """Splits by group, so that no prompt is on both sides; `limit`: only the first texts, up to that many tokens.
 
-    When chance holds nothing out (a handful of prompts), the groups with the lowest buckets are taken instead.
+    If chance holds nothing out (with a handful of prompts), the groups with the lowest buckets are taken instead.
     """
     ends = list(accumulate(text.length for text in texts))
     spans = [
@@ -127,13 +127,13 @@ def targets(
 
 
 def examples_of(tokens: NDArray[np.integer], spans: Sequence[Span], t2d: NDArray[np.integer], heads: int) -> Examples:
-    """targets() with what is known of each text."""
+    """targets() with what is known about each text."""
     rows, table = targets(tokens, spans, t2d, heads)
     kept = [span for span in spans if span.length > 1]
     return Examples(rows, table, [span.length - 1 for span in kept], [span.prompt + span.length for span in kept])
 
 
 def token_places(tokens: NDArray[np.integer], n_vocab: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(used [E] the distinct tokens, ascending; place [len(tokens)] where each token stands in `used`)."""
+    """(used [E]: the distinct tokens, ascending; place [len(tokens)]: each token's index in `used`)."""
     used = np.flatnonzero(np.bincount(tokens, minlength=n_vocab)).astype(np.int64)
     return used, token_to_draft(used, n_vocab)[tokens]

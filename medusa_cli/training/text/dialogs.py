@@ -20,25 +20,25 @@ from medusa_cli.support.errors import MedusaError
 from ..resuming import Stopped
 
 MAX_PASSES = 8
-"""How often a file of prompts is gone through (each pass but the first at higher temperatures) before it is used up."""
+"""How many passes over a file of prompts (each but the first at higher temperatures) until it is used up."""
 MAX_TURN = 1 << 16
 """Characters of a turn: far more than the longest prompt that is answered, few enough to tokenize."""
 MAX_TOKENS = 96
-"""Of a user turn that the model writes."""
+"""Longest user turn that the model writes."""
 CAPTION = "@@user-turn@@"
 OPENED_SHARE = 0.7
-"""Share of the turns that begin with given words: alone with the header a small model asks the same few things."""
+"""Share of the turns that begin with given words: from the header alone, a small model asks the same few things."""
 FOLLOW_UP_SHARE = 0.3
 SOURCE = "self-written"
 SURPLUS = 1.3
-"""Turns asked for per turn wanted: some are cut off, repeated or no questions."""
+"""Turns asked for per turn wanted: some are cut off, repeated or not questions."""
 
 
-# Sources of conversations have a fixed order, addressed by position, so that a run can continue.
+# Sources of conversations have a fixed order and are addressed by position, so that a run can continue.
 
 
 class SeedSource:
-    """Endless made-up conversations. too_long: none of them."""
+    """Endless made-up conversations. too_long: none are."""
 
     too_long = 0
 
@@ -55,10 +55,10 @@ class SeedSource:
 
 
 class FileSource:
-    """The conversations of a file, gone through MAX_PASSES times. too_long: those left out for their length."""
+    """The conversations of a file, MAX_PASSES times over. too_long: how many were left out for their length."""
 
     def __init__(self, path: Path) -> None:
-        """MedusaError when the file holds no conversation that can be used."""
+        """MedusaError if the file has no usable conversation."""
         everything = load_conversations(path)
         self._all = [short for conversation in everything if (short := _shortened(conversation)) is not None]
         self.too_long = len(everything) - len(self._all)
@@ -66,12 +66,12 @@ class FileSource:
             raise MedusaError(f"{path}: every prompt is longer than {MAX_TURN} characters, give shorter ones")
 
     def take(self, cursor: int, count: int) -> list[Conversation]:
-        """As SeedSource.take(); fewer at the end."""
+        """Like SeedSource.take(); fewer at the end."""
         size = len(self._all)
         return [self._all[at % size] for at in range(cursor, min(cursor + count, MAX_PASSES * size))]
 
     def is_repeat(self, cursor: int) -> bool:
-        """As SeedSource.is_repeat()."""
+        """Like SeedSource.is_repeat()."""
         return cursor >= len(self._all)
 
 
@@ -79,7 +79,7 @@ PromptSource = SeedSource | FileSource
 
 
 def _shortened(conversation: Conversation) -> Conversation | None:
-    """The conversation up to its first turn that no prompt could hold; None when that is the opening."""
+    """The conversation up to its first turn that no prompt could hold; None if that is the opening."""
     lengths = [len(turn) for turn in conversation.turns]
     kept = next((at for at, length in enumerate(lengths) if length > MAX_TURN), len(lengths))
     if kept == 0 or len(conversation.system or "") > MAX_TURN:
@@ -131,7 +131,7 @@ class UserTurns:
     """User turns written by the model itself: its continuation of the chat template's user header."""
 
     def __init__(self, model: native.Model, parallel: int, threads: int) -> None:
-        """MedusaError when the model's chat template does not render."""
+        """MedusaError if the model's chat template does not render."""
         self.model, self.parallel, self.threads = model, parallel, threads
         messages = [{"role": "user", "content": CAPTION}]
         self.header, _, rest = rendered(model, messages).partition(CAPTION)
@@ -140,7 +140,7 @@ class UserTurns:
     def write(
         self, count: int, rng: random.Random, seen: set[str], should_stop: Callable[[], bool]
     ) -> list[Conversation]:
-        """At most `count` conversations of groups outside `seen`."""
+        """At most `count` conversations from groups not in `seen`."""
         openers = [rng.choice(OPENERS) if rng.random() < OPENED_SHARE else "" for _ in range(round(SURPLUS * count))]
         prompts = [rendered_tokens(self.model, self.header + opener) for opener in openers]
         written = self._write(prompts, rng, should_stop)
@@ -156,8 +156,8 @@ class UserTurns:
     def follow(
         self, conversations: Sequence[list[Message]], rng: random.Random, should_stop: Callable[[], bool]
     ) -> list[str | None]:
-        """The user's next turn in each, of messages that end with an answer (Medusa 2.3.2: the model talks to itself);
-        None where the model wrote none that can be used."""
+        """The user's next turn in each of `conversations`, which end with an answer (Medusa 2.3.2: the model talks to
+        itself); None if the model wrote none that can be used."""
         prompts = []
         for messages in conversations:
             text = rendered(self.model, [*messages, {"role": "user", "content": CAPTION}])
@@ -170,7 +170,7 @@ class UserTurns:
     def _write(
         self, prompts: Sequence[list[int]], rng: random.Random, should_stop: Callable[[], bool]
     ) -> dict[int, str]:
-        """The text of one turn behind each of `prompts` that was reached before should_stop()."""
+        """The text of one turn after each of `prompts` that was reached before should_stop()."""
         turns: dict[int, str] = {}
 
         def on_sequence(index: int, tokens: list[int], states: object) -> bool:
@@ -197,7 +197,7 @@ class UserTurns:
         return turns
 
     def _text(self, tokens: list[int]) -> str:
-        """The turn's text; empty when it did not come to an end or loops."""
+        """The turn's text; empty if it did not end or loops."""
         if not tokens or loop_start(tokens) < len(tokens):
             return ""
         if self.model.is_eog(tokens[-1]):

@@ -1,8 +1,8 @@
 """The model writes its own training text: rounds of prompts, many sequences at a time, hidden states to disk.
 
-A round's jobs are written down before it starts, so an interrupted one continues where it was. A round holds second
-turns of conversations whose answer the round before brought, new conversations from the prompt source, and user turns
-the model made up itself.
+A round's jobs are written down before it starts, so an interrupted round continues where it was. A round has second
+turns of conversations that got their answer in the previous round, new conversations from the prompt source, and user
+turns that the model made up itself.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .sources import KnownTexts
 
 MAX_PROMPT = 1024
 MIN_TEXT = 6
-"""Shorter texts teach the deeper heads nothing."""
+"""Shorter texts do not teach the deeper heads anything."""
 TYPICAL_ANSWER = 220
 ROUND_WAVES = 16
-"""Answers per sequence slot and round: enough that the slots idling at a round's end do not count."""
+"""Answers per sequence slot and round: enough that slots idling at a round's end do not matter."""
 SELF_WRITTEN = 0.2
-"""Share of a round's new conversations that the model makes up (where the prompts are made up, not given)."""
+"""Share of a round's new conversations that the model makes up (if the prompts are made up, not given)."""
 GREEDY_SHARE = 0.6
 LATER_TURN = "later turn"
 """Source of all answers but a conversation's first."""
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Round:
-    """number counts from 0; cursor and next_job: where the next round goes on."""
+    """number counts from 0; cursor and next_job: where the next round continues."""
 
     number: int
     cursor: int
@@ -94,7 +94,7 @@ class TextWriter:
         self.user_turns = UserTurns(model, parallel, threads) if self.own_openings or self.talks else None
         self.known = KnownTexts(tokens for _, tokens in corpus.stored())
         self.too_long = 0
-        """Prompts this writer has left out because they have over max_prompt tokens."""
+        """How many prompts this writer has left out because they have over max_prompt tokens."""
 
     def run(
         self,
@@ -106,7 +106,7 @@ class TextWriter:
         every step).
 
         on_tokens(n): n tokens of unfinished answers exist besides the corpus. Complete answers are on disk when this
-        returns or raises. MedusaError when the model writes nothing that can be used.
+        returns or raises. MedusaError if the model writes nothing that can be used.
         """
         fruitless = 0
         try:
@@ -119,7 +119,7 @@ class TextWriter:
                 fruitless = 0 if self.corpus.tokens > before else fruitless + 1
                 if fruitless < FRUITLESS_ROUNDS or should_stop():
                     continue
-                if self.corpus.tokens:  # nothing new any more: what is there has to do
+                if self.corpus.tokens:  # nothing new comes: what is there has to do
                     return
                 raise MedusaError(
                     f"no usable text: the answers are empty or loops, or prompts have over {self.max_prompt} tokens"
@@ -132,7 +132,7 @@ class TextWriter:
         return self.corpus.folder / "round.json"
 
     def _stored_round(self) -> Round | None:
-        """The newest round that was opened."""
+        """The round opened last."""
         if not self._round_file.exists():
             return None
         try:
@@ -142,7 +142,7 @@ class TextWriter:
             raise MedusaError(f"{self._round_file}: damaged ({error}), remove the folder to start over") from error
 
     def _current_round(self) -> Round | None:
-        """The newest round when it is unfinished, with the jobs that still have no answer."""
+        """The newest round if it is unfinished, with the jobs that still have no answer."""
         stored = self._stored_round()
         if stored is None or self.corpus.state.get("rounds", 0) > stored.number:
             return None
@@ -150,7 +150,7 @@ class TextWriter:
         return replace(stored, jobs=[job for job in stored.jobs if job.id not in done])
 
     def _new_round(self, tokens_left: float, should_stop: Callable[[], bool]) -> Round | None:
-        """Opens the next round and writes it down; None when there is nothing left to ask."""
+        """Opens the next round and writes it down; None if there is nothing left to ask."""
         last = self._stored_round() or Round(-1, 0, 0, [])
         number = last.number + 1
         rng = random.Random(f"{self.seed} {number}")
@@ -196,7 +196,7 @@ class TextWriter:
         ]
 
     def _may_go_on(self, job: Job) -> bool:
-        """Whether the model writes another turn of the user's."""
+        """Whether the model writes another user turn."""
         return self.talks and sum(message["role"] == "user" for message in job.messages) < self.recipe.turns
 
     def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
@@ -260,7 +260,7 @@ class TextWriter:
 
 
 def longest_answer(n_ctx_train: int, recipe: TextRecipe) -> int:
-    """Tokens of the longest answer that a model trained on such contexts is let write."""
+    """Tokens of the longest answer that a model trained on such contexts may write."""
     return min(recipe.longest_answer, max(16, n_ctx_train // 2))
 
 

@@ -1,5 +1,5 @@
-"""What training text repeats: texts that say what an earlier one said, found by sketches of their 8-gram sets, in
-little memory; and what each source of prompts brought."""
+"""What training text repeats: finds texts that say what an earlier one said by sketches of their 8-gram sets, in
+little memory. And what each source of prompts brought."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .corpus import Corpus, Text
 
 SKETCH = 128
 """Hashes kept of a text: the smallest ones, so that equal texts keep equal ones. With a quarter as many, a text of 300
-tokens of which one differs was taken for another in 4 of 6000 tries."""
+tokens with one changed was taken for a different one in 4 of 6000 tries."""
 SIMILAR = 0.8
-"""Share of common 8-grams from which on two texts count as one."""
+"""Two texts count as one from this share of common 8-grams on."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 def gram_hashes(tokens: Sequence[int] | NDArray[np.integer], gram: int = GRAM) -> NDArray[np.uint64]:
-    """[len(tokens) - gram + 1] one hash for each n-gram; of a shorter text one hash altogether."""
+    """[len(tokens) - gram + 1]: one hash per n-gram; a shorter text has a single hash."""
     values = np.asarray(tokens).astype(np.uint64)
     count = max(1, len(values) - gram + 1)
     hashes = np.zeros(count, np.uint64)
     for at in range(min(gram, len(values))):
         hashes = hashes * _FACTOR + values[at : at + count] + np.uint64(1)
-        # Every bit is spread over all: without that small numbers stay the smallest.
+        # Spreads every bit over all of them: otherwise small numbers would stay the smallest.
         hashes = (hashes ^ (hashes >> np.uint64(31))) * _FACTOR
         hashes ^= hashes >> np.uint64(29)
     return hashes
@@ -52,7 +52,7 @@ class KnownTexts:
             self.add(tokens)
 
     def add(self, tokens: Sequence[int] | NDArray[np.integer]) -> bool:
-        """True when an earlier text is (nearly) the same; else the text is known from now on."""
+        """True if an earlier text is (nearly) the same; else the text is known from now on."""
         ordered = sketch(tokens)
         mine = frozenset(ordered)
         common = Counter(holder for value in ordered for holder in self._holders.get(value, ()))
@@ -75,9 +75,9 @@ class KnownTexts:
 class SourceShare:
     """One source. tokens: kept; share: of all kept tokens; texts: answers.
 
-    greedy: share of its tokens decoded at temperature 0; kept: share of the generated tokens that is left after loops
-    and duplicates were taken out; duplicates: share taken out as such; distinct: distinct 8-grams / 8-grams. None: not
-    recorded (text of an older version).
+    greedy: share of its tokens decoded at temperature 0; kept: share of the generated tokens left after loops and
+    duplicates were removed; duplicates: share removed as such; distinct: distinct 8-grams / 8-grams. None: not recorded
+    (text from an older version).
     """
 
     source: str
@@ -124,7 +124,7 @@ def as_json(rows: Sequence[SourceShare]) -> list[dict[str, Any]]:
 
 
 def as_table(rows: Sequence[SourceShare]) -> Table:
-    """For people."""
+    """A table for people."""
     table = Table(title="Text by source of its prompt", title_justify="left")
     for name in ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams"):
         table.add_column(name, justify="left" if name == "source" else "right")
