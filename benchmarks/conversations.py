@@ -3,20 +3,26 @@
     python benchmarks/conversations.py memory MODEL --ctx 32768
     python benchmarks/conversations.py turns MODEL --tokens 8000
     python benchmarks/conversations.py restart MODEL --tokens 16000
+    python benchmarks/conversations.py servers MODEL --llama-server FILE
 
 `COMMAND --help` says what each of them measures.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
+import subprocess
 import tempfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import common
+import httpx
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +32,7 @@ from medusa_cli.decoding.options import DraftOptions, EngineOptions
 from medusa_cli.decoding.runtime import open_engine
 from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.decoding.settings import Settings
+from medusa_cli.support.children import child
 from medusa_cli.support.errors import MedusaError
 
 
@@ -137,6 +144,100 @@ class Restart:
         )
 
 
+@dataclass
+class Servers:
+    """Time to the first token of the same requests to `medusa serve` and to llama-server, one after the other.
+
+    Questions about a text of about --tokens; the next turn; another question about the same text; back to the first
+    conversation, and the same once more after a restart. llama-server, a program of the same release that was built
+    beside us, reuses its cache (--cache-reuse) and is told to save and restore its slot, which counts as part of the
+    restart; ours does that by itself.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    llama_server: Path
+    tokens: int = 2000
+    threads: int = 2
+
+    def run(self) -> None:
+        table = Table("", "medusa serve", "llama-server")
+        with tempfile.TemporaryDirectory() as folder:
+            model = common.open_model(self.model).path
+            shared = ["-c", str(self.tokens + 3000), "-t", str(self.threads), "--temp", "0", "--port", str(PORT)]
+            ours = [*child("medusa_cli.cli", "serve", model), *shared, "--cache-dir", f"{folder}/caches"]
+            theirs = [str(self.llama_server), "-m", model, *shared, "-np", "1"]
+            theirs += ["--cache-reuse", "256", "--slot-save-path", f"{folder}/"]
+            found = [asked_of(command, self.tokens) for command in (ours, theirs)]
+        for name in found[0]:
+            table.add_row(name, *(f"{one[name]:.2f}" for one in found))
+        common.show(table, "seconds to the first token")
+
+
+PORT = 8093
+SLOT = f"http://127.0.0.1:{PORT}/slots/0"
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[None]:
+    """The server, once it answers."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(1200):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"http://127.0.0.1:{PORT}/health").status_code == 200:
+                    break
+            if server.poll() is not None:
+                raise MedusaError(f"{command[0]} ended with {server.returncode}")
+            time.sleep(0.1)
+        yield
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+
+
+def asked_of(command: list[str], tokens: int) -> dict[str, float]:
+    """Seconds to the first token of each request."""
+    text = " ".join(path.read_text("utf-8") for path in common.DOCS)[: 4 * tokens]
+    talk = [{"role": "system", "content": f"Answer briefly. Here is a text:\n{text}"}]
+    other = [*talk, {"role": "user", "content": "Write a title for it."}]
+    talk += [{"role": "user", "content": "What is it about?"}]
+    found, has_slots = {}, "--slot-save-path" in command
+    with running(command):
+        found["a new text"], answer = first_token(talk)
+        talk += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Name one more thing."}]
+        found["the next turn"], answer = first_token(talk)
+        found["another question about the text"], _ = first_token(other)
+        talk += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And a last one?"}]
+        found["back to the first conversation"], before = first_token(talk)
+        if has_slots:
+            httpx.post(SLOT, params={"action": "save"}, json={"filename": "slot"}, timeout=600).raise_for_status()
+    with running(command):
+        start = time.monotonic()
+        if has_slots:
+            httpx.post(SLOT, params={"action": "restore"}, json={"filename": "slot"}, timeout=600).raise_for_status()
+        brought = time.monotonic() - start
+        seconds, after = first_token(talk)
+        found["after a restart"] = brought + seconds
+        if after != before:
+            raise MedusaError(f"{command[0]} says something else after a restart")
+    return found
+
+
+def first_token(messages: list[dict[str, str]]) -> tuple[float, str]:
+    """Seconds until a streamed answer has text, and the text."""
+    body = {"model": "any", "messages": messages, "stream": True, "max_tokens": 60, "temperature": 0}
+    start, first, text = time.monotonic(), 0.0, ""
+    with httpx.stream("POST", f"http://127.0.0.1:{PORT}/v1/chat/completions", json=body, timeout=3600) as stream:
+        for line in stream.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            for choice in json.loads(line.removeprefix("data: ")).get("choices", []):
+                text += choice["delta"].get("content") or ""
+            first = first or (time.monotonic() - start if text else 0.0)
+    return first, text
+
+
 def _seconds(call: Callable[[], object]) -> float:
     start = time.monotonic()
     call()
@@ -144,7 +245,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Memory, Turns, Restart)
+    return common.parser(__doc__, Memory, Turns, Restart, Servers)
 
 
 if __name__ == "__main__":
