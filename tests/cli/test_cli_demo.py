@@ -216,8 +216,9 @@ def test_ctrl_c_within_a_prompt_keeps_what_was_read(tmp_path: Path) -> None:
     repl = Repl(engine, None, screen, Settings(temperature=0.0, max_tokens=4))  # type: ignore[arg-type]
     repl.submit(f"/read {file}")
     assert repl.submit("What is it about?")
-    # It takes a few hundredths of a second; a busy machine may be elsewhere for a while.
-    assert time.monotonic() - reading.at < 1
+    # It takes a few hundredths of a second; a busy machine may be elsewhere for a while. libllama asks within a pass on
+    # the CPU alone: on a device (here a pretended one, as slow as a CPU) the piece under way is read to its end.
+    assert time.monotonic() - reading.at < (10 if engine.model.gpu else 1)
     assert repl.conversation.turns == []
     assert not repl.submit("What is it about?")
     assert repl.generation is not None
