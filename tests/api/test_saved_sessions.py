@@ -165,6 +165,7 @@ with Model("demo", ctx_size=1024, quiet=True) as model:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed so here")
 def test_a_process_that_is_killed_while_it_writes(
     model: Model, demo_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,6 +237,7 @@ def test_a_store(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_truncation(model: Model) -> None:
     """Turn by turn the oldest ones leave, and the text is that of a fresh prompt with the others."""
     messages, places = asking("What do you see from up there?"), set()

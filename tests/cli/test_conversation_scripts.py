@@ -140,7 +140,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 @pytest.mark.parametrize("drafts", [False, True])
-@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("thinks", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "qwen35", "mamba2"])
 def test_answers_are_those_of_a_fresh_model(
     name: str,

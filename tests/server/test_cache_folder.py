@@ -11,7 +11,7 @@ import httpx
 import pytest
 from server_process import Served, served
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 CONTEXT = ("-c", "1024", "--proxy", "127.0.0.1/32")
 SYSTEM = "You are the keeper of a lighthouse far out in the sea. Answer in one short sentence. " * 6
