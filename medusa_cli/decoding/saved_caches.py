@@ -247,7 +247,7 @@ class CacheStore:
         for saved in self._all():
             if saved.key != mine or saved.owner != owner:
                 continue
-            common = _common(saved.tokens, tokens)
+            common = common_prefix(saved.tokens.tolist(), tokens)
             if common == len(tokens):
                 _touch(saved.path, used)
                 return False
@@ -271,14 +271,15 @@ class CacheStore:
         Returns how many of the prompt's tokens are then cached, and one line about a damaged file, or "". Such a file
         is removed.
         """
-        known = _common(engine.session.cached_tokens, prompt)
+        prompt = list(prompt)
+        known = common_prefix(engine.session.cached_tokens, prompt)
         best, most = None, max(known, beyond)
         found = [saved for saved in self._all() if saved.owner == owner]
         mine = self.key_of(engine) if found else {}
         for saved in found:
             if saved.key != mine or len(saved.tokens) >= engine.n_ctx:
                 continue
-            common = _common(saved.tokens, prompt)
+            common = common_prefix(saved.tokens.tolist(), prompt)
             if common >= most + LEAST and is_worth_it(common, len(saved.tokens)):
                 best, most = saved, common
         if best is None:
@@ -287,7 +288,7 @@ class CacheStore:
             restore(engine, best, mine)
         except MedusaError as error:
             _remove(best.path)
-            return _common(engine.session.cached_tokens, prompt), f"{error}; it was removed"
+            return common_prefix(engine.session.cached_tokens, prompt), f"{error}; it was removed"
         _touch(best.path, time.time())
         return most, ""
 
@@ -345,13 +346,18 @@ class CacheStore:
             total -= size
 
 
-def _common(one: Any, other: Any) -> int:
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
-    import numpy as np
-
     most = min(len(one), len(other))
-    differ = np.nonzero(np.asarray(one[:most], np.int64) != np.asarray(other[:most], np.int64))[0]
-    return int(differ[0]) if len(differ) else most
+    low, high = 0, most
+    # The interpreter itself compares slices: a few of them beat a loop over thousands of tokens.
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def is_worth_it(common: int, whole: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from medusa_cli.api.model import Model
 from medusa_cli.api.session import Session
-from medusa_cli.decoding.saved_caches import CacheStore, is_worth_it
+from medusa_cli.decoding.saved_caches import CacheStore, common_prefix, is_worth_it
 from medusa_cli.server.errors import log
 from medusa_cli.support.errors import MedusaError
 
@@ -18,20 +18,6 @@ DEFAULT_BUDGET = 1 << 30
 
 OWN = 256
 """Tokens of its own that make a conversation worth a session beside the one it shares the others with."""
-
-
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    most = min(len(one), len(other))
-    low, high = 0, most
-    # The interpreter itself compares slices: a few of them beat a loop over thousands of tokens.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @dataclass(eq=False)
