@@ -46,7 +46,7 @@ void along_path(std::shared_ptr<Heads> heads, const States& states, std::vector<
     const int depth = std::min(count, static_cast<int>(path.size()));
     const auto levels = make_levels(std::move(heads), depth, &free_threads);
     const size_t h = states.shape(states.ndim() - 1), n = states.size() / h;
-    for (size_t i = 0; i < n; ++i) levels->committed(static_cast<int>(i), {states.data() + i * h, h});
+    for (size_t i = 0; i < n; ++i) levels->committed(static_cast<int>(i), no_token, {states.data() + i * h, h});
     const Tree root_only;
     levels->begin({{path.data(), 1}, {states.data() + (n - 1) * h, h}, 1, root_only});
     for (int d = 1; d <= depth; ++d) fn(levels->probabilities(d, {path.data(), static_cast<size_t>(d)}));

@@ -8,7 +8,7 @@ namespace {
 // Loads without the GIL; the progress callback takes it, and its exceptions abort the load and are passed on.
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
                                        const Callback<std::optional<bool>(float)>& on_progress,
-                                       const std::optional<std::vector<std::string>>& devices) {
+                                       const std::optional<std::vector<std::string>>& devices, bool next_layers) {
     Callbacks call;
     LoadProgress progress;
     if (!on_progress.is_none()) {
@@ -16,7 +16,7 @@ std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers
     }
     try {
         const nb::gil_scoped_release released;
-        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices);
+        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices, next_layers);
     } catch (const Error&) {
         call.rethrow();
         throw;
@@ -28,7 +28,8 @@ constexpr const char* load_doc =
     "devices: names of those to use, none of them for the CPU alone; None: llama.cpp's choice. OutOfMemoryError\n"
     "when the layers do not fit.\n\n"
     "repack: weights are copied for faster kernels; without, they stay pages of the file, which the system can take\n"
-    "back at any time. on_progress gets 0..1 and may return False to abort.";
+    "back at any time. next_layers: the layers for further tokens (MTP) are loaded, too. on_progress gets 0..1 and may "
+    "return False to abort.";
 
 void bind_tokenizer(nb::class_<LlamaModel>& type) {
     type
@@ -56,7 +57,7 @@ void bind_tokenizer(nb::class_<LlamaModel>& type) {
 void bind_model(nb::module_& m) {
     nb::class_<LlamaModel> type(m, "Model");
     type.def(nb::new_(&load_model), "path"_a, nb::kw_only(), "n_gpu_layers"_a = -1, "repack"_a = true,
-             "on_progress"_a = nb::none(), "devices"_a = nb::none(), load_doc)
+             "on_progress"_a = nb::none(), "devices"_a = nb::none(), "next_layers"_a = false, load_doc)
         .def_prop_ro("path", &LlamaModel::path)
         .def_prop_ro("description", &LlamaModel::description, "For example \"llama 135M Q4_1\".")
         .def_prop_ro("architecture", &LlamaModel::architecture)
@@ -67,6 +68,7 @@ void bind_model(nb::module_& m) {
         .def_prop_ro("size_bytes", &LlamaModel::size_bytes)
         .def_prop_ro("is_recurrent", &LlamaModel::is_recurrent,
                      "Recurrent or hybrid: follows chains of drafts, no trees.")
+        .def_prop_ro("next_layers", &LlamaModel::next_layers, "How many layers for further tokens (MTP) were loaded.")
         .def_prop_ro("can_draft", &LlamaModel::can_draft,
                      "False: llama.cpp cannot follow drafts with this architecture.")
         .def_prop_ro("chat_template",

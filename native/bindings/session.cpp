@@ -82,8 +82,8 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
                                              const Tree* tree, int n_ctx, int n_threads, const std::string& type_k,
                                              const std::string& type_v, bool lookup, bool recycling,
                                              const std::optional<DynamicTreeStart>& dynamic,
-                                             std::shared_ptr<LlamaModel> draft_model, int draft_max,
-                                             const std::optional<LookaheadParams>& lookahead) {
+                                             std::shared_ptr<LlamaModel> draft_model, std::shared_ptr<LlamaModel> mtp,
+                                             int draft_max, const std::optional<LookaheadParams>& lookahead) {
     ModelSessionParams params;
     params.context_size = n_ctx;
     params.threads = resolve_threads(n_threads);
@@ -94,6 +94,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.lookup = lookup;
     params.recycling = recycling;
     params.draft_model = std::move(draft_model);
+    params.mtp = std::move(mtp);
     params.draft_max = draft_max;
     params.lookahead = lookahead;
     return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
@@ -423,8 +424,8 @@ void bind_session(nb::module_& m) {
         "One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt.");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
-                "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "draft_max"_a = 0,
-                "lookahead"_a = nb::none(), session_doc);
+                "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "mtp"_a = nb::none(),
+                "draft_max"_a = 0, "lookahead"_a = nb::none(), session_doc);
     bind_generate(session);
     bind_session_state(session);
     bind_session_methods(session);

@@ -11,9 +11,6 @@
 namespace medusa {
 namespace {
 
-// Nodes in a draft for a recurrent model, root included: one tile of the kernels' columns. Each is a copy of the state.
-constexpr int longest_chain = 8;
-
 DynamicTreeParams dynamic_params(const DraftingPlan& plan) {
     DynamicTreeParams params;
     params.ranks = std::min(params.ranks, plan.ranks);

@@ -13,6 +13,10 @@
 
 namespace medusa {
 
+// Nodes in a draft for a model that follows only chains, root included: one tile of the kernels' columns. Each is a
+// copy of a recurrent state.
+inline constexpr int longest_chain = 8;
+
 struct DraftingPlan {
     Tree tree;                                // the same one in each step; only the root: no levels are asked for
     std::optional<DynamicTreeStart> dynamic;  // trees grown for each step instead, as deep as `tree`

@@ -4,9 +4,11 @@
 
 #include "draft_model/levels.h"
 #include "draft_model/llama_branches.h"
+#include "draft_model/mtp_levels.h"
 #include "drafting/lookahead.h"
 #include "heads/levels.h"
 #include "in_graph/levels.h"
+#include "llama/next_layers.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
 
@@ -36,6 +38,24 @@ void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
     check_same_vocabulary(model, draft);
 }
 
+void check_mtp(const LlamaModel& model, const LlamaModel& mtp, const Tree& tree) {
+    const int layers = mtp.next_layers();
+    if (layers == 0) throw Error(mtp.path() + " was loaded without layers for further tokens (MTP)");
+    check_next_layers_fit(model, mtp);
+    check_same_vocabulary(model, mtp);
+    if (layers > 1 && !mtp.reads_other_cache() && (tree.leaf_count() > 1 || tree.depth() > layers)) {
+        throw Error(mtp.path() + " drafts a chain of at most " + std::to_string(layers) + " tokens",
+                    "leave out {tree}, or lower {draft_max}");
+    }
+}
+
+// Levels that its layers can fill.
+int mtp_depth(const LlamaModel& model, const LlamaModel& mtp, int draft_max) {
+    const int most = draft_max > 0 ? draft_max : ModelSessionParams::mtp_depth;
+    if (mtp.next_layers() > 1 && !mtp.reads_other_cache()) return std::min(most, mtp.next_layers());
+    return model.is_recurrent() ? std::min(most, longest_chain - 1) : most;
+}
+
 void check_lookahead(const LookaheadParams& params) {
     const std::string given =
         std::to_string(params.window) + "," + std::to_string(params.ngram) + "," + std::to_string(params.guesses);
@@ -51,7 +71,7 @@ void check_lookahead(const LookaheadParams& params) {
 
 // The caller chose who drafts (medusa_cli/decoding/drafting.py): only what cannot run is refused.
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
-    if (tree.size() > 1 && !heads && !params.draft_model) {
+    if (tree.size() > 1 && !heads && !params.draft_model && !params.mtp) {
         throw Error("a tree needs heads to fill it", "give {heads} or {no_spec}");
     }
     if (model.is_recurrent() && (tree.leaf_count() > 1 || params.lookahead)) {
@@ -63,12 +83,15 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() + " models",
                     "use {no_spec}");
     }
-    if (heads && params.draft_model) throw Error("give either heads or a draft model, not both");
-    if (params.lookahead && (heads || params.draft_model || params.lookup || params.recycling)) {
+    if ((heads != nullptr) + (params.draft_model != nullptr) + (params.mtp != nullptr) > 1) {
+        throw Error("give heads, a draft model or a model with layers for further tokens, not several of them");
+    }
+    if (params.lookahead && (heads || params.draft_model || params.mtp || params.lookup || params.recycling)) {
         throw Error("lookahead cannot be combined with other drafts: leave them out");
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
+    if (params.mtp) check_mtp(model, *params.mtp, tree);
     if (params.lookahead) check_lookahead(*params.lookahead);
     if (params.recycling && tree.size() > 1 && !params.dynamic) {
         throw Error("recycling works only with dynamic trees, not with a fixed one");
@@ -79,25 +102,27 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
 }
 
 DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSessionParams& params) {
-    const bool has_levels = heads || params.draft_model;
     DraftingPlan plan;
     plan.tree = params.tree;
-    if (params.dynamic && has_levels) plan.tree = chain_of(heads ? heads->head_count() : params.draft_max);
+    if (params.dynamic && heads) plan.tree = chain_of(heads->head_count());
+    if (params.dynamic && params.draft_model) plan.tree = chain_of(params.draft_max);
+    if (params.dynamic && params.mtp) plan.tree = chain_of(mtp_depth(model, *params.mtp, params.draft_max));
     plan.dynamic = params.dynamic;
     plan.lookup = params.lookup;
     plan.recycling = params.recycling;
     plan.lookahead = params.lookahead;
-    plan.chains_only = model.is_recurrent();
+    const bool several = params.mtp && params.mtp->next_layers() > 1 && !params.mtp->reads_other_cache();
+    plan.chains_only = model.is_recurrent() || several;
     plan.ranks = heads ? heads->output_rows() : model.vocab_size();
     return plan;
 }
 
-// A draft model as deep as the plan's tree, in its own context.
+// A draft model, or layers for further tokens, as deep as the plan's tree, in a context of their own.
 std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelSessionParams& params,
-                                          ContextParams context, const Target& target) {
+                                          ContextParams context, const LlamaTarget& target) {
     const int depth = plan.tree.depth();
     TreeBounds bounds{plan.tree.leaf_count(), plan.tree.size()};
-    if (plan.dynamic) {
+    if (plan.dynamic && !plan.chains_only) {
         // Each level gives children to this many nodes; one child continues in its parent's sequence.
         const int width = DynamicTreeParams().width;
         bounds = {1 + (width - 1) * (depth - 1), width};
@@ -109,6 +134,11 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     context.context_size = target.context_size();
     context.max_outputs = 1;
     context.tail = nullptr;
+    context.next_states = false;
+    if (params.mtp) {
+        if (params.mtp->reads_other_cache()) context.other = &target.context();
+        return std::make_unique<MtpLevels>(params.mtp, context, bounds, depth, target.vocab_size());
+    }
     auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
     return std::make_unique<DraftModelLevels>(std::move(model), target.vocab_size(), depth);
 }
@@ -117,7 +147,7 @@ StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const Mo
     StepFacts facts;
     facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
     facts.branches = !plan.chains_only;
-    facts.draft_model = params.draft_model != nullptr;
+    facts.draft_model = params.draft_model || params.mtp;
     facts.lookahead = plan.lookahead.has_value();
     return facts;
 }
@@ -158,7 +188,8 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.threads = params.threads;
     context.type_k = params.type_k;
     context.type_v = params.type_v;
-    const DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
+    DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
+    needs.hidden |= context.next_states = params.mtp && plan.has_levels();
     context.tap_layer = needs.layer;
     context.tap_attention = needs.attention;
     StepFacts facts = step_facts(*model, plan, params);
@@ -169,14 +200,16 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.states_alone = needs.all_states;
     if (needs.all_states) context.max_outputs = LlamaTarget::state_rows;
     const AttentionTap* attention = nullptr;
+    const LlamaTarget* made = nullptr;
     const auto make_target = [&](const TreeBounds& bounds) {
         auto target = std::make_unique<LlamaTarget>(model, context, bounds, needs.hidden);
         attention = target->attention();
+        made = target.get();
         if (tail) facts.lacks = target->tail_lacks();
         return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
-        if (params.draft_model) return draft_levels(plan, params, context, target);
+        if (params.draft_model || params.mtp) return draft_levels(plan, params, context, *made);
         const auto threads = [&target] { return target.thread_use().threads; };
         auto cache = tail && tail->prefix() ? tail->prefix()->cache() : nullptr;
         auto on_host = make_levels(heads, plan.tree.depth(), threads, attention, std::move(cache));

@@ -17,6 +17,7 @@ namespace medusa {
 struct DrafterNeeds {
     bool hidden = false;         // hidden states: of the last accepted node in draft(), of all of them in committed()
     std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
+    bool next_states = false;    // hidden states are those that layers for further tokens (MTP) read
     bool attention = false;      // and what the layers above that one attend to
     bool all_states = false;     // committed() for every token of the prompt, not only for its last one
     bool rows = false;           // verified(): what the model said at every node of a draft
@@ -104,16 +105,19 @@ class Drafter {
     virtual bool joins_chain() const { return false; }
     // A generation starts: the contexts of its drafts extend `prompt`.
     virtual void begin(std::span<const Token> prompt) {}
-    // The state of a committed token, in order of position. Only where hidden states are needed.
-    virtual void committed(int position, std::span<const float> state) {}
-    // Tokens from `position` on no longer belong to the text.
-    virtual void rolled_back(int position) {}
+    // A committed token and its state, in order of position. Only where hidden states are needed.
+    virtual void committed(int position, Token token, std::span<const float> state) {}
+    // The first `same` tokens of the text stay: where its states have to be computed again from, at most `same`.
+    virtual int resumes_at(int same) const { return same; }
+    // Tokens from `position` on are committed again; the first `same` of the text (at least `position`) stay as they
+    // are, the others no longer belong to it.
+    virtual void rolled_back(int position, int same) {}
     // Only where rows are needed; called before the nodes of the path are committed.
     virtual void verified(const Verified& step) {}
     // Whatever it would otherwise compute again from the committed tokens, for restore() by a drafter of the same kind
     // and file.
     virtual void save(StateWriter& out) {}
-    // Replaces what is there. Throws Error where the state is not its own: then it is as after rolled_back(0).
+    // Replaces what is there. Throws Error where the state is not its own: then it is as after rolled_back(0, 0).
     virtual void restore(StateReader& in) {}
     // Throws DraftsEnd. Fills a draft: input.shape, part of it, or a tree of its own of at most input.room nodes.
     // Siblings carry distinct tokens. draft.tree stays valid until the next call.

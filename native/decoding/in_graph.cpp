@@ -8,7 +8,7 @@ namespace medusa {
 std::string host_reason(const StepFacts& session, const AnswerFacts& answer) {
     if (!session.on_device) return "the output matrix is on the CPU";
     if (!session.branches) return "the model carries a recurrent state";
-    if (session.draft_model) return "drafts come from a separate draft model";
+    if (session.draft_model) return "drafts come from a draft model, or from layers for further tokens";
     if (session.lookahead) return "lookahead decoding reads the logits of all its branches";
     if (!session.heads_need.empty()) return session.heads_need;
     if (!session.lacks.empty()) return session.lacks;

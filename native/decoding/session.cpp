@@ -66,7 +66,7 @@ void Session::save(StateWriter& out) {
 }
 
 void Session::restore(std::span<const Token> cached, StateReader in, bool drafts) {
-    if (drafter_) drafter_->rolled_back(0);
+    if (drafter_) drafter_->rolled_back(0, 0);
     bool taken = false;
     try {
         taken = cached.size() < static_cast<size_t>(context_size()) && target_->restore(in) &&
@@ -82,14 +82,14 @@ void Session::restore(std::span<const Token> cached, StateReader in, bool drafts
     try {
         drafter_->restore(in);
     } catch (const Error&) {
-        drafter_->rolled_back(0);
+        drafter_->rolled_back(0, 0);
     }
 }
 
 // After a failed or cancelled decode the cache may hold less than was asked for.
 void Session::keep_committed() {
     cached_.resize(target_->position());
-    if (drafter_) drafter_->rolled_back(target_->position());
+    if (drafter_) drafter_->rolled_back(target_->position(), target_->position());
 }
 
 const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
@@ -153,15 +153,18 @@ void Session::give_up(Run& run) {
 
 bool Session::prefill(std::span<const Token> prompt, Run& run, const OnPrompt& on_prompt) {
     const auto mismatch = std::mismatch(cached_.begin(), cached_.end(), prompt.begin(), prompt.end() - 1).first;
-    const int reused = target_->truncate(static_cast<int>(mismatch - cached_.begin()));
-    if (drafter_) drafter_->rolled_back(reused);
+    const auto same = static_cast<int>(mismatch - cached_.begin());
+    const int reused = target_->truncate(drafter_ ? drafter_->resumes_at(same) : same);
+    if (drafter_) drafter_->rolled_back(reused, same);
     cached_.assign(prompt.begin(), prompt.end());
     run.out.reused_tokens = reused;
     DecodeStatus status;
     try {
         OnState on_state;
         if (drafter_ && drafter_->needs().all_states) {
-            on_state = [&](int position, std::span<const float> state) { drafter_->committed(position, state); };
+            on_state = [&](int position, std::span<const float> state) {
+                drafter_->committed(position, cached_[position], state);
+            };
         }
         int told = -1;
         // Polled before each piece, and while one is computed, when the position does not move.
@@ -184,7 +187,7 @@ bool Session::prefill(std::span<const Token> prompt, Run& run, const OnPrompt& o
     }
     if (drafter_) drafter_->begin(prompt);
     if (drafter_ && drafter_->needs().hidden && !drafter_->needs().all_states) {
-        drafter_->committed(target_->position() - 1, target_->hidden(0));
+        drafter_->committed(target_->position() - 1, prompt.back(), target_->hidden(0));
     }
     run.root = first_root(run);
     run.out.counters.first_token_ms = run.since_start.elapsed_ms();
@@ -271,7 +274,7 @@ std::vector<Token> Session::commit(const Accepted& accepted) {
     std::vector<Token> emitted;
     const bool hidden = drafter_ && drafter_->needs().hidden;
     for (const int node : accepted.path) {
-        if (hidden) drafter_->committed(static_cast<int>(cached_.size()), target_->hidden(node));
+        if (hidden) drafter_->committed(static_cast<int>(cached_.size()), draft_.tokens[node], target_->hidden(node));
         cached_.push_back(draft_.tokens[node]);
         if (node != 0) emitted.push_back(draft_.tokens[node]);
     }

@@ -7,6 +7,25 @@
 
 namespace medusa {
 
+int row_of(std::span<const Token> path, std::span<const Token> level) {
+    int row = 0;
+    while (!std::equal(path.begin(), path.end(), level.begin() + static_cast<std::ptrdiff_t>(row * path.size()))) ++row;
+    return row;
+}
+
+void add_likeliest(std::span<const float> logits, int ranks, LevelDrafts& out) {
+    std::vector<int> likeliest;
+    top_indices(logits, ranks, likeliest);
+    if (likeliest.size() < static_cast<size_t>(ranks)) throw DraftsEnd("the drafter's logits are not numbers");
+    const float largest = logits[likeliest[0]];
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(logit - largest);
+    for (const int token : likeliest) {
+        out.tokens.push_back(token);
+        out.q.push_back(static_cast<float>(std::exp(logits[token] - largest) / sum));
+    }
+}
+
 DraftModelLevels::DraftModelLevels(std::unique_ptr<BranchingModel> model, int vocab_size, int depth)
     : model_(std::move(model)), vocab_size_(std::min(vocab_size, model_->vocab_size())), depth_(depth) {}
 
@@ -54,15 +73,7 @@ void DraftModelLevels::decode(int depth, std::span<const Token> paths) {
     Level level{{paths.begin(), paths.end()}, {}};
     std::vector<Token> tokens;
     for (size_t at = 0; at < paths.size(); at += length) {
-        int parent = 0;
-        if (!levels_.empty()) {
-            const std::vector<Token>& above = levels_.back().paths;
-            for (size_t i = 0; !std::equal(above.begin() + i, above.begin() + i + length - 1, paths.begin() + at);) {
-                i += length - 1;
-                ++parent;
-            }
-        }
-        level.parents.push_back(parent);
+        level.parents.push_back(levels_.empty() ? 0 : row_of(paths.subspan(at, length - 1), levels_.back().paths));
         tokens.push_back(known(paths[at + length - 1]));
     }
     model_->branch(level.parents, tokens);
@@ -85,23 +96,12 @@ void DraftModelLevels::restore(StateReader& in) {
     throw Error("a saved cache is of another draft model");
 }
 
-void DraftModelLevels::likeliest(int row, int ranks, LevelDrafts& out) {
-    const auto logits = model_->logits(row).first(static_cast<size_t>(vocab_size_));
-    top_indices(logits, ranks, likeliest_);
-    const float largest = logits[likeliest_[0]];
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(logit - largest);
-    for (const int token : likeliest_) {
-        out.tokens.push_back(token);
-        out.q.push_back(static_cast<float>(std::exp(logits[token] - largest) / sum));
-    }
-}
-
 void DraftModelLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     out = {ranks, {}, {}};
     if (depth > 1) decode(depth, paths);
     const int rows = static_cast<int>(paths.size()) / depth;
-    for (int row = 0; row < rows; ++row) likeliest(row, ranks, out);
+    const auto known = static_cast<size_t>(vocab_size_);
+    for (int row = 0; row < rows; ++row) add_likeliest(model_->logits(row).first(known), ranks, out);
 }
 
 }  // namespace medusa

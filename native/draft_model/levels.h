@@ -9,6 +9,11 @@
 
 namespace medusa {
 
+// The row of a path in a level's paths, which has it: [n][length of the path].
+int row_of(std::span<const Token> path, std::span<const Token> level);
+// Adds the `ranks` likeliest tokens after a row of logits, with their probabilities at temperature 1.
+void add_likeliest(std::span<const float> logits, int ranks, LevelDrafts& out);
+
 // Probabilities are those of the draft model at temperature 1. Its cache follows the text: accepted drafts stay in it.
 class DraftModelLevels final : public LevelSource {
   public:
@@ -32,14 +37,12 @@ class DraftModelLevels final : public LevelSource {
     void follow(std::span<const Token> text);
     void keep_accepted(std::span<const Token> came);
     void decode(int depth, std::span<const Token> paths);
-    void likeliest(int row, int ranks, LevelDrafts& out);
     Token known(Token token) const { return token < model_->vocab_size() ? token : 0; }
 
     std::unique_ptr<BranchingModel> model_;
     int vocab_size_, depth_;
     std::vector<Token> text_;    // committed in the model's cache
     std::vector<Level> levels_;  // [d]: the one at depth d + 1
-    std::vector<int> likeliest_;
 };
 
 }  // namespace medusa

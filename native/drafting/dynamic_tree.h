@@ -143,8 +143,11 @@ class DynamicTreeDrafter final : public Drafter {
     DrafterNeeds needs() const override { return source_->needs(); }
     bool joins_chain() const override { return true; }
     void begin(std::span<const Token> prompt) override;
-    void committed(int position, std::span<const float> state) override { source_->committed(position, state); }
-    void rolled_back(int position) override { source_->rolled_back(position); }
+    void committed(int position, Token token, std::span<const float> state) override {
+        source_->committed(position, token, state);
+    }
+    int resumes_at(int same) const override { return source_->resumes_at(same); }
+    void rolled_back(int position, int same) override { source_->rolled_back(position, same); }
     void verified(const Verified& step) override { source_->verified(step); }
     void save(StateWriter& out) override { source_->save(out); }
     void restore(StateReader& in) override { source_->restore(in); }

@@ -37,8 +37,9 @@ class LevelSource {
     // A generation starts after `prompt`.
     virtual void prompt(std::span<const Token> prompt) {}
     // As in Drafter.
-    virtual void committed(int position, std::span<const float> state) {}
-    virtual void rolled_back(int position) {}
+    virtual void committed(int position, Token token, std::span<const float> state) {}
+    virtual int resumes_at(int same) const { return same; }
+    virtual void rolled_back(int position, int same) {}
     virtual void verified(const Verified& step) {}
     virtual void save(StateWriter& out) {}
     virtual void restore(StateReader& in) {}

@@ -85,11 +85,12 @@ class LookupDrafter final : public Drafter {
 
     DrafterNeeds needs() const override { return inner_ ? inner_->needs() : DrafterNeeds{}; }
     void begin(std::span<const Token> prompt) override;
-    void committed(int position, std::span<const float> state) override {
-        if (inner_) inner_->committed(position, state);
+    void committed(int position, Token token, std::span<const float> state) override {
+        if (inner_) inner_->committed(position, token, state);
     }
-    void rolled_back(int position) override {
-        if (inner_) inner_->rolled_back(position);
+    int resumes_at(int same) const override { return inner_ ? inner_->resumes_at(same) : same; }
+    void rolled_back(int position, int same) override {
+        if (inner_) inner_->rolled_back(position, same);
     }
     void verified(const Verified& step) override {
         if (inner_) inner_->verified(step);

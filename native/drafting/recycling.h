@@ -113,8 +113,11 @@ class MergedLevels final : public LevelSource {
     bool is_free() const override { return heads_->is_free(); }
     int depth() const override { return std::max(heads_->depth(), recycled_->depth()); }
     void prompt(std::span<const Token> prompt) override { heads_->prompt(prompt); }
-    void committed(int position, std::span<const float> state) override { heads_->committed(position, state); }
-    void rolled_back(int position) override { heads_->rolled_back(position); }
+    void committed(int position, Token token, std::span<const float> state) override {
+        heads_->committed(position, token, state);
+    }
+    int resumes_at(int same) const override { return heads_->resumes_at(same); }
+    void rolled_back(int position, int same) override { heads_->rolled_back(position, same); }
     void verified(const Verified& step) override { recycled_->verified(step); }
     void save(StateWriter& out) override {
         heads_->save(out);

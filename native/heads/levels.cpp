@@ -40,11 +40,11 @@ void HeadsLevels::settle() {
     if (prefix_) prefix_->settle();
 }
 
-void HeadsLevels::committed(int position, std::span<const float> state) {
+void HeadsLevels::committed(int position, Token token, std::span<const float> state) {
     if (prefix_) prefix_->append(position, state);
 }
 
-void HeadsLevels::rolled_back(int position) {
+void HeadsLevels::rolled_back(int position, int same) {
     if (prefix_) prefix_->roll_back(position);
 }
 

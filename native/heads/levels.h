@@ -24,8 +24,8 @@ class HeadsLevels : public LevelSource {
   public:
     DrafterNeeds needs() const override { return needs_of(*heads_); }
     int depth() const override { return depth_; }
-    void committed(int position, std::span<const float> state) final;
-    void rolled_back(int position) final;
+    void committed(int position, Token token, std::span<const float> state) final;
+    void rolled_back(int position, int same) final;
     // The cells of the prefix layer.
     void save(StateWriter& out) final;
     void restore(StateReader& in) final;

@@ -4,9 +4,9 @@
 
 namespace medusa::in_graph {
 
-void InGraphLevels::rolled_back(int position) {
+void InGraphLevels::rolled_back(int position, int same) {
     tail_->rolled_back(position);
-    on_host_->rolled_back(position);
+    on_host_->rolled_back(position, same);
     if (tail_->attached()) on_host_->settle();
 }
 

@@ -21,8 +21,10 @@ class InGraphLevels final : public LevelSource {
     bool begin_free(const DraftInput& input) override;
     void rest() override;
     int depth() const override { return on_host_->depth(); }
-    void committed(int position, std::span<const float> state) override { on_host_->committed(position, state); }
-    void rolled_back(int position) override;
+    void committed(int position, Token token, std::span<const float> state) override {
+        on_host_->committed(position, token, state);
+    }
+    void rolled_back(int position, int same) override;
     void save(StateWriter& out) override { on_host_->save(out); }
     void restore(StateReader& in) override { on_host_->restore(in); }
     void begin(const DraftInput& input) override;

@@ -14,6 +14,10 @@
 // For a context that predicts further tokens with layers of its own (MTP): which of them. Any other context only
 // compares the number: a graph made under another number is not reused.
 LLAMA_API void llama_set_nextn_layer_offset(llama_context* context, int32_t offset);
+// Decodes leave the states that such layers read: of their outputs (masked), or of all their rows.
+LLAMA_API void llama_set_embeddings_nextn(llama_context* context, bool value, bool masked);
+// Such a state by its row in the newest batch; nullptr: there is none.
+LLAMA_API float* llama_get_embeddings_nextn_ith(llama_context* context, int32_t row);
 
 #if defined(__linux__) || defined(__APPLE__)
 #define MEDUSA_HAS_TENSOR_MAP 1

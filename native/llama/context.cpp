@@ -105,9 +105,13 @@ llama_context_params plain_params(const LlamaModel& model, const ContextParams& 
     p.type_k = params.type_k;
     p.type_v = params.type_v;
     p.kv_unified = params.unified;
-    if (flash_attention_is_slow(model, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    // A cache that two contexts read lies in the way of attention that its owner has.
+    const LlamaModel& owner = params.other ? params.other->model() : model;
+    if (flash_attention_is_slow(owner, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
+    if (params.next_layer) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    if (params.other) p.ctx_other = params.other->handle();
     return p;
 }
 
@@ -120,19 +124,21 @@ struct LlamaContext::Batch {
     std::vector<int32_t> sequence_counts;
     std::vector<llama_seq_id*> sequences;
     std::vector<int8_t> outputs;
+    std::vector<float> states;
 
     llama_batch fill(std::span<const BatchRow> rows) {
-        tokens.clear(), positions.clear(), sequence_counts.clear(), sequences.clear(), outputs.clear();
+        tokens.clear(), positions.clear(), sequence_counts.clear(), sequences.clear(), outputs.clear(), states.clear();
         for (const BatchRow& row : rows) {
             tokens.push_back(row.token);
             positions.push_back(row.position);
             sequence_counts.push_back(static_cast<int32_t>(row.sequences.size()));
             sequences.push_back(const_cast<llama_seq_id*>(row.sequences.data()));  // libllama only reads them
             outputs.push_back(row.output);
+            states.insert(states.end(), row.state.begin(), row.state.end());
         }
         return {static_cast<int32_t>(rows.size()),
                 tokens.data(),
-                nullptr,
+                states.empty() ? nullptr : states.data(),
                 positions.data(),
                 sequence_counts.data(),
                 sequences.data(),
@@ -174,6 +180,7 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
     context_ = made_context(*model_, p);
+    if (params.next_states || params.next_layer) llama_set_embeddings_nextn(context_, true, params.next_layer);
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);
@@ -298,6 +305,16 @@ std::span<const float> LlamaContext::hidden(int row) const {
     const float* data = guarded([&] { return llama_get_embeddings_ith(context_, row); });
     if (!data) throw Error("this model gives no hidden states", "run it with {no_spec}");
     return {data, static_cast<size_t>(model_->embedding_size())};
+}
+
+std::span<const float> LlamaContext::next_state(int row) const {
+    const float* data = guarded([&] { return llama_get_embeddings_nextn_ith(context_, row); });
+    if (!data) throw Error("this model gives no states for further tokens", "run it with {no_drafter}");
+    return {data, static_cast<size_t>(model_->embedding_size())};
+}
+
+void LlamaContext::use_next_layer(int layer) {
+    llama_set_nextn_layer_offset(context_, layer);
 }
 
 std::span<const float> LlamaContext::tapped(int row) const {

@@ -16,16 +16,21 @@ struct llama_context;
 
 namespace medusa {
 
+class LlamaContext;
+
 struct ContextParams {
     int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
     int snapshots = 0;    // how many of the newest tokens a recurrent state can step back by, where the model can
     Threads threads;
-    bool unified = true;           // sequences share cells
-    std::optional<int> tap_layer;  // states after this layer are wanted (unified caches only)
-    bool tap_attention = false;    // and what the layers above it attend to
-    bool states_alone = false;     // end_at_states() will be called
+    bool unified = true;                  // sequences share cells
+    std::optional<int> tap_layer;         // states after this layer are wanted (unified caches only)
+    bool tap_attention = false;           // and what the layers above it attend to
+    bool states_alone = false;            // end_at_states() will be called
+    bool next_states = false;             // the states that layers for further tokens read are wanted, of every row
+    bool next_layer = false;              // runs one of these layers instead of the model: rows carry states
+    const LlamaContext* other = nullptr;  // whose cache it reads, where the model has none of its own
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;
     std::shared_ptr<GraphTail> tail{};  // for graphs with outputs, from the first one on
@@ -38,6 +43,7 @@ struct BatchRow {
     int position;
     std::span<const int> sequences;
     bool output;
+    std::span<const float> state{};  // of the token before; only where a layer for further tokens runs
 };
 
 class LlamaContext final : public CacheOps {
@@ -48,6 +54,7 @@ class LlamaContext final : public CacheOps {
     LlamaContext& operator=(const LlamaContext&) = delete;
 
     const LlamaModel& model() const { return *model_; }
+    llama_context* handle() const { return context_; }
     int size() const;
     // As in ContextParams; 0: the model cannot step back.
     int snapshots() const;
@@ -73,6 +80,10 @@ class LlamaContext final : public CacheOps {
     std::span<const float> hidden(int row) const;
     // State of any row of the newest decode, output or not, after the tapped layer.
     std::span<const float> tapped(int row) const;
+    // Where next states are wanted, or a layer for them runs (then of outputs only).
+    std::span<const float> next_state(int row) const;
+    // The layer that runs from now on, from 0.
+    void use_next_layer(int layer);
     // What the layers above it attend to, where that was requested; else null.
     const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 

@@ -5,6 +5,7 @@
 #include "base/platform.h"
 #include "kernels/ggml_internals.h"
 #include "llama/backend.h"
+#include "llama/next_layers.h"
 
 namespace medusa {
 namespace {
@@ -90,8 +91,8 @@ size_t tokenizer_stack(std::string_view text, std::string_view kind, std::string
 }  // namespace
 
 LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
-                       const std::optional<std::vector<std::string>>& devices)
-    : file_(path), gpu_layers_(gpu_layers), repack_(repack) {
+                       const std::optional<std::vector<std::string>>& devices, bool next_layers)
+    : file_(path), gpu_layers_(gpu_layers), repack_(repack), next_layers_(next_layers) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
     if (!architecture_key) throw Error(path + " has no architecture: it is not a language model");
@@ -99,10 +100,12 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         throw Error(path + " contains only draft heads", "give the base model, and this file with {heads}");
     }
     check_tensors(file_);
+    if (next_layers) check_next_layers(file_);
     explain_bus_errors();
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
     params.use_extra_bufts = repack;
+    params.load_mtp = next_layers;
     // For weights that stay on the CPU: a GPU's pinned host buffer would take precedence over the kernels' own, and no
     // GPU may be visible when nothing is offloaded.
     params.no_host = repack;
@@ -178,6 +181,14 @@ bool LlamaModel::has_experts() const {
 
 bool LlamaModel::can_draft() const {
     return architecture() != "deepseek4";
+}
+
+int LlamaModel::next_layers() const {
+    return next_layers_ ? llama_model_n_layer_nextn(model_) : 0;
+}
+
+bool LlamaModel::reads_other_cache() const {
+    return architecture() == assistant_architecture;
 }
 
 void LlamaModel::require_states() const {

@@ -25,10 +25,10 @@ class LlamaModel final : public Vocabulary {
   public:
     // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all if there is a GPU. repack: weights are
     // copied into the layouts of faster kernels; otherwise they stay in the mapped file. devices: names of those to
-    // use, empty for the CPU alone; by default libllama's choice. Throws Error; OutOfMemory where a device is too
-    // small.
+    // use, empty for the CPU alone; by default libllama's choice. next_layers: the file's layers for further tokens
+    // (MTP) are loaded, too. Throws Error; OutOfMemory where a device is too small.
     LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
-               const std::optional<std::vector<std::string>>& devices = std::nullopt);
+               const std::optional<std::vector<std::string>>& devices = std::nullopt, bool next_layers = false);
     ~LlamaModel() override;
     LlamaModel(const LlamaModel&) = delete;
     LlamaModel& operator=(const LlamaModel&) = delete;
@@ -49,6 +49,10 @@ class LlamaModel final : public Vocabulary {
     bool has_experts() const;
     // False: libllama ends the process on some of the batches that drafting makes.
     bool can_draft() const;
+    // How many layers for further tokens (MTP) were loaded; they come after the others.
+    int next_layers() const;
+    // A file of such layers alone, which read another model's cache: its decodes write no cells.
+    bool reads_other_cache() const;
     // Throws Error where a decode gives no hidden states along with its logits: nothing can be drafted from them.
     void require_states() const;
     std::optional<std::string> chat_template() const;
@@ -84,7 +88,7 @@ class LlamaModel final : public Vocabulary {
     const llama_vocab* vocab_ = nullptr;
     int gpu_layers_;
     ggml_backend_dev_t gpu_ = nullptr;  // the first that layers may go to
-    bool repack_;
+    bool repack_, next_layers_;
 };
 
 }  // namespace medusa

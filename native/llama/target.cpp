@@ -79,7 +79,8 @@ std::vector<int> with_first(const std::vector<int>& sequences, int first) {
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
     : most_outputs_(sized_for(params, bounds).max_outputs),
       tapped_(params.tap_layer.has_value()),
-      hidden_(hidden && !tapped_),
+      next_(params.next_states),
+      hidden_(hidden && !tapped_ && !next_),
       pads_(params.tail && params.pads) {
     if (model->is_recurrent()) {
         context_ = chain_context(model, params, bounds);
@@ -144,7 +145,7 @@ DecodeStatus LlamaTarget::append(std::span<const Token> tokens, bool output, con
 
 // States after the final norm make each token an output, and the context must have room for it.
 size_t LlamaTarget::states_at_once() const {
-    return static_cast<size_t>(tapped_ ? context_->piece_size() : most_outputs_);
+    return static_cast<size_t>(tapped_ || next_ ? context_->piece_size() : most_outputs_);
 }
 
 DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, const StopPoll& stop,
@@ -153,8 +154,9 @@ DecodeStatus LlamaTarget::append_with_states(std::span<const Token> tokens, cons
         if (stop && stop()) return DecodeStatus::cancelled;
         const auto chunk = tokens.first(std::min(tokens.size(), states_at_once()));
         const int first = position();
-        if (!tapped_) context_->end_at_states();
-        if (const DecodeStatus status = append(chunk, !tapped_, stop); status != DecodeStatus::ok) {
+        const bool final = !tapped_ && !next_;
+        if (final) context_->end_at_states();
+        if (const DecodeStatus status = append(chunk, final, stop); status != DecodeStatus::ok) {
             return status;
         }
         for (int i = 0; i < static_cast<int>(chunk.size()); ++i) on_state(first + i, hidden(i));

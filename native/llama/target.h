@@ -12,8 +12,8 @@ namespace medusa {
 
 class LlamaTarget final : public Target, private GraphSteps {
   public:
-    // `hidden`: rows carry hidden states, after params.tap_layer where there is one. verify() will get trees within
-    // `bounds`, or chains where the model is recurrent.
+    // `hidden`: rows carry hidden states, after params.tap_layer where there is one, or params.next_states. verify()
+    // will get trees within `bounds`, or chains where the model is recurrent.
     LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 
     int vocab_size() const override { return context_->model().vocab_size(); }
@@ -28,13 +28,17 @@ class LlamaTarget final : public Target, private GraphSteps {
     void commit(const Tree& tree, const std::vector<int>& path) override;
     std::span<const float> logits(int row) override { return context_->logits(first_row_ + row); }
     std::span<const float> hidden(int row) override {
-        return tapped_ ? context_->tapped(first_row_ + row) : context_->hidden(first_row_ + row);
+        const int of_batch = first_row_ + row;
+        return tapped_ ? context_->tapped(of_batch)
+               : next_ ? context_->next_state(of_batch)
+                       : context_->hidden(of_batch);
     }
     GraphSteps* in_graph() override { return tail_ ? this : nullptr; }
     int reused_graphs() const { return context_->reused_graphs(); }
     // What the params' tail needs and does not find; empty: nothing.
     std::string tail_lacks() const { return context_->tail_lacks(); }
 
+    const LlamaContext& context() const { return *context_; }
     // The context's.
     const AttentionTap* attention() const { return context_->attention(); }
 
@@ -68,8 +72,8 @@ class LlamaTarget final : public Target, private GraphSteps {
     std::unique_ptr<LlamaContext> context_;
     std::unique_ptr<SequenceMemory> memory_;
     int most_outputs_;
-    const bool tapped_;
-    bool hidden_;  // after the final norm: if requested, every row of a batch is an output
+    const bool tapped_, next_;  // where hidden states come from: any row has them
+    bool hidden_;               // after the final norm: if requested, every row of a batch is an output
     std::shared_ptr<GraphTail> tail_;
     StepWay way_ = StepWay::host;
     const bool pads_;

@@ -13,7 +13,7 @@ std::pair<std::vector<Token>, std::vector<float>> draft(std::shared_ptr<Heads> h
     }
     HeadsDrafter drafter(make_levels(heads, std::max(tree.depth(), 1), [] { return 1; }), heads->output_rows());
     const std::span state(hidden.data(), hidden.size());
-    drafter.committed(0, state);
+    drafter.committed(0, no_token, state);
     Draft out;
     out.set_root(root);
     drafter.draft({{&root, 1}, state, tree.size(), tree}, out);

@@ -159,7 +159,7 @@ def test_where_it_cannot_be_the_host_does_it(base: str, heads: str, changed: dic
 @pytest.mark.parametrize(
     ("drafter", "reason"),
     [
-        ("draft_model", "drafts come from a separate draft model"),
+        ("draft_model", "drafts come from a draft model, or from layers for further tokens"),
         ("lookahead", "lookahead decoding reads the logits of all its branches"),
     ],
 )

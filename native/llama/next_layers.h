@@ -1,0 +1,22 @@
+// Layers for further tokens (MTP) that model files bring along, and the conditions under which libllama can run them:
+// it ends the process where some of these are not met, so they are checked before it sees a file.
+#pragma once
+
+#include <string_view>
+
+#include "base/gguf_file.h"
+
+namespace medusa {
+
+class LlamaModel;
+
+// A model made of such layers alone, which reads the cache of the model that it drafts for.
+inline constexpr std::string_view assistant_architecture = "gemma4-assistant";
+
+// Throws Error unless the file has such layers, complete and of a kind that libllama runs.
+void check_next_layers(const GgufFile& file);
+
+// Throws Error unless the next layers of `drafter` read the states, tokens and cache of `model`. Both may be the same.
+void check_next_layers_fit(const LlamaModel& model, const LlamaModel& drafter);
+
+}  // namespace medusa
