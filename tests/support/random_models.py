@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import gguf
@@ -18,6 +18,9 @@ import numpy as np
 from architectures import TOKENS, Architecture
 
 F32, F16 = 0, 1
+Tensors: TypeAlias = "dict[str, np.ndarray[Any, np.dtype[Any]]]"
+"""Values by name, in NumPy's order of sizes: the last one is ggml's first."""
+
 _SetTensorData = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -38,7 +41,7 @@ def _ggml() -> ctypes.CDLL:
     return lib
 
 
-def _values(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def random_values(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Small normal numbers; norms near one, and decays of states negative, as trained models have them.
 
     Norms of queries and keys are smaller: sharp attention over random text would blow rounding errors up.
@@ -91,6 +94,7 @@ def _tensors(metadata: Path) -> dict[str, tuple[int, tuple[int, ...]]]:
     context = ggml.gguf_init_from_file(bytes(metadata), _GgufInit(True, None))
     params = llama_cpp.llama_model_default_params()
     params.n_gpu_layers = 0
+    params.load_mtp = True
     model = llama_cpp.llama_model_init_from_user(context, _SetTensorData(note), None, params)
     ggml.gguf_free(context)
     if not model:
@@ -99,21 +103,36 @@ def _tensors(metadata: Path) -> dict[str, tuple[int, tuple[int, ...]]]:
     return found
 
 
-def write_random_model(path: Path, architecture: Architecture, seed: int = 0) -> None:
-    """A model of the architecture, all of it in F32 but for what libllama wants in F16."""
-    metadata = path.with_suffix(".metadata")
+def random_tensors(folder: Path, architecture: Architecture, seed: int = 0) -> Tensors:
+    """All tensors of a model of the architecture, in F32 but for what libllama wants in F16.
+
+    folder: for a file that is gone afterwards. The next-token layers that the keys name are among them.
+    """
+    metadata = folder / f"{architecture.name}.metadata"
     writer = _writer(metadata, architecture)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     writer.close()
-    writer = _writer(path, architecture)
+    tensors: Tensors = {}
     for name, (kind, shape) in _tensors(metadata).items():
         assert kind in (F32, F16), name
-        values = _values(name, shape, seed)
-        writer.add_tensor(name, values.astype(np.float16) if kind == F16 else values)
+        values = random_values(name, shape, seed)
+        tensors[name] = values.astype(np.float16) if kind == F16 else values
+    metadata.unlink()
+    return tensors
+
+
+def write_model(path: Path, architecture: Architecture, tensors: Tensors) -> None:
+    writer = _writer(path, architecture)
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    metadata.unlink()
+
+
+def write_random_model(path: Path, architecture: Architecture, seed: int = 0) -> None:
+    """A model of the architecture, all of it in F32 but for what libllama wants in F16."""
+    write_model(path, architecture, random_tensors(path.parent, architecture, seed))

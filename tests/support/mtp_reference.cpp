@@ -1,0 +1,231 @@
+// What the pinned llama.cpp drafts with a model's next-token layers (MTP): the reference that our drafter is compared
+// with. make_mtp_fixtures.py runs it; the tests need only what it wrote.
+//
+//     mtp_reference MODEL DRAFTS TURNS [SIDECAR]
+//
+// DRAFTS: tokens in a chain. TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to
+// keep, how many steps to take, and the tokens that follow what is kept. The last of them is the first root. A text
+// ends with the root that a last step left behind; it can be kept up to there, not beyond.
+//
+// Prints a line for each step: {"root": id, "draft": [ids], "accepted": n}. The next root is the target's choice.
+// With MTP_GAPS in the environment, the smallest distances between the target's two best logits follow on stderr.
+//
+// The driver is common/speculative.cpp of the pinned source, included here as it is; contexts are made and rolled back
+// as examples/speculative-simple does it. One thing differs: the reference never resets the state that the next batch's
+// first token is paired with, so that after a cut this token is paired with the state of a token that is gone. Here
+// this state is set at every cut: that of the last token kept, zeros at the start of a text.
+//
+// To build it, with S the pinned source (vendor/llama.cpp of llama-cpp-python's sdist) and B a build of it with
+// -DLLAMA_BUILD_COMMON=ON -DBUILD_SHARED_LIBS=ON (the common library is a target of its own, llama-common):
+//
+//     g++ -std=c++17 -O2 -I$S/common -I$S/include -I$S/ggml/include -I$S/vendor mtp_reference.cpp -o mtp_reference \
+//         -L$B/bin -Wl,-rpath,$B/bin -lllama-common -lllama -lggml -lggml-base
+
+#include "speculative.cpp"
+
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+namespace {
+
+constexpr llama_seq_id SEQUENCE = 0;
+
+struct Turn {
+    size_t kept;
+    int steps;
+    llama_tokens tokens;
+};
+
+std::vector<Turn> read_turns(const char * path) {
+    std::ifstream file(path);
+    std::vector<Turn> turns;
+    for (std::string line; std::getline(file, line);) {
+        std::istringstream numbers(line);
+        Turn turn;
+        GGML_ASSERT(numbers >> turn.kept >> turn.steps);
+        for (llama_token token; numbers >> token;) {
+            turn.tokens.push_back(token);
+        }
+        GGML_ASSERT(!turn.tokens.empty());
+        turns.push_back(turn);
+    }
+    return turns;
+}
+
+// A target, its drafter, and one text.
+class Decoder {
+  public:
+    Decoder(const char * model, int drafts, const char * sidecar) {
+        params.model.path = model;
+        params.n_batch = params.n_ubatch = 512;
+        params.swa_full = true;  // after a cut, a sliding window needs cells that it had left
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1;
+        params.speculative.types = { COMMON_SPECULATIVE_TYPE_DRAFT_MTP };
+        params.speculative.draft.n_max = drafts;
+        params.speculative.draft.backend_sampling = false;
+        if (sidecar) {
+            params.speculative.draft.mparams.path = sidecar;
+        }
+        target_model.reset(llama_model_load_from_file(model, common_model_params_to_llama(params)));
+        GGML_ASSERT(target_model);
+        target.reset(llama_init_from_model(target_model.get(), common_context_params_to_llama(params)));
+        GGML_ASSERT(target);
+        auto draft_params = common_base_params_to_speculative(params);
+        draft = common_speculative_init_from_params(draft_params, target_model.get(), target.get());
+        GGML_ASSERT(draft->context());
+        params.speculative.draft.ctx_tgt = target.get();
+        params.speculative.draft.ctx_dft = draft->context();
+        driver.reset(common_speculative_init(params.speculative, 1));
+        GGML_ASSERT(driver);
+        width = llama_model_n_embd_out(target_model.get());
+        tokens = llama_vocab_n_tokens(llama_model_get_vocab(target_model.get()));
+    }
+
+    void start(const Turn & turn) {
+        size_t kept = turn.kept;
+        GGML_ASSERT(kept <= decoded());
+        text.resize(kept);
+        text.insert(text.end(), turn.tokens.begin(), turn.tokens.end());
+        if (!remove_from(kept)) {  // states of recurrent layers go back a few tokens only: all of the text again
+            GGML_ASSERT(remove_from(0));
+            kept = 0;
+        }
+        states.resize(kept * width);
+        set_pending();
+        while (decoded() + 1 < text.size()) {
+            const size_t end = std::min(text.size() - 1, decoded() + params.n_batch);
+            decode({ text.begin() + decoded(), text.begin() + end });
+        }
+        const llama_tokens past(text.begin(), text.end() - 1);
+        common_speculative_begin(driver.get(), SEQUENCE, past);
+    }
+
+    void step() {
+        const llama_tokens past(text.begin(), text.end() - 1);
+        llama_tokens chain;
+        common_speculative_get_draft_params(driver.get(), SEQUENCE) = {
+            /* .drafting = */ true,
+            /* .n_max    = */ params.speculative.draft.n_max,
+            /* .pos0     = */ (llama_pos) past.size(),
+            /* .id_last  = */ text.back(),
+            /* .prompt   = */ &past,
+            /* .result   = */ &chain,
+        };
+        common_speculative_draft(driver.get());
+        GGML_ASSERT(llama_memory_seq_rm(llama_get_memory(draft->context()), SEQUENCE, past.size(), -1));
+
+        llama_tokens batch = { text.back() };
+        batch.insert(batch.end(), chain.begin(), chain.end());
+        decode(batch);
+        size_t accepted = 0;
+        llama_token next = best(0);
+        while (accepted < chain.size() && chain[accepted] == next) {
+            next = best(++accepted);
+        }
+        common_speculative_accept(driver.get(), SEQUENCE, accepted);
+        print(text.back(), chain, accepted);
+
+        text.insert(text.end(), chain.begin(), chain.begin() + accepted);
+        text.push_back(next);
+        states.resize(decoded_after(text) * width);
+        GGML_ASSERT(remove_from(decoded()));
+    }
+
+    void print_gaps() {
+        std::sort(gaps.begin(), gaps.end());
+        for (size_t i = 0; i < std::min<size_t>(gaps.size(), 10); i++) {
+            std::cerr << gaps[i] << ' ';
+        }
+        std::cerr << "of " << gaps.size() << ", median " << gaps[gaps.size() / 2] << '\n';
+    }
+
+  private:
+    static size_t decoded_after(const llama_tokens & text) { return text.size() - 1; }
+
+    size_t decoded() const { return states.size() / width; }
+
+    bool remove_from(size_t position) {
+        return llama_memory_seq_rm(llama_get_memory(target.get()), SEQUENCE, position, -1) &&
+               llama_memory_seq_rm(llama_get_memory(draft->context()), SEQUENCE, position, -1);
+    }
+
+    // The state that the driver pairs with the next token: that of the last decoded one.
+    void set_pending() {
+        auto & mtp = dynamic_cast<common_speculative_impl_draft_mtp &>(*driver->impls.at(0));
+        std::vector<float> row(width, 0.0f);
+        if (!states.empty()) {
+            row.assign(states.end() - width, states.end());
+        }
+        mtp.pending_h.at(SEQUENCE) = row;
+    }
+
+    void decode(const llama_tokens & ids) {
+        common_batch batch(target.get());
+        for (const llama_token id : ids) {
+            batch.add(id, decoded() + batch.size(), SEQUENCE, true);
+        }
+        GGML_ASSERT(llama_process(target.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0);
+        GGML_ASSERT(common_speculative_process(driver.get(), batch));
+        for (size_t i = 0; i < ids.size(); i++) {
+            const float * row = llama_get_embeddings_nextn_ith(target.get(), i);
+            states.insert(states.end(), row, row + width);
+        }
+    }
+
+    llama_token best(int row) {
+        const float * logits = llama_get_logits_ith(target.get(), row);
+        const auto first = std::max_element(logits, logits + tokens) - logits;
+        float second = -INFINITY;
+        for (int i = 0; i < tokens; i++) {
+            second = i == first ? second : std::max(second, logits[i]);
+        }
+        gaps.push_back(logits[first] - second);
+        return first;
+    }
+
+    static void print(llama_token root, const llama_tokens & chain, size_t accepted) {
+        std::cout << "{\"root\": " << root << ", \"draft\": [";
+        for (size_t i = 0; i < chain.size(); i++) {
+            std::cout << (i ? ", " : "") << chain[i];
+        }
+        std::cout << "], \"accepted\": " << accepted << "}\n";
+    }
+
+    common_params params;
+    llama_model_ptr target_model;
+    llama_context_ptr target;
+    common_speculative_init_result_ptr draft;
+    common_speculative_ptr driver;
+    int width = 0;
+    int tokens = 0;
+    llama_tokens text;           // the last of it is the root: neither target nor drafter has decoded it
+    std::vector<float> states;   // [decoded tokens, width]
+    std::vector<float> gaps;
+};
+
+}  // namespace
+
+int main(int argc, char ** argv) {
+    if (argc < 4) {
+        std::cerr << "usage: mtp_reference MODEL DRAFTS TURNS [SIDECAR]\n";
+        return 2;
+    }
+    llama_log_set([](ggml_log_level level, const char * message, void *) {
+        if (level == GGML_LOG_LEVEL_ERROR) {
+            std::cerr << message;
+        }
+    }, nullptr);
+    llama_backend_init();
+    Decoder decoder(argv[1], std::atoi(argv[2]), argc > 4 ? argv[4] : nullptr);
+    for (const Turn & turn : read_turns(argv[3])) {
+        decoder.start(turn);
+        for (int step = 0; step < turn.steps; step++) {
+            decoder.step();
+        }
+    }
+    if (std::getenv("MTP_GAPS")) {
+        decoder.print_gaps();
+    }
+    return 0;
+}
