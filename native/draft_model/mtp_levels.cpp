@@ -109,14 +109,19 @@ void MtpLevels::add_waiting(bool outputs) {
     }
 }
 
-// Each layer has cells of its own, in the same places.
+// Each of several layers has keys and values of its own in a cell: what is decoded by one, from `position` on, is
+// decoded again by the next.
+void MtpLevels::use_layer(int layer, int position) {
+    context_.remove(0, position, -1);
+    context_.use_next_layer(layer);
+}
+
 void MtpLevels::decode_waiting() {
     if (waiting_.empty()) return;
     cache_.truncate(cache_.position());
     const int layers = way_ == Way::several ? depth_ : 1;
     for (int layer = 0; layer < layers; ++layer) {
-        if (layer > 0) context_.remove(0, cache_.position(), -1);
-        if (way_ == Way::several) context_.use_next_layer(layer);
+        if (way_ == Way::several) use_layer(layer, cache_.position());
         add_waiting(false);
         decode();
     }
@@ -160,8 +165,7 @@ void MtpLevels::decode_root() {
 void MtpLevels::decode_chain(std::span<const Token> path) {
     decode_waiting();
     const auto length = static_cast<int>(path.size());
-    context_.remove(0, count_, -1);
-    context_.use_next_layer(length - 1);
+    use_layer(length - 1, count_);
     for (int i = 0; i < length; ++i) {
         rows_.push_back({path[i], count_ + i, first_sequence, true, std::span(own_).subspan(i * width(), width())});
     }

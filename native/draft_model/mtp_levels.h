@@ -45,6 +45,7 @@ class MtpLevels final : public LevelSource {
     size_t width() const { return newest_.size(); }
     void start_at(int position);
     void cut(int position);
+    void use_layer(int layer, int position);
     void add_waiting(bool outputs);
     void decode();
     void decode_waiting();
