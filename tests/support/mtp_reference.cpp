@@ -4,11 +4,13 @@
 //     mtp_reference MODEL DRAFTS TURNS [SIDECAR]
 //
 // DRAFTS: tokens in a chain. TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to
-// keep, how many steps to take, and the tokens that follow what is kept. The last of them is the first root. A text
-// ends with the root that a last step left behind; it can be kept up to there, not beyond.
+// keep (-1: all but the root), how many steps to take, and the tokens that follow what is kept, the first root last. A
+// text ends with the root that the last step left behind; it can be kept up to there, not beyond.
 //
-// Prints a line for each step: {"root": id, "draft": [ids], "accepted": n}. The next root is the target's choice.
-// With MTP_GAPS in the environment, the smallest distances between the target's two best logits follow on stderr.
+// Prints a line for each step: {"root": id, "draft": [ids], "accepted": n, "gap": x}. The next root is the target's
+// choice. gap: the smallest distance between the target's two best logits, of the choices that counted.
+//
+// With MTP_PLAIN_ATTENTION in the environment, attention rounds otherwise: steps that differ then were close to a tie.
 //
 // The driver is common/speculative.cpp of the pinned source, included here as it is; contexts are made and rolled back
 // as examples/speculative-simple does it. One thing differs: the reference never resets the state that the next batch's
@@ -32,12 +34,12 @@ namespace {
 constexpr llama_seq_id SEQUENCE = 0;
 
 struct Turn {
-    size_t kept;
+    long kept;
     int steps;
     llama_tokens tokens;
 };
 
-std::vector<Turn> read_turns(const char * path) {
+std::vector<Turn> read_turns(const char* path) {
     std::ifstream file(path);
     std::vector<Turn> turns;
     for (std::string line; std::getline(file, line);) {
@@ -56,12 +58,15 @@ std::vector<Turn> read_turns(const char * path) {
 // A target, its drafter, and one text.
 class Decoder {
   public:
-    Decoder(const char * model, int drafts, const char * sidecar) {
+    Decoder(const char* model, int drafts, const char* sidecar) {
         params.model.path = model;
         params.n_batch = params.n_ubatch = 512;
         params.swa_full = true;  // after a cut, a sliding window needs cells that it had left
+        if (std::getenv("MTP_PLAIN_ATTENTION")) {
+            params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        }
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1;
-        params.speculative.types = { COMMON_SPECULATIVE_TYPE_DRAFT_MTP };
+        params.speculative.types = {COMMON_SPECULATIVE_TYPE_DRAFT_MTP};
         params.speculative.draft.n_max = drafts;
         params.speculative.draft.backend_sampling = false;
         if (sidecar) {
@@ -82,8 +87,8 @@ class Decoder {
         tokens = llama_vocab_n_tokens(llama_model_get_vocab(target_model.get()));
     }
 
-    void start(const Turn & turn) {
-        size_t kept = turn.kept;
+    void start(const Turn& turn) {
+        size_t kept = turn.kept < 0 ? decoded() : turn.kept;
         GGML_ASSERT(kept <= decoded());
         text.resize(kept);
         text.insert(text.end(), turn.tokens.begin(), turn.tokens.end());
@@ -95,7 +100,7 @@ class Decoder {
         set_pending();
         while (decoded() + 1 < text.size()) {
             const size_t end = std::min(text.size() - 1, decoded() + params.n_batch);
-            decode({ text.begin() + decoded(), text.begin() + end });
+            decode({text.begin() + decoded(), text.begin() + end});
         }
         const llama_tokens past(text.begin(), text.end() - 1);
         common_speculative_begin(driver.get(), SEQUENCE, past);
@@ -107,7 +112,7 @@ class Decoder {
         common_speculative_get_draft_params(driver.get(), SEQUENCE) = {
             /* .drafting = */ true,
             /* .n_max    = */ params.speculative.draft.n_max,
-            /* .pos0     = */ (llama_pos) past.size(),
+            /* .pos0     = */ (llama_pos)past.size(),
             /* .id_last  = */ text.back(),
             /* .prompt   = */ &past,
             /* .result   = */ &chain,
@@ -115,34 +120,25 @@ class Decoder {
         common_speculative_draft(driver.get());
         GGML_ASSERT(llama_memory_seq_rm(llama_get_memory(draft->context()), SEQUENCE, past.size(), -1));
 
-        llama_tokens batch = { text.back() };
+        llama_tokens batch = {text.back()};
         batch.insert(batch.end(), chain.begin(), chain.end());
         decode(batch);
         size_t accepted = 0;
-        llama_token next = best(0);
+        float gap = INFINITY;
+        llama_token next = best(0, gap);
         while (accepted < chain.size() && chain[accepted] == next) {
-            next = best(++accepted);
+            next = best(++accepted, gap);
         }
         common_speculative_accept(driver.get(), SEQUENCE, accepted);
-        print(text.back(), chain, accepted);
+        print(text.back(), chain, accepted, gap);
 
         text.insert(text.end(), chain.begin(), chain.begin() + accepted);
         text.push_back(next);
-        states.resize(decoded_after(text) * width);
+        states.resize((text.size() - 1) * width);
         GGML_ASSERT(remove_from(decoded()));
     }
 
-    void print_gaps() {
-        std::sort(gaps.begin(), gaps.end());
-        for (size_t i = 0; i < std::min<size_t>(gaps.size(), 10); i++) {
-            std::cerr << gaps[i] << ' ';
-        }
-        std::cerr << "of " << gaps.size() << ", median " << gaps[gaps.size() / 2] << '\n';
-    }
-
   private:
-    static size_t decoded_after(const llama_tokens & text) { return text.size() - 1; }
-
     size_t decoded() const { return states.size() / width; }
 
     bool remove_from(size_t position) {
@@ -152,7 +148,7 @@ class Decoder {
 
     // The state that the driver pairs with the next token: that of the last decoded one.
     void set_pending() {
-        auto & mtp = dynamic_cast<common_speculative_impl_draft_mtp &>(*driver->impls.at(0));
+        auto& mtp = dynamic_cast<common_speculative_impl_draft_mtp&>(*driver->impls.at(0));
         std::vector<float> row(width, 0.0f);
         if (!states.empty()) {
             row.assign(states.end() - width, states.end());
@@ -160,7 +156,7 @@ class Decoder {
         mtp.pending_h.at(SEQUENCE) = row;
     }
 
-    void decode(const llama_tokens & ids) {
+    void decode(const llama_tokens& ids) {
         common_batch batch(target.get());
         for (const llama_token id : ids) {
             batch.add(id, decoded() + batch.size(), SEQUENCE, true);
@@ -168,28 +164,29 @@ class Decoder {
         GGML_ASSERT(llama_process(target.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0);
         GGML_ASSERT(common_speculative_process(driver.get(), batch));
         for (size_t i = 0; i < ids.size(); i++) {
-            const float * row = llama_get_embeddings_nextn_ith(target.get(), i);
+            const float* row = llama_get_embeddings_nextn_ith(target.get(), i);
             states.insert(states.end(), row, row + width);
         }
     }
 
-    llama_token best(int row) {
-        const float * logits = llama_get_logits_ith(target.get(), row);
+    // The target's choice after a row of the batch. gap: becomes the distance to the second best, if it is smaller.
+    llama_token best(int row, float& gap) {
+        const float* logits = llama_get_logits_ith(target.get(), row);
         const auto first = std::max_element(logits, logits + tokens) - logits;
         float second = -INFINITY;
         for (int i = 0; i < tokens; i++) {
             second = i == first ? second : std::max(second, logits[i]);
         }
-        gaps.push_back(logits[first] - second);
+        gap = std::min(gap, logits[first] - second);
         return first;
     }
 
-    static void print(llama_token root, const llama_tokens & chain, size_t accepted) {
+    static void print(llama_token root, const llama_tokens& chain, size_t accepted, float gap) {
         std::cout << "{\"root\": " << root << ", \"draft\": [";
         for (size_t i = 0; i < chain.size(); i++) {
             std::cout << (i ? ", " : "") << chain[i];
         }
-        std::cout << "], \"accepted\": " << accepted << "}\n";
+        std::cout << "], \"accepted\": " << accepted << ", \"gap\": " << gap << "}\n";
     }
 
     common_params params;
@@ -199,33 +196,31 @@ class Decoder {
     common_speculative_ptr driver;
     int width = 0;
     int tokens = 0;
-    llama_tokens text;           // the last of it is the root: neither target nor drafter has decoded it
-    std::vector<float> states;   // [decoded tokens, width]
-    std::vector<float> gaps;
+    llama_tokens text;          // the last of it is the root: neither target nor drafter has decoded it
+    std::vector<float> states;  // [decoded tokens, width]
 };
 
 }  // namespace
 
-int main(int argc, char ** argv) {
+int main(int argc, char** argv) {
     if (argc < 4) {
         std::cerr << "usage: mtp_reference MODEL DRAFTS TURNS [SIDECAR]\n";
         return 2;
     }
-    llama_log_set([](ggml_log_level level, const char * message, void *) {
-        if (level == GGML_LOG_LEVEL_ERROR) {
-            std::cerr << message;
-        }
-    }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* message, void*) {
+            if (level == GGML_LOG_LEVEL_ERROR) {
+                std::cerr << message;
+            }
+        },
+        nullptr);
     llama_backend_init();
     Decoder decoder(argv[1], std::atoi(argv[2]), argc > 4 ? argv[4] : nullptr);
-    for (const Turn & turn : read_turns(argv[3])) {
+    for (const Turn& turn : read_turns(argv[3])) {
         decoder.start(turn);
         for (int step = 0; step < turn.steps; step++) {
             decoder.step();
         }
-    }
-    if (std::getenv("MTP_GAPS")) {
-        decoder.print_gaps();
     }
     return 0;
 }
