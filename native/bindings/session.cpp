@@ -193,6 +193,7 @@ void bind_answers(nb::module_& m) {
     nb::class_<Generation>(m, "Generation")
         .def_ro("tokens", &Generation::tokens)
         .def_ro("parents", &Generation::parents, "The tree of each step, as Tree.parents.")
+        .def_ro("drafts", &Generation::drafts, "The tokens of that tree, its root first.")
         .def_ro("paths", &Generation::paths, "Accepted tree nodes of each step, from the root downwards.")
         .def_ro("text", &Generation::text)
         .def_prop_ro(
@@ -405,6 +406,8 @@ constexpr const char* session_doc =
     "dynamic: in place of a tree; .tree is then a chain of all heads.\n\n"
     "draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's\n"
     "own.\n\n"
+    "mtp: a model loaded with next_layers, perhaps the same one: its layers for further tokens draft, likewise.\n"
+    "draft_max 0: as deep as pays. Where they are several, each drafts one token.\n\n"
     "lookahead: drafts alone.\n\n"
     "lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.\n\n"
     "recycling: steps also draft what the model found likely after the same one or two tokens; with heads it needs\n"

@@ -311,6 +311,7 @@ void Session::step(Run& run) {
     run.hidden_row = accepted.path.back();
     run.root = accepted.next_root;
     run.out.parents.push_back(tree.parents());
+    run.out.drafts.push_back(draft_.tokens);
     run.out.paths.push_back(accepted.path);
     emit(run, emitted, accepted.path);
     counters.other_ms += watch.lap();

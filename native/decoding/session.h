@@ -73,8 +73,10 @@ struct Counters {
 struct Generation {
     std::vector<Token> tokens;  // emitted, without an end-of-generation token
     size_t loop_tokens = 0;     // if it ended in a loop: tokens per round
-    // For each step: the tree it verified (Tree::parents), and the accepted nodes from the root downwards.
-    std::vector<std::vector<int>> parents, paths;
+    // For each step: the tree it verified (Tree::parents), its tokens, and the accepted nodes from the root downwards.
+    std::vector<std::vector<int>> parents;
+    std::vector<std::vector<Token>> drafts;
+    std::vector<std::vector<int>> paths;
     std::string text;
     StopReason stop_reason = StopReason::none;
     int prompt_tokens = 0;

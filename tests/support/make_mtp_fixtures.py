@@ -23,7 +23,7 @@ from mtp_reference import Reference, Step, Turn, write_references
 
 STEPS = (14, 12, 10)
 """Of a conversation: a new text; one that is cut, in its prompt or its answer, and goes on; one that only goes on."""
-CANDIDATES, TAKEN = 60, 7
+CANDIDATES, TAKEN = 70, 8
 GAP = 0.01
 """Between the two best logits; their deviation is about one."""
 Order = tuple[int, int, list[int]]
