@@ -8,7 +8,7 @@ all matrices, each from a place of its own, so that 4 GB take seconds. The same 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -46,6 +46,9 @@ SIZES = {
     "tiny": Size(256, 2, 512, 4, 2, 512, 128, 4096),  # to try the scripts out
 }
 HYBRID = Size(2560, 32, 9216, 16, 4, 32000, 8192)  # Qwen3.5 4B
+HYBRID_1B = Size(1536, 24, 4608, 8, 2, 32000, 8192)
+STRENGTHS = {0.67: 1.2, 0.9: 1.65}
+"""For HYBRID_1B: the share of right drafts, and the strength that write_hybrid needs for it."""
 DENSE = Size(2560, 36, 9728, 20, 4, 32000, 8192)  # of about as many bytes
 
 HEAD_SIZE, STATE, VALUE_HEADS, KEY_HEADS, CONVOLUTION, INTERVAL = 256, 128, 32, 16, 4, 4
@@ -126,58 +129,120 @@ def write_base(path: Path, size: Size, seed: int = 0) -> None:
         finish(writer)
 
 
-def write_hybrid(path: Path, size: Size, seed: int = 0) -> None:
-    """Three gated delta nets to each layer of attention, as Qwen3.5 has them. Whole or not at all."""
-    rng = np.random.default_rng(seed)
-    pool = Blocks(Kind.Q4_K, size.hidden * max(size.inner, size.vocabulary), rng)
-    pool.set_scales(size.hidden)
-    inner = STATE * VALUE_HEADS
+class HybridTensors:
+    """Writes the layers of a hybrid, from one pool."""
+
+    def __init__(self, writer: gguf.GGUFWriter, size: Size, rng: np.random.Generator) -> None:
+        self.writer, self.size = writer, size
+        self.inner = STATE * VALUE_HEADS
+        self.pool = Blocks(Kind.Q4_K, size.hidden * max(size.inner, size.vocabulary), rng)
+        self.pool.set_scales(size.hidden)
+
+    def matrix(self, name: str, rows: int, columns: int) -> None:
+        self.writer.add_tensor(f"{name}.weight", self.pool.matrix(rows, columns), raw_dtype=Kind.Q4_K)
+
+    def plain(self, name: str, *shape: int, value: float = 1.0) -> None:
+        self.writer.add_tensor(name, np.full(shape, value, np.float32))
+
+    def norm(self, name: str) -> None:
+        self.plain(f"{name}.weight", self.size.hidden)
+
+    def layer(self, name: str, attention: bool) -> None:
+        size = self.size
+        self.norm(f"{name}.attn_norm")
+        self.norm(f"{name}.post_attention_norm")
+        self.matrix(f"{name}.ffn_gate", size.inner, size.hidden)
+        self.matrix(f"{name}.ffn_up", size.inner, size.hidden)
+        self.matrix(f"{name}.ffn_down", size.hidden, size.inner)
+        if attention:
+            self._attention(name)
+        else:
+            self._delta_net(name)
+
+    def _attention(self, name: str) -> None:
+        size = self.size
+        self.matrix(f"{name}.attn_q", 2 * HEAD_SIZE * size.heads, size.hidden)  # with a gate for each value
+        self.matrix(f"{name}.attn_k", HEAD_SIZE * size.key_heads, size.hidden)
+        self.matrix(f"{name}.attn_v", HEAD_SIZE * size.key_heads, size.hidden)
+        self.matrix(f"{name}.attn_output", size.hidden, HEAD_SIZE * size.heads)
+        self.plain(f"{name}.attn_q_norm.weight", HEAD_SIZE)
+        self.plain(f"{name}.attn_k_norm.weight", HEAD_SIZE)
+
+    def _delta_net(self, name: str) -> None:
+        channels, hidden = self.inner + 2 * STATE * KEY_HEADS, self.size.hidden
+        self.matrix(f"{name}.attn_qkv", channels, hidden)
+        self.matrix(f"{name}.attn_gate", self.inner, hidden)
+        self.matrix(f"{name}.ssm_beta", VALUE_HEADS, hidden)
+        self.matrix(f"{name}.ssm_alpha", VALUE_HEADS, hidden)
+        self.matrix(f"{name}.ssm_out", hidden, self.inner)
+        self.plain(f"{name}.ssm_conv1d.weight", channels, CONVOLUTION, value=0.25)
+        self.plain(f"{name}.ssm_dt.bias", VALUE_HEADS)
+        self.plain(f"{name}.ssm_a", VALUE_HEADS, value=-1.0)
+        self.plain(f"{name}.ssm_norm.weight", STATE)
+
+
+def write_hybrid(path: Path, size: Size, seed: int = 0, mtp: float | None = None) -> None:
+    """Three gated delta nets to each layer of attention, as Qwen3.5 has them. Whole or not at all.
+
+    mtp: with a next-token layer, and this is how strong a token's embedding is beside what the layers add to it: it
+    tells which token is next, see `_follow`. 0: the layer and the model know nothing of each other.
+    """
     with atomic_path(path) as temporary:
         writer = gguf.GGUFWriter(temporary, "qwen35")
-        write_metadata(writer, size)
-        for key, value in (("conv_kernel", CONVOLUTION), ("inner_size", inner), ("state_size", STATE),
+        tensors = HybridTensors(writer, size, np.random.default_rng(seed))
+        write_metadata(writer, size if mtp is None else replace(size, layers=size.layers + 1))
+        for key, value in (("conv_kernel", CONVOLUTION), ("inner_size", tensors.inner), ("state_size", STATE),
                            ("time_step_rank", VALUE_HEADS), ("group_count", KEY_HEADS)):  # fmt: skip
             writer.add_uint32(f"qwen35.ssm.{key}", value)
         writer.add_uint32("qwen35.full_attention_interval", INTERVAL)
         writer.add_array("qwen35.rope.dimension_sections", [11, 11, 10, 0])
         writer.add_key_length(HEAD_SIZE)
         writer.add_value_length(HEAD_SIZE)
-
-        def matrix(name: str, rows: int, columns: int) -> None:
-            writer.add_tensor(f"{name}.weight", pool.matrix(rows, columns), raw_dtype=Kind.Q4_K)
-
-        def plain(name: str, *shape: int, value: float = 1.0) -> None:
-            writer.add_tensor(name, np.full(shape, value, np.float32))
-
-        matrix("token_embd", size.vocabulary, size.hidden)
-        matrix("output", size.vocabulary, size.hidden)
-        plain("output_norm.weight", size.hidden)
+        if mtp:
+            _follow(writer, size, mtp, tensors.pool.matrix(size.vocabulary, size.hidden), seed)
+        else:
+            tensors.matrix("token_embd", size.vocabulary, size.hidden)
+            tensors.matrix("output", size.vocabulary, size.hidden)
+        tensors.norm("output_norm")
         for layer in range(size.layers):
-            name = f"blk.{layer}"
-            plain(f"{name}.attn_norm.weight", size.hidden)
-            plain(f"{name}.post_attention_norm.weight", size.hidden)
-            matrix(f"{name}.ffn_gate", size.inner, size.hidden)
-            matrix(f"{name}.ffn_up", size.inner, size.hidden)
-            matrix(f"{name}.ffn_down", size.hidden, size.inner)
-            if (layer + 1) % INTERVAL == 0:
-                matrix(f"{name}.attn_q", 2 * HEAD_SIZE * size.heads, size.hidden)  # with a gate for each value
-                matrix(f"{name}.attn_k", HEAD_SIZE * size.key_heads, size.hidden)
-                matrix(f"{name}.attn_v", HEAD_SIZE * size.key_heads, size.hidden)
-                matrix(f"{name}.attn_output", size.hidden, HEAD_SIZE * size.heads)
-                plain(f"{name}.attn_q_norm.weight", HEAD_SIZE)
-                plain(f"{name}.attn_k_norm.weight", HEAD_SIZE)
-                continue
-            channels = inner + 2 * STATE * KEY_HEADS
-            matrix(f"{name}.attn_qkv", channels, size.hidden)
-            matrix(f"{name}.attn_gate", inner, size.hidden)
-            matrix(f"{name}.ssm_beta", VALUE_HEADS, size.hidden)
-            matrix(f"{name}.ssm_alpha", VALUE_HEADS, size.hidden)
-            matrix(f"{name}.ssm_out", size.hidden, inner)
-            plain(f"{name}.ssm_conv1d.weight", channels, CONVOLUTION, value=0.25)
-            plain(f"{name}.ssm_dt.bias", VALUE_HEADS)
-            plain(f"{name}.ssm_a", VALUE_HEADS, value=-1.0)
-            plain(f"{name}.ssm_norm.weight", STATE)
+            tensors.layer(f"blk.{layer}", attention=(layer + 1) % INTERVAL == 0)
+        if mtp is not None:
+            writer.add_uint32("qwen35.nextn_predict_layers", 1)
+            name = f"blk.{size.layers}"
+            tensors.layer(name, attention=True)
+            for norm in ("enorm", "hnorm", "shared_head_norm"):
+                tensors.norm(f"{name}.nextn.{norm}")
+            _add_projection(writer, f"{name}.nextn.eh_proj.weight", size, mtp, seed)
         finish(writer)
+
+
+def _follow(writer: gguf.GGUFWriter, size: Size, strength: float, rows: np.ndarray, seed: int) -> None:
+    """Embeddings, and an output matrix that has each word's embedding in the row of the word that follows it.
+
+    All words follow one another in one round; special tokens and bytes come before the words and lead to any word.
+    What the layers add depends on the text and wins sometimes: so often are drafts wrong. rows: random, of Q4_K.
+    """
+    first = len(SPECIAL_TOKENS) + 256
+    output = rows.copy()
+    order = first + np.random.default_rng(seed + 1).permutation(size.vocabulary - first)
+    output[np.roll(order, -1)] = rows[order]
+    embeddings = rows.reshape(size.vocabulary, -1, gguf.GGML_QUANT_SIZES[Kind.Q4_K][1]).copy()
+    scales = embeddings[..., :4].view("<f2")  # both half floats of each block; weights have a deviation of hidden^-0.5
+    scales *= np.float16(strength * math.sqrt(size.hidden))
+    writer.add_tensor("token_embd.weight", embeddings.reshape(rows.shape), raw_dtype=Kind.Q4_K)
+    writer.add_tensor("output.weight", output, raw_dtype=Kind.Q4_K)
+
+
+def _add_projection(writer: gguf.GGUFWriter, name: str, size: Size, strength: float, seed: int) -> None:
+    """The token's half of a next-token layer's input comes through, the state's half is mixed."""
+    random = np.random.default_rng(seed + 2).standard_normal((size.hidden, 2 * size.hidden)) / math.sqrt(
+        2 * size.hidden
+    )
+    if strength:
+        random[:, : size.hidden] = strength * np.eye(size.hidden)
+    data = native.quantize_rows("q8_0", random.astype(np.float32))
+    rows = np.frombuffer(data, np.uint8).reshape(size.hidden, -1)
+    writer.add_tensor(name, rows, raw_dtype=Kind.Q8_0)
 
 
 def write_metadata(writer: gguf.GGUFWriter, size: Size) -> None:
