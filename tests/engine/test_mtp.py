@@ -58,8 +58,10 @@ def drafts_of(session: native.Session, reference: Reference) -> tuple[int, int, 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_drafts_are_those_of_llama_cpp(tmp_path: Path, name: str) -> None:
+    """Through refused drafts, cuts in prompts and answers, and new texts. The fixture knows how close the target's
+    choices were, not a draft's: one in a hundred may be a tie that rounds otherwise."""
     reference = REFERENCES[name]
     pair = Pair(tmp_path, reference.name, reference.agree)
     drafts, same, others = drafts_of(pair.session(tree=chain(reference.drafts)), reference)
-    steps = sum(len(turn.steps) - 1 for turn in reference.turns)
-    assert (drafts, same) == (steps, steps), others
+    assert drafts == sum(len(turn.steps) - 1 for turn in reference.turns) > 250
+    assert same >= 0.99 * drafts, others
