@@ -60,8 +60,8 @@ class Model(Session):
         if self.closed:
             return f"<Model {self.name!r}, closed>"
         plan = self._open().plan
-        heads = plan.heads is not None or plan.draft_model is not None
-        parts = [f"tree {plan.tree_name}"] * heads + ["lookup"] * plan.lookup + ["recycling"] * plan.recycling
+        found = {f"tree {plan.tree_name}": plan.tree, "lookup": plan.lookup, "recycling": plan.recycling}
+        parts = [name for name, drafts in found.items() if drafts]
         return f"<Model {self.name!r}, context {self.n_ctx}, drafts: {', '.join(parts) or 'nothing'}>"
 
     def session(self) -> Session:

@@ -22,7 +22,7 @@ LOOKAHEAD_NUMBERS = "4,3,4"
 
 
 NO_DRAFTS = {"no_spec": True, "heads": None, "tree": None, "accept": None}
-NO_HEADS = {"no_heads": True, "heads": None, "tree": None}
+NO_HEADS = {"no_heads": True, "no_drafter": True, "heads": None, "tree": None}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,12 @@ class Method:
 _ALL = (
     Method(STOCK, "plain decoding with llama.cpp's own kernels", NO_DRAFTS),
     Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", NO_DRAFTS),
-    Method(MEDUSA, "drafts from the model's heads", {"lookup": False, "recycling": False}, needs_heads=True),
+    Method(
+        MEDUSA,
+        "drafts from the model's heads, or its MTP layers",
+        {"lookup": False, "recycling": False},
+        needs_heads=True,
+    ),
     Method(LOOKUP, "drafts from prompt lookup, without heads", {**NO_HEADS, "lookup": True, "recycling": False}),
     Method(f"{MEDUSA}+{LOOKUP}", "drafts from both", {"lookup": True, "recycling": False}, needs_heads=True),
     Method(

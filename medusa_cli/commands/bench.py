@@ -289,11 +289,11 @@ def _methods(
     from medusa_cli.models import gguf_files, references
 
     wanted = None if names is None else methods.parse(names)
-    small = None if draft.draft_model is None else references.resolve(draft.draft_model, messages).path
-    with_heads, has_draft_model = DraftOptions(heads=draft.heads), small is not None
+    small = None if draft.draft_model is None else references.resolve(draft.draft_model, messages, drafts=True).path
+    with_heads, has_draft_model = DraftOptions(heads=draft.heads, no_drafter=draft.no_drafter), small is not None
     ref = runtime.resolve(model, with_heads, messages)
     holds_heads = KIND_KEY in gguf_files.read_header(ref.path).metadata
-    has_heads = drafting.heads_file(with_heads, ref, holds_heads) is not None
+    has_heads = drafting.heads_file(with_heads, ref, holds_heads) is not None or ref.drafter is not None
     wanted = wanted or methods.parse(",".join(methods.default_names(has_heads, has_draft_model)))
     methods.check(wanted, ref.name, has_heads, has_draft_model, synthetic)
     _check_memory(ref.path, len(wanted), messages)

@@ -39,14 +39,16 @@ def pull(
     shown: dict[str, str | None]
     for hub_name in parsed:
         if hub_name is None:
-            shown = {"name": demo.DEMO, "path": str(demo.demo_base(messages)), "heads": str(demo.DEMO_HEADS)}
+            base = str(demo.demo_base(messages))
+            shown = {"name": demo.DEMO, "path": base, "heads": str(demo.DEMO_HEADS), "drafter": None}
         elif heads:
             path = remote.fetch_heads(hub_name, messages, update=True)
-            shown = {"name": str(hub_name), "path": str(path), "heads": None}
+            shown = {"name": str(hub_name), "path": str(path), "heads": None, "drafter": None}
         else:
             fetched = remote.fetch_model(hub_name, messages, update=True, to_run=False)
             beside = str(fetched.heads) if fetched.heads else None
-            shown = {"name": str(fetched.name), "path": str(fetched.path), "heads": beside}
+            drafter = str(fetched.drafter) if fetched.drafter else None
+            shown = {"name": str(fetched.name), "path": str(fetched.path), "heads": beside, "drafter": drafter}
         if as_json:
             console.print_json(shown)
         else:

@@ -10,7 +10,7 @@ from medusa_cli.decoding import devices, trees
 from medusa_cli.decoding.devices import DeviceKind
 from medusa_cli.decoding.options import DRAFT_MAX, DraftOptions
 from medusa_cli.decoding.trees import AskedTree, Choices, DynamicStart, RandomTree
-from medusa_cli.models.references import ModelRef
+from medusa_cli.models.references import DrafterRef, ModelRef
 from medusa_cli.support.errors import MedusaError, OptionError
 
 TUNED_TREE = "tuned"
@@ -77,11 +77,19 @@ class DraftModel:
 
 
 @dataclass(frozen=True)
+class Mtp:
+    """Layers for further tokens that fill trees. most: tokens in a row; 0: as many as pay."""
+
+    file: Path
+    most: int
+
+
+@dataclass(frozen=True)
 class DraftPlan:
     """Who drafts.
 
-    heads: the file of the heads that are loaded, if any. tree: what they, or the draft model, fill; None: they draft
-    nothing. tree_name: "" if neither drafts.
+    heads: the file of the heads that are loaded, if any. tree: what they, the draft model or the MTP layers fill;
+    None: they draft nothing. tree_name: "" if none of them drafts.
     watchdog: steps may leave out drafts that do not pay.
     recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
     """
@@ -93,6 +101,7 @@ class DraftPlan:
     watchdog: bool = False
     recycling: bool = False
     draft_model: DraftModel | None = None
+    mtp: Mtp | None = None
 
     @property
     def dynamic(self) -> bool:
@@ -105,6 +114,17 @@ def may_use_heads(options: DraftOptions) -> bool:
     return not (options.no_spec or options.no_heads or options.draft_model is not None)
 
 
+def may_use_drafter(options: DraftOptions) -> bool:
+    """Whether layers for further tokens draft where no heads do."""
+    return not (options.no_spec or options.no_drafter or options.draft_model is not None)
+
+
+def drafter(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> DrafterRef | None:
+    """The layers for further tokens that draft, if any."""
+    unused = not may_use_drafter(options) or heads_file(options, ref, holds_heads) is not None
+    return None if unused else ref.drafter
+
+
 def draft_file(options: DraftOptions) -> str | None:
     """The draft model in use, as the person wrote it."""
     return None if options.no_spec else options.draft_model
@@ -112,7 +132,7 @@ def draft_file(options: DraftOptions) -> str | None:
 
 def named_tree(options: DraftOptions) -> str | None:
     """The --tree argument for trees.resolve(), if it names one fixed tree that is to be filled."""
-    filled = may_use_heads(options) or draft_file(options) is not None
+    filled = may_use_heads(options) or may_use_drafter(options) or draft_file(options) is not None
     return options.tree if filled and options.tree not in (None, trees.DYNAMIC, trees.STATIC) else None
 
 
@@ -133,7 +153,8 @@ def heads_file(options: DraftOptions, ref: ModelRef, holds_heads: bool) -> Path 
 def heads_to_load(options: DraftOptions, model: ModelFacts) -> Path | None:
     """heads_file() of a loaded model. MedusaError when its heads could not draft, or a tree has no heads to fill it."""
     path = heads_file(options, model.ref, model.holds_heads)
-    if path is None and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
+    fills = path is not None or drafter(options, model.ref, model.holds_heads) is not None
+    if not fills and may_use_heads(options) and (named_tree(options) or options.tree == trees.DYNAMIC):
         raise OptionError("{tree} needs draft heads, and {model} has none: give {heads} FILE", model=model.ref.name)
     return path
 
@@ -162,6 +183,8 @@ def plan(
     path = heads_to_load(options, model)
     if draft_file(options):
         return _with_draft_model(options, model, tree, repeats)
+    if (layers := drafter(options, model.ref, model.holds_heads)) is not None:
+        return _with_mtp(options, model, layers, tree, repeats)
     lookup = _lookup(options, repeats)
     recycling = False if options.no_spec else options.recycling
     may_recycle = _is_default(options) and not repeats and not model.is_recurrent and not options.no_spec
@@ -191,21 +214,42 @@ def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree 
         raise OptionError(text, model=model.ref.name, architecture=model.architecture)
     assert options.draft_model is not None
     most = options.draft_max or DRAFT_MAX
-    chosen: Tree
+    name, chosen = _tree_of_model(tree, most, dynamic=options.tree == trees.DYNAMIC)
+    recycling, lookup = _recycles(options, name, chosen), _lookup(options, repeats)
+    return DraftPlan(None, chosen, name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
+
+
+def _with_mtp(
+    options: DraftOptions, model: ModelFacts, layers: DrafterRef, tree: AskedTree | None, repeats: bool
+) -> DraftPlan:
+    """The plan when layers for further tokens draft: trees grown by prices, unless steps have to repeat."""
+    most = min(options.draft_max or DRAFT_MAX, layers.most or DRAFT_MAX)
+    grows = options.tree == trees.DYNAMIC or (options.tree is None and not repeats)
+    name, chosen = _tree_of_model(tree, most, dynamic=grows)
+    if isinstance(chosen, FixedTree) and model.is_recurrent:
+        chosen = _chain(chosen, model, asked=tree is not None)
+    watchdog = isinstance(chosen, FixedTree) and _is_default(options) and not repeats
+    recycling, lookup = _recycles(options, name, chosen), _lookup(options, repeats)
+    return DraftPlan(None, chosen, name, lookup, watchdog, recycling, mtp=Mtp(layers.path, options.draft_max))
+
+
+def _tree_of_model(tree: AskedTree | None, most: int, *, dynamic: bool) -> tuple[str, Tree]:
+    """The tree that a model fills, by default a chain of `most` tokens."""
     if isinstance(tree, RandomTree):
-        tree_name, chosen = _drawn(tree, most, DRAFT_MODEL_RANKS)
-    elif tree is not None:
-        tree_name, chosen = tree.name, FixedTree(tree.choices)
-    elif options.tree == trees.DYNAMIC:
-        tree_name, chosen = trees.DYNAMIC, DynamicStart()
-    else:
-        tree_name, chosen = CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
-    recycling = bool(options.recycling)
-    if recycling and isinstance(chosen, FixedTree):
+        return _drawn(tree, most, DRAFT_MODEL_RANKS)
+    if tree is not None:
+        return tree.name, FixedTree(tree.choices)
+    if dynamic:
+        return trees.DYNAMIC, DynamicStart()
+    return CHAIN, FixedTree([[0] * depth for depth in range(1, most + 1)])
+
+
+def _recycles(options: DraftOptions, name: str, tree: Tree) -> bool:
+    """Whether recycled tokens join the tree that a model fills: only if that is asked for."""
+    if options.recycling and isinstance(tree, FixedTree):
         text = "{recycling} works only with dynamic trees, not with a {chosen}: add {tree} dynamic"
-        raise OptionError(text, chosen=tree_name)
-    lookup = _lookup(options, repeats)
-    return DraftPlan(None, chosen, tree_name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
+        raise OptionError(text, chosen=name)
+    return bool(options.recycling)
 
 
 def _is_default(options: DraftOptions) -> bool:

@@ -112,11 +112,19 @@ class DraftOptions:
     ] = None
     draft_model: Annotated[
         str | None,
-        Option("Draft with a smaller model of the same vocabulary instead of heads.", short="-md", metavar="MODEL"),
+        Option(
+            "Draft with a smaller model of the same vocabulary, or an MTP file, instead of heads.",
+            short="-md",
+            metavar="MODEL",
+        ),
     ] = None
     draft_max: Annotated[
-        int, Option(f"Tokens the draft model drafts in a row; 0: {DRAFT_MAX}.", metavar="N", low=0)
+        int,
+        Option(f"Tokens a draft model drafts in a row; 0: {DRAFT_MAX}, with MTP as many as pay.", metavar="N", low=0),
     ] = 0
+    no_drafter: Annotated[
+        bool, Option("Leave the layers for further tokens (MTP) that came with the model unused.")
+    ] = False
     repeat_steps: Annotated[
         bool,
         Option("Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats."),
@@ -264,6 +272,7 @@ class EngineArguments(TypedDict, total=False):
     recycling: bool | None
     draft_model: str | None
     draft_max: int
+    no_drafter: bool
     repeat_steps: bool
     no_spec: bool
 

@@ -15,7 +15,7 @@ from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, Model
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions
 from medusa_cli.decoding.prompts import Message, Tools
 from medusa_cli.decoding.settings import ModelSampling, Settings, engine_default, model_sampling
-from medusa_cli.models import demo, heads, references
+from medusa_cli.models import demo, drafters, heads, references
 from medusa_cli.support.errors import MedusaError, OptionError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Engine:
     """Context size in tokens: what was asked for, even if llama.cpp rounds it up."""
     options: EngineOptions
     small: native.Model | None = None
-    """The model of plan.draft_model."""
+    """The model of plan.draft_model, or of plan.mtp where these layers are not in the model's own file."""
     sampling: ModelSampling = field(default_factory=ModelSampling)
     """The model's own sampling defaults."""
     heads_file: Path | None = None
@@ -144,8 +144,8 @@ def open_engine(
     named = drafting.named_tree(draft)
     tree = None if named is None else trees.resolve(named)
     ref = resolve(reference, draft, console)
-    if small := drafting.draft_file(draft):
-        draft = dataclasses.replace(draft, draft_model=str(references.resolve(small, console).path))
+    if (small := drafting.draft_file(draft)) is not None:
+        ref, draft = _with_asked(small, ref, draft, console)
 
     def load(layers: int) -> Engine:
         return _open(ref, options, draft, layers, tree, console, seeded, most_cache)
@@ -154,12 +154,30 @@ def open_engine(
 
 
 def resolve(reference: str, draft: DraftOptions, console: Console) -> references.ModelRef:
-    """The model's files, with the heads that the options name or that are found for it."""
-    if not drafting.may_use_heads(draft):
-        return references.resolve(reference, console)
-    if draft.heads is not None:
+    """The model's files, with what the options name or what is found to draft for it: heads, or else MTP layers."""
+    uses_heads = drafting.may_use_heads(draft)
+    if uses_heads and draft.heads is not None:
         heads.check(draft.heads)
-    return heads.with_heads(references.resolve(reference, console), draft.heads, console)
+    ref = references.resolve(reference, console)
+    if uses_heads:
+        ref = heads.with_heads(ref, draft.heads, console)
+    if drafting.may_use_drafter(draft) and (ref.heads is None or not uses_heads):
+        return drafters.with_drafter(ref, console)
+    return dataclasses.replace(ref, drafter=None)
+
+
+def _with_asked(
+    small: str, ref: references.ModelRef, draft: DraftOptions, console: Console
+) -> tuple[references.ModelRef, DraftOptions]:
+    """What --draft-model names: a model, or layers for further tokens, which then draft in place of heads."""
+    path = references.resolve(small, console, drafts=True).path
+    layers = drafters.asked_for(path)
+    if layers is None:
+        return ref, dataclasses.replace(draft, draft_model=str(path))
+    if draft.heads:
+        raise OptionError("{draft_model} cannot be combined with {heads}: leave one out")
+    draft = dataclasses.replace(draft, draft_model=None, no_heads=True, no_drafter=False)
+    return dataclasses.replace(ref, drafter=layers), draft
 
 
 def _open(
@@ -173,7 +191,8 @@ def _open(
     most_cache: int | None,
 ) -> Engine:
     """The engine, with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
-    model = load_model(ref.path, layers, console, options.device)
+    own = _uses_own_layers(draft, ref)
+    model = load_model(ref.path, layers, console, options.device, next_layers=own)
     facts = model_facts(ref, model)
     if not model.can_draft and not draft.no_spec:
         console.print(f"note: no drafts: llama.cpp cannot check them with {model.architecture} models")
@@ -194,10 +213,23 @@ def _open(
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
         context_size.check(model, options)
-    small = load_model(plan.draft_model.file, layers, console, options.device) if plan.draft_model else None
+    small, drafts = None, None if own else plan.draft_model or plan.mtp
+    if drafts is not None:
+        small = load_model(drafts.file, layers, console, options.device, next_layers=plan.mtp is not None)
     session = plan_session(model, loaded, plan, options, small)
     n_ctx = min(session.n_ctx, options.ctx_size)
     return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console), path)
+
+
+def _uses_own_layers(draft: DraftOptions, ref: references.ModelRef) -> bool:
+    """Whether layers for further tokens draft that are in the model's own file."""
+    from medusa_cli import native
+    from medusa_cli.converters.heads import schema
+
+    if ref.drafter is None or ref.drafter.path != ref.path:
+        return False
+    holds_heads = native.read_gguf(str(ref.path)).get(schema.VERSION_KEY) is not None
+    return drafting.drafter(draft, ref, holds_heads) is not None
 
 
 def _text_follows_drafts(model: native.Model, options: EngineOptions, draft: DraftOptions) -> bool:
@@ -349,15 +381,22 @@ def plan_session(
     options: EngineOptions,
     small: native.Model | None = None,
 ) -> native.Session:
-    """A session that drafts by the plan. small: the model of plan.draft_model."""
+    """A session that drafts by the plan. small: as in Engine."""
     given: dict[str, Any] = {}
+    if plan.mtp is not None:
+        given = {"mtp": small or model, "draft_max": plan.mtp.most}
     if plan.draft_model is not None:
         given = {"draft_model": small, "draft_max": plan.draft_model.most}
     return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)
 
 
-def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | None = None) -> native.Model:
-    """Loads the base model, with a progress bar on a terminal once it takes noticeable time. device: --device."""
+def load_model(
+    path: Path, n_gpu_layers: int, console: Console, device: str | None = None, *, next_layers: bool = False
+) -> native.Model:
+    """Loads the base model, with a progress bar on a terminal once it takes noticeable time.
+
+    device: --device. next_layers: with its layers for further tokens (MTP).
+    """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from medusa_cli import native
@@ -375,7 +414,9 @@ def load_model(path: Path, n_gpu_layers: int, console: Console, device: str | No
             bar.update(task, completed=done)
 
     try:
-        return native.Model(str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress, devices=names)
+        return native.Model(
+            str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress, devices=names, next_layers=next_layers
+        )
     finally:
         bar.stop()
 

@@ -16,7 +16,7 @@ from medusa_cli.models.names import HubName
 class CachedModel:
     """name: loads it. path: its first part. size: bytes of all parts. files: those in the Hub's cache.
 
-    heads: draft heads from the same repository.
+    heads, drafter: draft heads and MTP layers from the same repository.
     """
 
     name: str
@@ -25,6 +25,7 @@ class CachedModel:
     quant: str
     files: tuple[CachedFile, ...] = ()
     heads: Path | None = None
+    drafter: Path | None = None
 
 
 def models() -> list[CachedModel]:
@@ -41,8 +42,12 @@ def models() -> list[CachedModel]:
 
 
 def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]) -> list[CachedModel]:
-    heads = remote.heads_among(files, lambda name: remote.read_start(files[name].path))
-    found = quantizations.candidates(files, heads)
+    def start(name: str) -> bytes:
+        return remote.read_start(files[name].path)
+
+    heads, drafters = remote.heads_among(files, start), remote.drafters_among(files, start)
+    found = quantizations.candidates(files, (*heads, *drafters))
+    sizes = {name: file.size for name, file in files.items()}
     labels = [one.quant for one in found]
     models = []
     for one in sorted(found, key=lambda one: one.name):
@@ -51,5 +56,7 @@ def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]
         parts = tuple(files[part] for part in one.files)
         size = sum(part.size for part in parts)
         beside = files[heads[0]].path if heads else None
-        models.append(CachedModel(str(name), parts[0].path, size, one.quant, parts, beside))
+        drafter = quantizations.drafter_for(one, drafters, sizes)
+        extra = files[drafter].path if drafter else None
+        models.append(CachedModel(str(name), parts[0].path, size, one.quant, parts, beside, extra))
     return models

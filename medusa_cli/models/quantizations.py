@@ -28,6 +28,12 @@ NO_MODEL = re.compile(r"(^|[^a-z])(mmproj|imatrix|lora|adapter|vocab|control[-_]
 """Files beside models that are not models."""
 OF_HEADS = re.compile(r"medusa|hydra", re.IGNORECASE)
 """Files that may hold draft heads alone."""
+DRAFTER_PREFIX, ASSISTANT = "mtp-", "gemma4-assistant"
+"""The prefix of files with layers for further tokens (MTP) alone, and the architecture of those without it."""
+OF_DRAFTER = re.compile(rf"^{DRAFTER_PREFIX}|assistant", re.IGNORECASE)
+"""Files that may hold such layers alone."""
+LARGEST_DRAFTER = 0.5
+"""A drafter is fetched with its model up to this share of its size."""
 MOST_PARTS = 1000
 SHOWN = 12
 
@@ -113,6 +119,13 @@ def _by_file(found: Sequence[Candidate], label: str, file: str) -> Candidate:
 def _same(one: str, other: str) -> bool:
     """Whether two names of a quantization mean the same: "q4_k_m", "UD-Q4_K_M"."""
     return one == other.upper() or (one != "" and one.removeprefix("UD-") == other.upper())
+
+
+def drafter_for(model: Candidate, drafters: Sequence[str], sizes: Mapping[str, int]) -> str | None:
+    """The file of next-token layers to take with the model: of its quantization, else the smallest; None: too large."""
+    by_size = sorted(drafters, key=lambda name: (not _same(quant_of(name), model.quant), sizes.get(name, 0)))
+    most = LARGEST_DRAFTER * total(model, sizes)
+    return next((name for name in by_size if sizes.get(name, 0) <= most), None)
 
 
 def listed(found: Sequence[Candidate], without: str | None = None) -> str:

@@ -40,16 +40,34 @@ class HeadsRef:
 
 
 @dataclass(frozen=True)
+class DrafterRef:
+    """Layers for further tokens (MTP). path: the model's own file, or another one. layers: how many.
+
+    most: tokens that they draft in a row; 0: any number, since one serves for all of them.
+    """
+
+    path: Path
+    layers: int
+    most: int = 0
+
+
+@dataclass(frozen=True)
 class ModelRef:
-    """A model that is ready to be loaded. heads: draft heads for it other than those in its own file."""
+    """A model that is ready to be loaded. heads: draft heads for it other than those in its own file.
+
+    drafter: layers that draft for it where no heads do; until drafters.with_drafter(), what was fetched with it.
+    """
 
     name: str
     path: Path
     heads: HeadsRef | None = None
+    drafter: DrafterRef | None = None
 
 
-def resolve(reference: str, console: Console) -> ModelRef:
+def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelRef:
     """The files behind a reference, with the heads that come with them. Fetches what is not here yet.
+
+    drafts: a file that only drafts for a model (MTP) will do, too.
 
     MedusaError: no such file, a directory, not a GGUF, damaged, heads where a model is needed; see remote.fetch_model()
     for names on the Hub.
@@ -64,9 +82,13 @@ def resolve(reference: str, console: Console) -> ModelRef:
 
         fetched = remote.fetch_model(found, console)
         heads = HeadsRef(fetched.heads, Origin.repository) if fetched.heads else None
-        ref = ModelRef(str(fetched.name), fetched.path, heads)
+        drafter = DrafterRef(fetched.drafter, 0) if fetched.drafter else None
+        ref = ModelRef(str(fetched.name), fetched.path, heads, drafter)
     header = read_header(ref.path)
     if header.get("general.architecture") == schema.ARCHITECTURE:
         text = "{path} holds draft heads, not a model: give the model, and {heads} {reference}"
+        raise OptionError(text, path=ref.path, reference=reference)
+    if header.next_layers_alone and not drafts:
+        text = "{path} drafts for a model (MTP), it is none: give the model, and {draft_model} {reference}"
         raise OptionError(text, path=ref.path, reference=reference)
     return ref

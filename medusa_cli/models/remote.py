@@ -34,11 +34,12 @@ ReadStart = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model in the cache. path: its first part. heads: the draft heads from the same repository."""
+    """A model in the cache. path: its first part. heads, drafter: the draft heads and MTP layers of its repository."""
 
     name: HubName
     path: Path
     heads: Path | None
+    drafter: Path | None = None
 
 
 def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run: bool = True) -> Fetched:
@@ -60,18 +61,25 @@ def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run
             raise MedusaError(f"{name}: {error}, and it is not in the cache: give a local file") from error
         _say(console, f"note: {name}: {error}: using the copy in the cache")
         return found[1]
-    heads = heads_among(listing.files, _remote_start(name.repo, listing))
+    start = _remote_start(name.repo, listing)
+    heads, drafters = heads_among(listing.files, start), drafters_among(listing.files, start)
     if name.file in heads:
         raise OptionError("{name}: holds draft heads, not a model: give the model, and {heads} {name}", name=name)
-    models = quantizations.candidates(listing.files, heads)
+    if name.file in drafters:
+        text = "{name}: drafts for a model (MTP), it is none: give the model, and {draft_model} {name}"
+        raise OptionError(text, name=name)
+    models = quantizations.candidates(listing.files, (*heads, *drafters))
     if not models:
         raise MedusaError(_without_models(name, listing.files))
     chosen = quantizations.pick(models, _label(name), name.quant, name.file)
-    wanted = [listing.files[file] for file in (*chosen.files, *heads[:1])]
+    sizes = {file.name: file.size or 0 for file in listing.files.values()}
+    drafter = None if heads else quantizations.drafter_for(chosen, drafters, sizes)
+    beside = heads[0] if heads else drafter
+    wanted = [listing.files[file] for file in (*chosen.files, *([beside] if beside else []))]
     if download.missing_bytes(name.repo, wanted):
         _announce(name, chosen, models, listing, wanted, console, to_run)
     paths = download.fetch_shown(name.repo, name.revision, listing.commit, wanted, console)
-    return Fetched(_exact(name, chosen), paths[0], paths[-1] if heads else None)
+    return Fetched(_exact(name, chosen), paths[0], paths[-1] if heads else None, paths[-1] if drafter else None)
 
 
 def fetch_heads(name: HubName, console: Console, *, update: bool = False) -> Path:
@@ -110,13 +118,17 @@ def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
     if folder is None:
         return None
     files = repository.files_below(folder)
-    heads = heads_among(files, _local_start(files))
+    start = _local_start(files)
+    heads, drafters = heads_among(files, start), drafters_among(files, start)
     try:
-        models = quantizations.candidates(files, heads)
+        models = quantizations.candidates(files, (*heads, *drafters))
         chosen = quantizations.pick(models, str(name), name.quant, name.file)
     except MedusaError:
         return None
-    return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], files[heads[0]] if heads else None)
+    sizes = {file: path.stat().st_size for file, path in files.items()}
+    drafter = quantizations.drafter_for(chosen, drafters, sizes)
+    beside = (files[heads[0]] if heads else None, files[drafter] if drafter else None)
+    return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], *beside)
 
 
 def _list(name: HubName) -> Listing:
@@ -135,6 +147,15 @@ def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
     ggufs = [name for name in sorted(names) if name.lower().endswith(".gguf")]
     likely = [name for name in ggufs if quantizations.OF_HEADS.search(name.rpartition("/")[2])]
     return [name for name in likely[:MOST_PEEKS] if architecture_of(start(name)) == schema.ARCHITECTURE]
+
+
+def drafters_among(names: Collection[str], start: ReadStart) -> list[str]:
+    """The files that hold layers for further tokens (MTP) alone, recognised by name and beginning."""
+    likely = [name for name in sorted(names) if name.lower().endswith(".gguf")]
+    likely = [name for name in likely if quantizations.OF_DRAFTER.search(name.rpartition("/")[2])]
+    alone = [name for name in likely if name.rpartition("/")[2].lower().startswith(quantizations.DRAFTER_PREFIX)]
+    others = [name for name in likely if name not in alone][:MOST_PEEKS]
+    return alone + [name for name in others if architecture_of(start(name)) == quantizations.ASSISTANT]
 
 
 def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str | None:
@@ -194,7 +215,11 @@ def _announce(
 
     MedusaError if disk or memory is too small for it.
     """
-    heads = ", draft heads" if len(wanted) > len(chosen.files) else ""
+    heads = ""
+    if more := wanted[len(chosen.files) :]:
+        layers = quantizations.OF_DRAFTER.search(more[0].name.rpartition("/")[2])
+        drafter = f", {size(more[0].size or 0)} of them a drafter (MTP), which stays in memory beside the model"
+        heads = drafter if layers else ", draft heads"
     parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
     others = quantizations.listed(models, without=_what(chosen))
     also = f"; also available: {others}" if others and name.quant is None and name.file is None else ""

@@ -5,6 +5,7 @@
 #include "kernels/cleared_buffers.h"
 #include "llama/backend.h"
 #include "llama/model.h"
+#include "llama/next_layers.h"
 
 namespace medusa {
 namespace {
@@ -117,7 +118,12 @@ void bind_files(nb::module_& m) {
         .def_prop_ro("metadata", &metadata,
                      "All key-values in file order; arrays are lists. Built anew each time it is read.")
         .def("get", &value_of, "key"_a, "The value of one key of the metadata; None without it.")
-        .def_prop_ro("tensors", &GgufFile::tensors, nb::rv_policy::copy);
+        .def_prop_ro("tensors", &GgufFile::tensors, nb::rv_policy::copy)
+        .def_prop_ro("next_layers", &next_layer_count,
+                     "How many of its layers are for further tokens (MTP), as it says itself; 0: none.")
+        .def_prop_ro("next_layers_alone", &has_next_layers_alone,
+                     "It has no other layers: it drafts for a model in another file.")
+        .def("check_next_layers", &check_next_layers, "NativeError, one line, unless llama.cpp can run these layers.");
     m.def(
         "read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a,
         "Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.\n\n"

@@ -33,7 +33,7 @@ const std::array<Kind, 13>& kinds() {
         {"qwen35"},
         {"qwen35moe", false, false, {experts}},
         {"qwen3next", false, false, {experts}},
-        {"step35", true},
+        {"step35", true, false, {"ffn_gate", "ffn_up", "ffn_down"}},
     }};
     return all;
 }
@@ -66,10 +66,18 @@ void check_layers(const GgufFile& file, const Kind& kind, uint32_t first, uint32
 
 }  // namespace
 
+uint32_t next_layer_count(const GgufFile& file) {
+    return key(file, file.get_string("general.architecture").value_or(""), "nextn_predict_layers");
+}
+
+bool has_next_layers_alone(const GgufFile& file) {
+    const bool assists = file.get_string("general.architecture") == assistant_architecture;
+    return next_layer_count(file) > 0 && (assists || !has_tensor(file, "blk.0.attn_norm.weight"));
+}
+
 void check_next_layers(const GgufFile& file) {
     const std::string architecture = file.get_string("general.architecture").value_or("");
-    const uint32_t count = key(file, architecture, "nextn_predict_layers"),
-                   all = key(file, architecture, "block_count");
+    const uint32_t count = next_layer_count(file), all = key(file, architecture, "block_count");
     if (count == 0) refuse(file, "it has none");
     if (count > all) refuse(file, std::to_string(count) + " of " + std::to_string(all) + " layers");
     if (architecture == assistant_architecture) {
@@ -84,6 +92,9 @@ void check_next_layers(const GgufFile& file) {
     if (kind->latent && (key(file, architecture, "attention.key_length_mla") == 0 ||
                          key(file, architecture, "attention.value_length_mla") == 0)) {
         refuse(file, "llama.cpp runs those of " + architecture + " models only with latent attention");
+    }
+    if (key(file, architecture, "leading_dense_block_count") > all - count && !kind->tensors.empty()) {
+        refuse(file, "leading_dense_block_count is larger than its other layers are many");
     }
     check_layers(file, *kind, all - count, count);
 }
@@ -104,6 +115,11 @@ void check_next_layers_fit(const LlamaModel& model, const LlamaModel& drafter) {
     if (!assists && model.layer_count() != drafter.layer_count()) {
         refuse_pair("it follows a model of " + std::to_string(drafter.layer_count()) + " layers, this one has " +
                     std::to_string(model.layer_count()));
+    }
+    const auto has_output = [](const LlamaModel& one) { return has_tensor(one.file(), "output.weight"); };
+    const std::string last = "blk." + std::to_string(drafter.layer_count()) + ".nextn.shared_head_head.weight";
+    if (!assists && has_output(model) && !has_output(drafter) && !has_tensor(drafter.file(), last)) {
+        refuse_pair("it has no output matrix");
     }
     if (!assists) return;
     for (const char* name : {"attention.key_length", "attention.key_length_swa", "attention.value_length",

@@ -13,6 +13,11 @@ class LlamaModel;
 // A model made of such layers alone, which reads the cache of the model that it drafts for.
 inline constexpr std::string_view assistant_architecture = "gemma4-assistant";
 
+// How many of its layers are such, as the file says; 0: none.
+uint32_t next_layer_count(const GgufFile& file);
+// Whether it has no others: it drafts for a model in another file.
+bool has_next_layers_alone(const GgufFile& file);
+
 // Throws Error unless the file has such layers, complete and of a kind that libllama runs.
 void check_next_layers(const GgufFile& file);
 

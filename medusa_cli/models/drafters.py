@@ -1,0 +1,106 @@
+"""Drafters that people already have: layers for further tokens (MTP), in a model's own file or in one beside it.
+
+Files beside a model are found by their names and matched by what their headers say; the engine compares the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medusa_cli.models import gguf_files, quantizations
+from medusa_cli.models.quantizations import ASSISTANT, DRAFTER_PREFIX
+from medusa_cli.models.references import DrafterRef, ModelRef
+from medusa_cli.support.console import printable
+from medusa_cli.support.errors import is_reportable
+from medusa_cli.support.units import size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from medusa_cli import native
+
+ARCHITECTURE = "general.architecture"
+ASSISTED = "gemma4"
+"""The architecture whose drafters are models of their own, quantizations.ASSISTANT, and read its cache."""
+
+
+def read(path: Path) -> DrafterRef | None:
+    """The layers of a file that llama.cpp can run; None if there are none."""
+    header = gguf_files.read_header(path)
+    if header.next_layers == 0:
+        return None
+    try:
+        header.check_next_layers()
+    except Exception as error:
+        if not is_reportable(error):
+            raise
+        return None
+    several = header.next_layers > 1 and header.get(ARCHITECTURE) != ASSISTANT
+    return DrafterRef(path, header.next_layers, header.next_layers if several else 0)
+
+
+def asked_for(path: Path) -> DrafterRef | None:
+    """The drafter in a file that the person named; None for an ordinary model. NativeError if it cannot be run."""
+    header = gguf_files.read_header(path)
+    if not header.next_layers_alone:
+        return None
+    header.check_next_layers()
+    return read(path)
+
+
+def with_drafter(ref: ModelRef, console: Console) -> ModelRef:
+    """The model with the layers that draft for it, if there are any; a line on `console` if they are not its own."""
+    if (own := read(ref.path)) is not None:
+        return dataclasses.replace(ref, drafter=own)
+    header = gguf_files.read_header(ref.path)
+    fetched = [ref.drafter.path] if ref.drafter else []
+    found = best([*fetched, *_beside(ref.path)], ref.path, header)
+    if found is None:
+        return dataclasses.replace(ref, drafter=None)
+    text = f"Drafting with {found.path.name} ({size(found.path.stat().st_size)} more in memory)"
+    console.print(printable(text), style="dim", markup=False, soft_wrap=True)
+    return dataclasses.replace(ref, drafter=found)
+
+
+def best(paths: Collection[Path], model: Path, header: native.GgufFile) -> DrafterRef | None:
+    """Of the files that fit the model, the one whose name is most like its own; then the smallest."""
+
+    def alike(path: Path) -> tuple[int, int]:
+        pairs = zip(path.name.lower().removeprefix(DRAFTER_PREFIX), model.name.lower(), strict=False)
+        return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)), path.stat().st_size
+
+    for path in sorted(paths, key=alike):
+        try:
+            if fits(gguf_files.read_header(path), header) and (found := read(path)) is not None:
+                return found
+        except Exception as error:
+            if not is_reportable(error):
+                raise
+    return None
+
+
+def _beside(model: Path) -> list[Path]:
+    return [
+        path for path in model.parent.glob("*.gguf") if path != model and quantizations.OF_DRAFTER.search(path.name)
+    ]
+
+
+def fits(drafter: native.GgufFile, model: native.GgufFile) -> bool:
+    """Whether a file's layers can follow the model, as far as keys tell: architecture, sizes, number of layers."""
+    if not drafter.next_layers_alone:
+        return False
+    kind, wanted = drafter.get(ARCHITECTURE), model.get(ARCHITECTURE)
+    if (kind, wanted) == (ASSISTANT, ASSISTED):
+        return _of(drafter, "embedding_length_out") == _of(model, "embedding_length")
+    layers = [_of(file, "block_count") - file.next_layers for file in (drafter, model)]
+    widths = [_of(file, "embedding_length") for file in (drafter, model)]
+    return kind == wanted and layers[0] == layers[1] and widths[0] == widths[1]
+
+
+def _of(file: native.GgufFile, key: str) -> int:
+    value = file.get(f"{file.get(ARCHITECTURE)}.{key}")
+    return value if isinstance(value, int) else -1
