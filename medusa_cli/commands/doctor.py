@@ -99,7 +99,8 @@ def _print_model(model: dict[str, Any], out: Console) -> None:
     drafts = model["drafts"]
     remark = f" ({drafts['remark']})" if drafts["remark"] else ""
     shape = f"a {drafts['shape']}" if drafts["shape"] else "none"
-    say(f"Drafts:    {shape}{remark}")
+    by = f", from {', '.join(drafts['by'])}" if drafts["by"] else ""
+    say(f"Drafts:    {shape}{by}{remark}")
     free = "the text does not depend on the drafts: all of them stay on"
     seeds = f"drafts are the same in every run, since {model['seeds']}" if model["seeds"] else free
     say(f"Seeds:     {seeds}")

@@ -37,19 +37,20 @@ def inspect(
 
     from medusa_cli.decoding import trees
     from medusa_cli.diagnosis import inspection
-    from medusa_cli.models import demo, gguf_files, names, references
+    from medusa_cli.models import demo, drafters, gguf_files, names, references
     from medusa_cli.models import heads as beside
     from medusa_cli.support import console
 
     asked = None if tree is None else trees.fixed(tree)
     path = None if file == demo.DEMO else names.parse(file)
-    if isinstance(path, Path):
-        found = inspection.inspect_file(gguf_files.read_header(path), tree=asked)
-    else:
+    heads = fetched = None
+    if not isinstance(path, Path):
         messages = console.messages()
-        ref = beside.with_heads(references.resolve(file, messages), None, messages)
+        ref = beside.with_heads(references.resolve(file, messages, drafts=True), None, messages)
+        path, fetched = ref.path, ref.drafter.path if ref.drafter else None
         heads = gguf_files.read_header(ref.heads.path) if ref.heads and ref.heads.path.is_file() else None
-        found = inspection.inspect_file(gguf_files.read_header(ref.path), heads, asked)
+    model, drafter = gguf_files.read_header(path), drafters.for_model(path, fetched)
+    found = inspection.inspect_file(model, heads, asked, gguf_files.read_header(drafter.path) if drafter else None)
     if as_json:
         console.print_json(found)
     else:
@@ -95,6 +96,11 @@ def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["heads"] is None:
         rows.append(("heads", "none"))
+    if (mtp := found["mtp"]) is not None:
+        where = "" if mtp["path"] == found["path"] else f", in {mtp['path']}"
+        use = "for a model in another file" if found["content"] == "drafter" else "used where no heads draft"
+        use = f"not used: {mtp['problem']}" if mtp["problem"] else use
+        rows.append(("MTP layers", f"{mtp['layers']}{where}, {use}"))
     return rows
 
 

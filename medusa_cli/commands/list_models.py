@@ -27,12 +27,15 @@ def list_models(
 def _print(found: dict[str, Any], out: Console, messages: Console) -> None:
     from rich.markup import escape
 
+    from medusa_cli.models.references import Origin
     from medusa_cli.support.console import printable
     from medusa_cli.support.tables import MISSING, Table, print_table
     from medusa_cli.support.units import size
 
     def heads_of(model: dict[str, Any]) -> str:
         heads = model["heads"]
+        if heads is None and (mtp := model["mtp"]) is not None:
+            return f"{mtp['layers']} MTP, {'its file' if mtp['path'] == model['path'] else Origin.repository.value}"
         return MISSING if heads is None else f"{heads['head_count']} {heads['kind']}, {heads['origin']}"
 
     if not found["models"] and not found["heads"]:

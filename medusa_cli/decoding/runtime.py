@@ -192,7 +192,7 @@ def _open(
 ) -> Engine:
     """The engine, with that many layers on devices (-1: all). OutOfMemoryError when they do not fit."""
     own = _uses_own_layers(draft, ref)
-    model = load_model(ref.path, layers, console, options.device, next_layers=own)
+    model = load_model(ref.path, layers, console, options.device, drafts_for=ref.path if own else None)
     facts = model_facts(ref, model)
     if not model.can_draft and not draft.no_spec:
         console.print(f"note: no drafts: llama.cpp cannot check them with {model.architecture} models")
@@ -215,7 +215,8 @@ def _open(
         context_size.check(model, options)
     small, drafts = None, None if own else plan.draft_model or plan.mtp
     if drafts is not None:
-        small = load_model(drafts.file, layers, console, options.device, next_layers=plan.mtp is not None)
+        target = None if plan.mtp is None else ref.path
+        small = load_model(drafts.file, layers, console, options.device, drafts_for=target)
     session = plan_session(model, loaded, plan, options, small)
     n_ctx = min(session.n_ctx, options.ctx_size)
     return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console), path)
@@ -391,11 +392,11 @@ def plan_session(
 
 
 def load_model(
-    path: Path, n_gpu_layers: int, console: Console, device: str | None = None, *, next_layers: bool = False
+    path: Path, n_gpu_layers: int, console: Console, device: str | None = None, *, drafts_for: Path | None = None
 ) -> native.Model:
     """Loads the base model, with a progress bar on a terminal once it takes noticeable time.
 
-    device: --device. next_layers: with its layers for further tokens (MTP).
+    device: --device. drafts_for: with its layers for further tokens (MTP), for the model in this file.
     """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -405,7 +406,7 @@ def load_model(
     columns = (TextColumn("Loading {task.description}"), BarColumn(bar_width=None), TaskProgressColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task(path.name, total=1.0)
-    trial.run(path)
+    trial.run(path) if drafts_for is None else trial.run(drafts_for, path)
     begun = time.monotonic()
 
     def on_progress(done: float) -> None:
@@ -415,7 +416,11 @@ def load_model(
 
     try:
         return native.Model(
-            str(path), n_gpu_layers=n_gpu_layers, on_progress=on_progress, devices=names, next_layers=next_layers
+            str(path),
+            n_gpu_layers=n_gpu_layers,
+            on_progress=on_progress,
+            devices=names,
+            next_layers=drafts_for is not None,
         )
     finally:
         bar.stop()

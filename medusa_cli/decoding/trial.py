@@ -20,7 +20,7 @@ from typing import Any
 from medusa_cli import __version__
 from medusa_cli.models.quantizations import parts_of
 from medusa_cli.support.children import child
-from medusa_cli.support.errors import MedusaError, visible
+from medusa_cli.support.errors import MedusaError, OptionError, visible
 from medusa_cli.support.files import recall, remember
 from medusa_cli.support.paths import cache_dir
 
@@ -35,18 +35,21 @@ BEGUN, PASSED, REFUSED = "begun", "passed", "refused"
 """What a trial says on stdout: that it is about to load the file, and how that went."""
 
 
-def run(path: Path, *, remembers: bool = True) -> None:
+def run(path: Path, mtp: Path | None = None, *, remembers: bool = True) -> None:
     """MedusaError when decoding with the model at `path` ends its process. Nothing for files that passed already.
 
-    remembers: the file is not about to vanish. Files that are refused with an error pass here: whoever opens them gets
+    mtp: layers for further tokens in this file, perhaps the same one, draft for it. remembers: the file is not about
+    to vanish. Files that are refused with an error pass here: whoever opens them gets
     that error. A trial that cannot start, or is killed, raises nothing, either.
     """
     if os.environ.get(VARIABLE) == "off" or getattr(sys, "frozen", False) or not sys.executable:
         return
-    known, mark = _remembered(), _mark(path)
-    if mark is None or known.get(str(path)) == mark:
+    files = [path] if mtp is None else [path, mtp]
+    known, name, marks = _remembered(), " + ".join(map(str, files)), [_mark(file) for file in files]
+    mark = marks[0] if len(marks) == 1 else marks
+    if None in marks or known.get(name) == mark:
         return
-    command = child("medusa_cli.decoding.trial", str(path))
+    command = child("medusa_cli.decoding.trial", *map(str, files))
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=_environment())
     except OSError:
@@ -54,11 +57,12 @@ def run(path: Path, *, remembers: bool = True) -> None:
     said = done.stdout.decode(errors="replace").split()
     if PASSED in said:
         if remembers:
-            _remember({**known, str(path): mark})
+            _remember({**known, name: mark})
     elif BEGUN in said and REFUSED not in said and done.returncode not in ENDED:
-        raise MedusaError(
-            f"{path}: llama.cpp crashes on this file ({_cause(done)}): it is damaged or not supported, use another"
-        )
+        what = "this file" if mtp is None else "its layers for further tokens (MTP)"
+        hint = "use another" if mtp is None else "use {no_drafter}"
+        text = "{file}: llama.cpp crashes on {what} ({cause}): damaged or not supported, " + hint
+        raise OptionError(text, file=mtp or path, what=what, cause=_cause(done))
 
 
 def _environment() -> dict[str, str]:
@@ -102,7 +106,7 @@ def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
     return said[0] if said else f"exit code {done.returncode}"
 
 
-def _verdict(path: str) -> str:
+def _verdict(path: str, mtp: str | None) -> str:
     # Without the Python part of llama_cpp, which takes longer to import than a small model to load.
     try:
         from medusa_cli import _native as native
@@ -111,8 +115,12 @@ def _verdict(path: str) -> str:
 
     print(BEGUN, flush=True)
     try:
-        model = native.Model(path, n_gpu_layers=0, repack=False)
-        session = native.Session(model, None, n_ctx=256, n_threads=0)
+        model = native.Model(path, n_gpu_layers=0, repack=False, next_layers=mtp == path)
+        drafts: dict[str, Any] = {}
+        if mtp is not None:
+            layers = model if mtp == path else native.Model(mtp, n_gpu_layers=0, repack=False, next_layers=True)
+            drafts = {"mtp": layers, "tree": native.Tree([[0], [0, 0]][: layers.next_layers])}
+        session = native.Session(model, None, n_ctx=256, n_threads=0, **drafts)
         session.generate([1 % model.n_vocab], max_tokens=TOKENS, ignore_eos=True)
     except Exception:
         return REFUSED
@@ -121,5 +129,5 @@ def _verdict(path: str) -> str:
 
 def main() -> None:
     """The trial's own process."""
-    print(_verdict(sys.argv[1]), flush=True)
+    print(_verdict(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None), flush=True)
     os._exit(0)  # what unloading could do does not matter

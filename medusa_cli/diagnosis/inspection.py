@@ -9,7 +9,7 @@ from medusa_cli.converters.gguf.file_types import FILE_TYPES
 from medusa_cli.converters.heads import schema
 from medusa_cli.decoding import drafting, trees
 from medusa_cli.decoding.trees import AskedTree
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, describe, is_reportable
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -19,19 +19,27 @@ MOST_RANKS = 1 << 16
 
 
 def inspect_file(
-    gguf: native.GgufFile, heads: native.GgufFile | None = None, tree: AskedTree | None = None
+    gguf: native.GgufFile,
+    heads: native.GgufFile | None = None,
+    tree: AskedTree | None = None,
+    drafter: native.GgufFile | None = None,
 ) -> dict[str, Any]:
     """The report on one file, JSON-ready. heads: a sidecar that belongs to it (the demo), reported as its heads.
 
     tree: reported in place of the one stored with the heads; MedusaError if they cannot fill it.
 
-    "content" is "model", "single file" (model with heads) or "heads" (sidecar). Keys that do not apply are None.
+    drafter: MTP layers in another file that draft for it.
+
+    "content" is "model", "single file" (model with heads), "heads" (sidecar) or "drafter" (MTP layers alone). Keys that
+    do not apply are None.
     """
     metadata = gguf.metadata
     own_heads = _head_tensors(gguf)
     base = [tensor for tensor in gguf.tensors if not schema.is_of_heads(tensor.name)]
     sidecar = metadata.get("general.architecture") == schema.ARCHITECTURE
     content = "heads" if sidecar else "single file" if own_heads else "model"
+    if gguf.next_layers_alone:
+        content = "drafter"
     head_source = heads if heads is not None else gguf if own_heads or sidecar else None
     if tree is not None and head_source is None:
         raise MedusaError(f"--tree needs draft heads, and {gguf.path} has none: give a file with heads")
@@ -50,7 +58,22 @@ def inspect_file(
         "vocabulary": _vocabulary(gguf.path, metadata),
         "chat_template": None if sidecar else bool(metadata.get("tokenizer.chat_template")),
         "heads": None if head_source is None else _heads(head_source, tree),
+        "mtp": _mtp(gguf if gguf.next_layers else drafter),
     }
+
+
+def _mtp(gguf: native.GgufFile | None) -> dict[str, Any] | None:
+    """The file's layers for further tokens. "problem": why llama.cpp cannot run them; None if it can."""
+    if gguf is None:
+        return None
+    problem = None
+    try:
+        gguf.check_next_layers()
+    except Exception as error:
+        if not is_reportable(error):
+            raise
+        problem = describe(error)
+    return {"path": gguf.path, "layers": gguf.next_layers, "problem": problem}
 
 
 def _of_architecture(metadata: dict[str, Any], key: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from medusa_cli.converters.heads import schema
 from medusa_cli.decoding import profile
-from medusa_cli.models import cached, gguf_files, heads
+from medusa_cli.models import cached, drafters, gguf_files, heads
 from medusa_cli.models.cached import CachedModel
 from medusa_cli.models.references import Origin
 from medusa_cli.support.errors import describe, is_reportable
@@ -30,10 +30,12 @@ def _model(model: CachedModel, tuned: set[tuple[str, str]]) -> dict[str, Any]:
         "size": model.size,
         "quant": model.quant or None,
         "heads": None,
+        "mtp": None,
         "tuned": False,
     }
     try:
-        metadata = gguf_files.read_header(model.path).metadata
+        metadata, layers = gguf_files.read_header(model.path).metadata, drafters.for_model(model.path, model.drafter)
+        found["mtp"] = {"path": str(layers.path), "layers": layers.layers} if layers else None
         if (of_model := _heads(model, metadata)) is None:
             return found
         path, origin = of_model

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli import native
+    from medusa_cli.decoding.runtime import Engine
 
 DISTRIBUTION = "medusa-cli"
 TREE_NODES = 16
@@ -92,7 +93,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     """Loads what `reference` names and tells which kernels multiply with its weights, JSON-ready.
 
     {"name", "description", "weights": [{"role", "type", "buffer", "tensors", "bytes", "kernels", "remark"}],
-    "attention": {"kernels", "remark"}, "drafts": {"shape", "remark"},
+    "attention": {"kernels", "remark"}, "drafts": {"shape", "remark", "by": what drafts in a chat},
     "context": {"tokens", "trained", "bytes"}: what a chat gets without -c, what the model was trained on, a full cache,
     "seeds": why a text could depend on what is drafted, None if it does not, "sampling": the file's own defaults,
     "runs_on": [{"device", "layers", "output", "heads", "bytes"}], "layers",
@@ -109,7 +110,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
     engine = runtime.open_engine(reference, EngineOptions(), DraftOptions(), console)
     name, model, heads = engine.name, engine.model, engine.heads
     seeds, sampling = engine.width_matters or None, engine.sampling.by_flag
-    full = engine.cache_bytes(engine.n_ctx)
+    full, by = engine.cache_bytes(engine.n_ctx), _drafts_by(engine)
     context = {"tokens": engine.n_ctx, "trained": model.n_ctx_train, "bytes": full}
     del engine  # the memory of its session is needed below
     info = native.kernel_info()
@@ -132,7 +133,7 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         "weights": weights,
         "attention": attention,
         "context": context,
-        "drafts": _DRAFTS[native.draft_memory(model)],
+        "drafts": {**_DRAFTS[native.draft_memory(model)], "by": by},
         "seeds": seeds,
         "sampling": sampling,
         "layers": model.n_layer,
@@ -148,6 +149,18 @@ def diagnose_model(reference: str, console: Console) -> dict[str, Any]:
         ],
         "to_host": _to_host(model, heads) if model.gpu else None,
     }
+
+
+def _drafts_by(engine: Engine) -> list[str]:
+    """What drafts in a chat with this engine."""
+    plan, found = engine.plan, []
+    if engine.heads is not None and plan.tree is not None:
+        found.append(f"{engine.heads.head_count} {engine.heads.kind} heads")
+    if plan.mtp is not None:
+        layers = (engine.small or engine.model).next_layers
+        where = "its file" if engine.small is None else plan.mtp.file.name
+        found.append(f"{layers} MTP {'layer' if layers == 1 else 'layers'} in {where}")
+    return found + ["prompt lookup"] * plan.lookup + ["recycling"] * plan.recycling
 
 
 def _to_host(model: native.Model, heads: native.Heads | None) -> dict[str, Any]:

@@ -54,25 +54,29 @@ def asked_for(path: Path) -> DrafterRef | None:
 
 def with_drafter(ref: ModelRef, console: Console) -> ModelRef:
     """The model with the layers that draft for it, if there are any; a line on `console` if they are not its own."""
-    if (own := read(ref.path)) is not None:
-        return dataclasses.replace(ref, drafter=own)
-    header = gguf_files.read_header(ref.path)
-    fetched = [ref.drafter.path] if ref.drafter else []
-    found = best([*fetched, *_beside(ref.path)], ref.path, header)
-    if found is None:
-        return dataclasses.replace(ref, drafter=None)
-    text = f"Drafting with {found.path.name} ({size(found.path.stat().st_size)} more in memory)"
-    console.print(printable(text), style="dim", markup=False, soft_wrap=True)
+    found = for_model(ref.path, ref.drafter.path if ref.drafter else None)
+    if found is not None and found.path != ref.path:
+        text = f"Drafting with {found.path.name} ({size(found.path.stat().st_size)} more in memory)"
+        console.print(printable(text), style="dim", markup=False, soft_wrap=True)
     return dataclasses.replace(ref, drafter=found)
 
 
-def best(paths: Collection[Path], model: Path, header: native.GgufFile) -> DrafterRef | None:
+def for_model(model: Path, fetched: Path | None = None) -> DrafterRef | None:
+    """The layers that draft for a model: its own, or those of the file that was fetched with it or lies beside it."""
+    if (own := read(model)) is not None:
+        return own
+    paths = _beside(model) if fetched is None else [fetched, *_beside(model)]
+    return best(paths, model) if paths else None
+
+
+def best(paths: Collection[Path], model: Path) -> DrafterRef | None:
     """Of the files that fit the model, the one whose name is most like its own; then the smallest."""
 
     def alike(path: Path) -> tuple[int, int]:
         pairs = zip(path.name.lower().removeprefix(DRAFTER_PREFIX), model.name.lower(), strict=False)
         return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)), path.stat().st_size
 
+    header = gguf_files.read_header(model)
     for path in sorted(paths, key=alike):
         try:
             if fits(gguf_files.read_header(path), header) and (found := read(path)) is not None:

@@ -15,12 +15,14 @@ import _native_testing as testing
 import pytest
 from cli_fakes import base_gguf
 from fixtures import tiny_base, tiny_recurrent
+from mtp_models import write_mtp_model
 from rich.console import Console
 from typer.testing import CliRunner
 
 from medusa_cli import cli, native
 from medusa_cli.conversion.quantize import quantize
 from medusa_cli.decoding import runtime
+from medusa_cli.decoding.drafting import DraftPlan
 from medusa_cli.decoding.settings import ModelSampling
 from medusa_cli.diagnosis import report
 from medusa_cli.models import demo
@@ -98,10 +100,12 @@ def run_doctor(folder: Path, isa: str, *arguments: str) -> tuple[int, dict[str, 
 
 def test_how_drafts_are_followed(tmp_path: Path) -> None:
     _, found = run_doctor(tmp_path, "off", str(tiny_base(tmp_path / "base.gguf")))
-    assert found["model"]["drafts"] == {"shape": "tree", "remark": None}
+    assert found["model"]["drafts"] == {"shape": "tree", "remark": None, "by": ["prompt lookup", "recycling"]}
     _, found = run_doctor(tmp_path, "off", str(tiny_recurrent(tmp_path / "mamba.gguf")))
     assert found["model"]["drafts"]["shape"] == "chain"
     assert "decoded again" in found["model"]["drafts"]["remark"]
+    _, found = run_doctor(tmp_path, "off", str(write_mtp_model(tmp_path / "mtp.gguf", "glm4moe")))
+    assert found["model"]["drafts"]["by"] == ["1 MTP layer in its file", "prompt lookup"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp exports no way in for kernels on Windows")
@@ -138,7 +142,7 @@ def test_the_kernels_and_what_a_model_runs_on(tmp_path: Path) -> None:
 def opened(model: Any) -> Any:
     """An engine that a report is about."""
     return SimpleNamespace(
-        name="m", model=model, heads=None, width_matters="", sampling=ModelSampling(), n_ctx=8,
+        name="m", model=model, heads=None, width_matters="", sampling=ModelSampling(), n_ctx=8, plan=DraftPlan(),
         cache_bytes=lambda written: 100 * written,
     )  # fmt: skip
 
@@ -149,7 +153,7 @@ def test_the_report_on_a_model_is_a_table(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     table = out[out.index("base.gguf: ") :]
     assert table.splitlines()[1].startswith("Attention: ")
-    assert table.splitlines()[2] == "Drafts:    a tree"
+    assert table.splitlines()[2] == "Drafts:    a tree, from prompt lookup, recycling"
     assert table.splitlines()[3].startswith("Seeds:     ")
     assert table.splitlines()[4] == "Sampling:  the model sets no defaults"
     assert re.fullmatch(r"Context:   256 of the model's 256 tokens, 512\.0 kB for each 1,000", table.splitlines()[5])
