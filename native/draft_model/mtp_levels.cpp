@@ -73,7 +73,7 @@ void MtpLevels::committed(int position, Token token, std::span<const float> stat
         const bool is_root = cache_.position() == count_ + 1 && token == root_;
         if (!is_root && cache_.position() > count_) cut(position);
         if (!is_root && way_ != Way::shared) {
-            waiting_.push_back(token);
+            waiting_.push_back(known(token));
             waiting_states_.insert(waiting_states_.end(), newest_.begin(), newest_.end());
         }
         ++count_;
@@ -135,6 +135,8 @@ void MtpLevels::begin(const DraftInput& input) {
     const int position = static_cast<int>(input.context.size()) - 1;
     position > count_ ? start_at(position) : cut(position);
     cache_.truncate(cache_.position());
+    // Not part of what a level costs: many wait only where few steps asked for drafts.
+    if (waiting_.size() > most_beside_root) decode_waiting();
 }
 
 // The newest decode's states, by which the next level is decoded: its buffer is then overwritten.
@@ -150,10 +152,9 @@ void MtpLevels::decode_root() {
     paths_.assign(1, root_);
     own_ = newest_;
     if (way_ == Way::several) return decode_chain(paths_);
-    if (waiting_.size() > most_beside_root) decode_waiting();
     add_waiting(true);
     first_row_ = static_cast<int>(rows_.size());
-    rows_.push_back({root_, count_, first_sequence, true, newest_});
+    rows_.push_back({known(root_), count_, first_sequence, true, newest_});
     decode();
     if (way_ == Way::repeated) cache_.appended(first_row_ + 1);
     waiting_.clear();
@@ -167,7 +168,8 @@ void MtpLevels::decode_chain(std::span<const Token> path) {
     const auto length = static_cast<int>(path.size());
     use_layer(length - 1, count_);
     for (int i = 0; i < length; ++i) {
-        rows_.push_back({path[i], count_ + i, first_sequence, true, std::span(own_).subspan(i * width(), width())});
+        rows_.push_back(
+            {known(path[i]), count_ + i, first_sequence, true, std::span(own_).subspan(i * width(), width())});
     }
     first_row_ = length - 1;
     decode();
@@ -187,7 +189,8 @@ void MtpLevels::decode_level(int depth, std::span<const Token> paths) {
     const std::span<const int> sequences = shared ? std::span<const int>() : cache_.branch(parents);
     const int position = shared ? count_ : cache_.position() + cache_.depth() - 1;
     for (size_t i = 0; i < parents.size(); ++i) {
-        rows_.push_back({paths[(i + 1) * length - 1], position, shared ? first_sequence : sequences.subspan(i, 1), true,
+        rows_.push_back({known(paths[(i + 1) * length - 1]), position,
+                         shared ? first_sequence : sequences.subspan(i, 1), true,
                          std::span(before_).subspan(i * width(), width())});
     }
     first_row_ = 0;

@@ -43,6 +43,8 @@ class MtpLevels final : public LevelSource {
     static Way way_of(const LlamaModel& model);
 
     size_t width() const { return newest_.size(); }
+    // The model drafted for may have a few tokens more.
+    Token known(Token token) const { return token < context_.model().vocab_size() ? token : 0; }
     void start_at(int position);
     void cut(int position);
     void use_layer(int layer, int position);

@@ -120,14 +120,16 @@ double DraftCost::node_ms() const {
 void DraftCost::record_level(int depth, double ms) {
     if (!learns_) return;
     const auto level = static_cast<size_t>(depth - 1);
-    if (now_->level_ms.size() <= level) now_->level_ms.resize(level + 1, ms);
-    now_->level_ms[level] +=
-        level_weight * (std::min(ms, disturbed_level * now_->level_ms[level]) - now_->level_ms[level]);
+    if (now_->levels.size() <= level) now_->levels.resize(level + 1);
+    // The first ones count alike: the very first also builds what the others reuse.
+    Level& known = now_->levels[level];
+    const double most = known.times == 0 ? ms : disturbed_level * known.ms;
+    known.ms += std::max(level_weight, 1.0 / ++known.times) * (std::min(ms, most) - known.ms);
 }
 
 double DraftCost::level_ms(int depth) const {
     const auto level = static_cast<size_t>(depth - 1);
-    return now_->unit_ms > 0 && level < now_->level_ms.size() ? now_->level_ms[level] : 0;
+    return now_->unit_ms > 0 && level < now_->levels.size() ? now_->levels[level].ms : 0;
 }
 
 void DraftCost::record_step(double ms, int tokens) {

@@ -82,14 +82,18 @@ class DraftCost {
     double rate() const;
 
   private:
+    struct Level {
+        double ms = 0;
+        int times = 0;
+    };
     struct Learned {
         StepCost line;
         std::vector<double> correction;  // by slot
         double rebuild;                  // plain steps that a new graph costs
         double unit_ms = 0;              // milliseconds per plain step; 0: no step was timed
         TreeSize last{0, 0};
-        std::vector<double> level_ms{};  // by depth, from 1
-        double tokens = 0, ms = 0;       // over the newest steps; old ones fade
+        std::vector<Level> levels{};  // by depth, from 1
+        double tokens = 0, ms = 0;    // over the newest steps; old ones fade
         double newest_step_ms = 0;
     };
     TreeSize decoded(const TreeSize& size) const;

@@ -38,6 +38,9 @@ void on_log(ggml_log_level level, const char* text, void*) {
     if (forwards_log && other_reader.read) other_reader.read(level, text, other_reader.data);
     if (level != GGML_LOG_LEVEL_ERROR) return;
     const std::lock_guard lock(log_mutex);
+    // The last line of a load that failed says no more than that; the one before it says why.
+    if (!last_log_error.empty() && std::string_view(text).find("failed to load model") != std::string_view::npos)
+        return;
     last_log_error = text;
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
     // libllama words it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".

@@ -133,7 +133,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         throw OutOfMemory("no memory for the weights of " + path + reason, "lower {n_gpu_layers}");
     }
     if (!model_)
-        throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported");
+        throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported",
+                    next_layers ? "use {no_drafter}" : "");
     vocab_ = llama_model_get_vocab(model_);
     if (!llama_model_has_decoder(model_) || llama_model_has_encoder(model_) || llama_model_is_diffusion(model_) ||
         llama_vocab_n_tokens(vocab_) == 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct Kind {
     bool several = false;                     // layers; else exactly one
     bool latent = false;                      // only with latent attention (MLA)
     std::vector<std::string_view> tensors{};  // of each layer
+    bool dense_or_experts = false;            // the layers may be either
 };
 
 const std::array<Kind, 13>& kinds() {
@@ -33,15 +35,39 @@ const std::array<Kind, 13>& kinds() {
         {"qwen35"},
         {"qwen35moe", false, false, {experts}},
         {"qwen3next", false, false, {experts}},
-        {"step35", true, false, {"ffn_gate", "ffn_up", "ffn_down"}},
+        {"step35", true, false, {}, true},
     }};
     return all;
 }
 
-constexpr std::string_view of_every_kind[] = {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm"};
+using Names = std::vector<std::string_view>;
+const Names of_every_kind{"nextn.eh_proj", "nextn.enorm", "nextn.hnorm"};
+const Names of_dense{"ffn_gate", "ffn_up", "ffn_down"};
+const Names of_experts{"ffn_gate_exps",  "ffn_up_exps",  "ffn_down_exps",
+                       "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"};
 
 uint32_t key(const GgufFile& file, const std::string& architecture, const char* name) {
     return file.get_u32((architecture + "." + name).c_str()).value_or(0);
+}
+
+// What a key says about one layer: libllama takes a number for all, or one for each. Of a pattern, a number n means all
+// but every n-th. nullopt: neither.
+std::optional<uint32_t> of_layer(const GgufFile& file, const char* name, uint32_t layer, bool pattern = false) {
+    const std::string full = file.get_string("general.architecture").value_or("") + "." + name;
+    const int64_t id = gguf_find_key(file.header(), full.c_str());
+    if (id < 0) return std::nullopt;
+    if (gguf_get_kv_type(file.header(), id) == GGUF_TYPE_UINT32) {
+        const uint32_t number = gguf_get_val_u32(file.header(), id);
+        return pattern ? number > 0 && layer % number + 1 < number : number;
+    }
+    if (gguf_get_kv_type(file.header(), id) != GGUF_TYPE_ARRAY || layer >= gguf_get_arr_n(file.header(), id)) {
+        return std::nullopt;
+    }
+    const gguf_type type = gguf_get_arr_type(file.header(), id);
+    const void* data = gguf_get_arr_data(file.header(), id);
+    if (type == GGUF_TYPE_BOOL) return static_cast<const int8_t*>(data)[layer] != 0;
+    if (type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) return std::nullopt;
+    return static_cast<const uint32_t*>(data)[layer];
 }
 
 bool has_tensor(const GgufFile& file, const std::string& name) {
@@ -61,6 +87,38 @@ void check_layers(const GgufFile& file, const Kind& kind, uint32_t first, uint32
         };
         std::ranges::for_each(of_every_kind, require);
         std::ranges::for_each(kind.tensors, require);
+        if (kind.dense_or_experts) {
+            const bool experts = has_tensor(file, prefix + "ffn_gate_inp.weight");
+            std::ranges::for_each(experts ? of_experts : of_dense, require);
+        }
+    }
+}
+
+// Libllama lets an assistant's windowed layers read the last layer but one of its model, the others the last one: all
+// of these, and their heads, have to be alike.
+void check_cache_fits(const GgufFile& model, const GgufFile& assistant, const auto& refuse_pair) {
+    constexpr const char *pattern = "attention.sliding_window_pattern", *heads = "attention.head_count_kv";
+    const std::string wanted = model.get_string("general.architecture").value_or("");
+    const uint32_t layers = key(model, wanted, "block_count") - next_layer_count(model);
+    const auto is_windowed = [&](const GgufFile& file, uint32_t layer) { return of_layer(file, pattern, layer, true); };
+    if (layers < 2 || is_windowed(model, layers - 1) != 0 || is_windowed(model, layers - 2) != 1) {
+        refuse_pair("it reads a model whose last layer has no window, and the one before it has");
+    }
+    bool any = false;
+    for (uint32_t layer = 0; layer < next_layer_count(assistant); ++layer) {
+        const auto windowed = is_windowed(assistant, layer);
+        if (!windowed) refuse_pair(std::string(pattern) + " does not tell its layers");
+        any |= *windowed != 0;
+        const auto has = of_layer(model, heads, layers - (*windowed ? 2 : 1)),
+                   needs = of_layer(assistant, heads, layer);
+        if (!has || has != needs || *has == 0) refuse_pair(std::string(heads) + " is not the same");
+    }
+    if (!any) refuse_pair("none of its layers has a window");
+    for (const char* name : {"attention.key_length", "attention.key_length_swa", "attention.value_length",
+                             "attention.value_length_swa", "attention.sliding_window"}) {
+        if (of_layer(model, name, 0) != of_layer(assistant, name, 0)) {
+            refuse_pair(std::string(name) + " is not the same");
+        }
     }
 }
 
@@ -82,6 +140,7 @@ void check_next_layers(const GgufFile& file) {
     if (count > all) refuse(file, std::to_string(count) + " of " + std::to_string(all) + " layers");
     if (architecture == assistant_architecture) {
         if (count != all) refuse(file, "an assistant has no other layers, this one has " + std::to_string(all - count));
+        if (count > file.tensors().size()) refuse(file, "it has fewer tensors than layers");
         return;
     }
     const auto kind = std::ranges::find(kinds(), architecture, &Kind::architecture);
@@ -117,17 +176,13 @@ void check_next_layers_fit(const LlamaModel& model, const LlamaModel& drafter) {
                     std::to_string(model.layer_count()));
     }
     const auto has_output = [](const LlamaModel& one) { return has_tensor(one.file(), "output.weight"); };
-    const std::string last = "blk." + std::to_string(drafter.layer_count()) + ".nextn.shared_head_head.weight";
-    if (!assists && has_output(model) && !has_output(drafter) && !has_tensor(drafter.file(), last)) {
-        refuse_pair("it has no output matrix");
+    for (int layer = drafter.layer_count(); layer < drafter.layer_count() + drafter.next_layers(); ++layer) {
+        const std::string own = "blk." + std::to_string(layer) + ".nextn.shared_head_head.weight";
+        if (!assists && has_output(model) && !has_output(drafter) && !has_tensor(drafter.file(), own)) {
+            refuse_pair("it has no output matrix");
+        }
     }
-    if (!assists) return;
-    for (const char* name : {"attention.key_length", "attention.key_length_swa", "attention.value_length",
-                             "attention.value_length_swa", "attention.sliding_window"}) {
-        const uint32_t has = key(model.file(), wanted, name), needs = key(drafter.file(), found, name);
-        if (has != needs)
-            refuse_pair(std::string(name) + " is " + std::to_string(needs) + ", not " + std::to_string(has));
-    }
+    if (assists) check_cache_fits(model.file(), drafter.file(), refuse_pair);
 }
 
 }  // namespace medusa

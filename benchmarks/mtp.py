@@ -1,0 +1,207 @@
+"""What layers for further tokens (MTP) bring: levels beside their bytes, whole speed, llama.cpp's own driving.
+
+    python benchmarks/mtp.py speed MODEL [--accept 0.67] [--behind 8000]
+    python benchmarks/mtp.py beside MODEL --llama-server FILE [--accept 0.67]
+    python benchmarks/mtp.py write FILE [--vocabulary 248320]
+
+Acceptance is made up: each draft is accepted with the same probability, whatever the model says. So made-up models
+will do, which `write` makes: in the shape of Qwen3.5, of 1.2 billion parameters, with one layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import time
+import urllib.request
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import common
+import made_up_model
+from rich.table import Table
+
+from medusa_cli import native
+from medusa_cli.support.errors import MedusaError
+
+CHAIN = 3
+"""Drafts in a row: llama-server's default."""
+STARTS_S = 120
+
+
+def chain(length: int) -> native.Tree:
+    return native.Tree([[0] * depth for depth in range(1, length + 1)])
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Plain decoding, a chain and trees grown by prices, in alternating rounds, each in a session of its own.
+
+    A level's share is that of its bytes: the layer and the output matrix beside all that a pass reads.
+    """
+
+    model: str
+    _: KW_ONLY
+    accept: float = 0.67
+    behind: int = 60
+    tokens: int = 96
+    rounds: int = 5
+
+    def run(self) -> None:
+        path = common.find_model(self.model).path
+        model = native.Model(str(path), n_gpu_layers=0, next_layers=True)
+        ways = {"plain": {}, "chain of 1": {"tree": chain(1)}, f"chain of {CHAIN}": {"tree": chain(CHAIN)},
+                "grown": {"dynamic": native.DynamicTree()}}  # fmt: skip
+        prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(self.behind)]
+        sessions = {
+            name: native.Session(model, mtp=model if way else None, n_ctx=self.behind + self.tokens + 64, **way)
+            for name, way in ways.items()
+        }
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
+        for _ in range(self.rounds + 1):
+            for name, session in sessions.items():
+                found[name].append(self._figures(session, prompt, drafts=name != "plain"))
+        found = {name: figures[1:] for name, figures in found.items()}
+        show(found, share(native.read_gguf(str(path))))
+
+    def _figures(self, session: native.Session, prompt: Sequence[int], *, drafts: bool) -> dict[str, float]:
+        rule = native.Accept("synthetic", synthetic_rate=self.accept) if drafts else native.Accept("greedy")
+        stats = session.generate(prompt, max_tokens=self.tokens, ignore_eos=True, accept=rule).stats
+        each = {name: ms / stats["steps"] for name, ms in stats["timings_ms"].items()}
+        return {"speed": stats["tokens_per_second"], "tokens": stats["tokens_per_step"], **each}
+
+
+def share(file: native.GgufFile) -> float:
+    """Bytes of one next-token layer with the output matrix, over those that a plain pass reads."""
+    first = int(file.get(f"{file.get('general.architecture')}.block_count")) - file.next_layers
+    sizes = {tensor.name: tensor.nbytes for tensor in file.tensors}
+    tied = "output.weight" not in sizes
+    output = sizes["token_embd.weight" if tied else "output.weight"]
+    layer = sum(nbytes for name, nbytes in sizes.items() if name.startswith(f"blk.{first}."))
+    layers = sum(nbytes for name, nbytes in sizes.items() if name.startswith("blk.") and not is_next(name, first))
+    return (layer + output) / (layers + output)
+
+
+def is_next(name: str, first: int) -> bool:
+    return int(name.split(".")[1]) >= first
+
+
+def show(found: dict[str, list[dict[str, float]]], share: float) -> None:
+    def middle(name: str, key: str) -> float:
+        return statistics.median(figures[key] for figures in found[name])
+
+    table = Table("", "tokens/s", "over plain", "tokens a step", "ms draft", "ms verify")
+    for name, rounds in found.items():
+        ratio = statistics.median(
+            mine["speed"] / base["speed"] for mine, base in zip(rounds, found["plain"], strict=True)
+        )
+        table.add_row(
+            name, f"{middle(name, 'speed'):.1f}", f"{ratio:.2f}", f"{middle(name, 'tokens'):.2f}",
+            f"{middle(name, 'draft'):.2f}", f"{middle(name, 'verify'):.2f}",
+        )  # fmt: skip
+    long = f"chain of {CHAIN}"
+    levels = [(b["draft"] - a["draft"]) / (CHAIN - 1) for a, b in zip(found["chain of 1"], found[long], strict=True)]
+    costs = [level / base["verify"] for level, base in zip(levels, found["plain"], strict=True)]
+    cost = statistics.median(costs)
+    common.show(table, f"a level takes {cost:.3f} of a plain pass, {cost / share:.2f} of its share of the bytes")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """`medusa` beside llama-server with the same layers, a chain of 3 and the same acceptance, and both plain.
+
+    llama-server, a program of the same release built from its source, runs on its own kernels.
+    """
+
+    model: str
+    _: KW_ONLY
+    llama_server: Path
+    accept: float = 0.67
+    tokens: int = 96
+    rounds: int = 5
+    threads: int = 2
+
+    def run(self) -> None:
+        path = str(common.find_model(self.model).path)
+        model = native.Model(path, n_gpu_layers=0, next_layers=True)
+        prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(60)]
+        rates = ",".join(f"{self.accept**depth:.4f}" for depth in range(1, CHAIN + 1))
+        drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(CHAIN), "--spec-synth-rates", rates]
+        ours = {"medusa, plain": {}, "medusa, MTP": {"mtp": model, "dynamic": native.DynamicTree()}}
+        sessions = {
+            name: native.Session(model, n_ctx=1024, n_threads=self.threads, **way) for name, way in ours.items()
+        }
+        speeds: dict[str, list[float]] = {name: [] for name in (*ours, "llama-server, plain", "llama-server, MTP")}
+        with self._server(path, 8191, []) as plain, self._server(path, 8192, drafts) as mtp:
+            for _ in range(self.rounds + 1):
+                for name, session in sessions.items():
+                    rule = native.Accept("synthetic", synthetic_rate=self.accept) if "mtp" in ours[name] else None
+                    answer = session.generate(prompt, max_tokens=self.tokens, ignore_eos=True, accept=rule)
+                    speeds[name].append(answer.stats["tokens_per_second"])
+                speeds["llama-server, plain"].append(self._ask(plain, prompt))
+                speeds["llama-server, MTP"].append(self._ask(mtp, prompt))
+        table = Table("", "tokens/s", "over its plain", "over llama-server's plain")
+        middle = {name: statistics.median(found[1:]) for name, found in speeds.items()}
+        for name, speed in middle.items():
+            own = middle[f"{name.split(',')[0]}, plain"]
+            table.add_row(name, f"{speed:.1f}", f"{speed / own:.2f}", f"{speed / middle['llama-server, plain']:.2f}")
+        common.show(table)
+
+    @contextmanager
+    def _server(self, model: str, port: int, more: Sequence[str]) -> Iterator[str]:
+        """Its address, once it answers."""
+        command = [str(self.llama_server), "-m", model, "--port", str(port), "-c", "1024", "-np", "1", "-t",
+                   str(self.threads), "-ngl", "0", *more]  # fmt: skip
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            begun = time.monotonic()
+            while not answers(f"http://127.0.0.1:{port}/health"):
+                if server.poll() is not None or time.monotonic() - begun > STARTS_S:
+                    raise MedusaError(f"{self.llama_server} does not start with {' '.join(more) or 'this model'}")
+                time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait()
+
+    def _ask(self, address: str, prompt: Sequence[int]) -> float:
+        body = {"prompt": list(prompt), "n_predict": self.tokens, "temperature": 0, "ignore_eos": True,
+                "cache_prompt": False}  # fmt: skip
+        request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode())
+        with urllib.request.urlopen(request) as answer:
+            return float(json.load(answer)["timings"]["predicted_per_second"])
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address):
+            return True
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Write:
+    """A made-up model in the shape of Qwen3.5 with a next-token layer."""
+
+    file: Path
+    _: KW_ONLY
+    vocabulary: int = 32000
+    agree: float = 0.67
+
+    def run(self) -> None:
+        size = dataclasses.replace(made_up_model.HYBRID_1B, vocabulary=self.vocabulary)
+        made_up_model.write_hybrid(self.file, size, mtp=made_up_model.STRENGTHS[self.agree])
+
+
+def parser() -> ArgumentParser:
+    return common.parser(__doc__, Speed, Beside, Write)
+
+
+if __name__ == "__main__":
+    common.main(parser())
