@@ -23,6 +23,8 @@ Kind = gguf.GGMLQuantizationType
 HEADS = 4
 BLOCKS = {"medusa": 1, "hydra": 2}
 """Residual blocks of a head: what `medusa train` gives each kind."""
+SURE = 2.0
+"""What logits are multiplied by, so that the likeliest token is about as likely as in a trained model."""
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>")
 
 
@@ -223,14 +225,20 @@ def _follow(writer: gguf.GGUFWriter, size: Size, strength: float, rows: np.ndarr
     What the layers add depends on the text and wins sometimes: so often are drafts wrong. rows: random, of Q4_K.
     """
     first = len(SPECIAL_TOKENS) + 256
-    output = rows.copy()
+    output = scaled(rows, SURE)
     order = first + np.random.default_rng(seed + 1).permutation(size.vocabulary - first)
-    output[np.roll(order, -1)] = rows[order]
-    embeddings = rows.reshape(size.vocabulary, -1, gguf.GGML_QUANT_SIZES[Kind.Q4_K][1]).copy()
-    scales = embeddings[..., :4].view("<f2")  # both half floats of each block; weights have a deviation of hidden^-0.5
-    scales *= np.float16(strength * math.sqrt(size.hidden))
-    writer.add_tensor("token_embd.weight", embeddings.reshape(rows.shape), raw_dtype=Kind.Q4_K)
+    output[np.roll(order, -1)] = output[order].copy()
+    embeddings = scaled(rows, strength * math.sqrt(size.hidden))  # their deviation was hidden^-0.5
+    writer.add_tensor("token_embd.weight", embeddings, raw_dtype=Kind.Q4_K)
     writer.add_tensor("output.weight", output, raw_dtype=Kind.Q4_K)
+
+
+def scaled(rows: np.ndarray, factor: float) -> np.ndarray:
+    """Q4_K rows times a factor."""
+    blocks = rows.reshape(len(rows), -1, gguf.GGML_QUANT_SIZES[Kind.Q4_K][1]).copy()
+    scales = blocks[..., :4].view("<f2")  # both half floats of each block
+    scales *= np.float16(factor)
+    return blocks.reshape(rows.shape)
 
 
 def _add_projection(writer: gguf.GGUFWriter, name: str, size: Size, strength: float, seed: int) -> None:

@@ -366,7 +366,8 @@ DynamicTreeDrafter::DynamicTreeDrafter(std::unique_ptr<LevelSource> source, cons
       calibrations_{HeadCalibration(source_->depth(), calibration), HeadCalibration(source_->depth()),
                     HeadCalibration(source_->depth(), calibration)},
       cost_(std::move(cost)),
-      tree_(source_->depth(), params) {}
+      tree_(source_->depth(), params),
+      trial_(calibration.empty() ? first_asks : 0) {}
 
 void DynamicTreeDrafter::begin(std::span<const Token> prompt) {
     source_->prompt(prompt);
@@ -394,10 +395,11 @@ void DynamicTreeDrafter::draft(const DraftInput& input, Draft& out) {
 
 void DynamicTreeDrafter::note_gain(double tokens, int longest) {
     gain_ += gain_weight * (tokens - gain_);
+    if (trial_ > 0) --trial_;
     if (gain_ > 0) {
         fruitless_ = 0;
         next_pause_ = first_pause;
-    } else if (++fruitless_ >= patience) {
+    } else if (++fruitless_ >= patience && trial_ == 0) {
         pause_ = next_pause_;
         next_pause_ = std::min(2 * next_pause_, longest);
     }

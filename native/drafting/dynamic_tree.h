@@ -165,10 +165,13 @@ class DynamicTreeDrafter final : public Drafter {
     double gain_ = 0;                           // tokens per step gained by asking the heads; old steps fade
     int fruitless_ = 0;                         // steps in a row without a gain
     int pause_ = 0, next_pause_ = first_pause;  // steps without asking the heads
+    int trial_;                                 // asks before the first pause
 
     static constexpr double gain_weight = 0.1;
     // Plain steps' worth of time spent on drafts that no clock sees: made ahead, within a pass of the model.
     static constexpr double free_worth = 0.05;
+    // A source whose probabilities nothing is known about is asked this often, whether or not they seem to pay.
+    static constexpr int first_asks = 16;
     static constexpr int patience = 4, first_pause = 4, longest_pause = 64, longest_free_pause = 16;
 };
 
