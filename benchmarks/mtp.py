@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Any
 
 import common
 import made_up_model
@@ -55,8 +56,12 @@ class Speed:
     def run(self) -> None:
         path = common.find_model(self.model).path
         model = native.Model(str(path), n_gpu_layers=0, next_layers=True)
-        ways = {"plain": {}, "chain of 1": {"tree": chain(1)}, f"chain of {CHAIN}": {"tree": chain(CHAIN)},
-                "grown": {"dynamic": native.DynamicTree()}}  # fmt: skip
+        ways: dict[str, dict[str, Any]] = {
+            "plain": {},
+            "chain of 1": {"tree": chain(1)},
+            f"chain of {CHAIN}": {"tree": chain(CHAIN)},
+            "grown": {"dynamic": native.DynamicTree()},
+        }
         prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(self.behind)]
         sessions = {
             name: native.Session(model, mtp=model if way else None, n_ctx=self.behind + self.tokens + 64, **way)
@@ -132,7 +137,10 @@ class Beside:
         prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(60)]
         rates = ",".join(f"{self.accept**depth:.4f}" for depth in range(1, CHAIN + 1))
         drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(CHAIN), "--spec-synth-rates", rates]
-        ours = {"medusa, plain": {}, "medusa, MTP": {"mtp": model, "dynamic": native.DynamicTree()}}
+        ours: dict[str, dict[str, Any]] = {
+            "medusa, plain": {},
+            "medusa, MTP": {"mtp": model, "dynamic": native.DynamicTree()},
+        }
         sessions = {
             name: native.Session(model, n_ctx=1024, n_threads=self.threads, **way) for name, way in ours.items()
         }

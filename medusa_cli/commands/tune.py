@@ -58,12 +58,12 @@ def tune(
     plot: PlotOption = None,
 ) -> None:
     """Find the fastest way to draft on this machine, if any. chat and generate then use it."""
-    from medusa_cli.decoding import profile
+    from medusa_cli.decoding import profile, runtime
     from medusa_cli.support import console, plots
     from medusa_cli.support.errors import MedusaError
     from medusa_cli.support.files import check_writable
+    from medusa_cli.tuning import layers, report, run, texts
     from medusa_cli.tuning import plot as picture
-    from medusa_cli.tuning import report, run, texts
 
     wanted = "context lengths such as 512,4096"
     positions = sorted(set(comma_separated(ctx, int, lambda value: value >= 1, wanted, "--ctx")))
@@ -75,21 +75,31 @@ def tune(
         profile.check_writable()
     if text is not None:
         texts.prompts(text)  # reports what is wrong with it before the model is loaded
-    opened = run.open_model(model, draft.heads, engine, messages, method)
-    if write:
+    ref = runtime.resolve(model, DraftOptions(heads=draft.heads), messages)
+    opened: run.Opened | layers.Opened
+    if ref.drafter is not None:
+        opened = layers.open_layers(ref, engine, messages)
+    else:
+        opened = run.open_heads(ref, draft.heads, engine, messages, method)
+    if write and isinstance(opened, layers.Opened):
+        raise MedusaError(f"--write is for draft heads, {opened.name} drafts with MTP layers")
+    if write and isinstance(opened, run.Opened):
         run.check_can_write(opened)
     if show:
         found = profile.load(opened.key)
         if found is None:
             raise MedusaError(
-                f"{opened.name} was not tuned on this machine with these heads, threads and kernels: "
+                f"{opened.name} was not tuned on this machine with these heads or layers, threads and kernels: "
                 "run `medusa tune` without --show"
             )
     else:
-        found = run.tune(opened, minutes, positions, text, messages)
+        if isinstance(opened, layers.Opened):
+            found = layers.tune(opened, minutes, text, messages)
+        else:
+            found = run.tune(opened, minutes, positions, text, messages)
         path = profile.save(found)
         messages.print(f"stored: {path}", style="dim", markup=False, soft_wrap=True)
-    if write:
+    if write and isinstance(opened, run.Opened):
         run.write(opened, found)
         messages.print(f"written: {opened.heads_path}", style="dim", markup=False, soft_wrap=True)
     if as_json:

@@ -177,14 +177,17 @@ def plan(
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
 
-    heads: those of heads_to_load(). tuned: their profile, read if uses_profile(). tree: named_tree(), if any.
+    heads: those of heads_to_load(). tuned: their profile, or that of MTP layers, read if uses_profile(). tree:
+    named_tree(), if any.
     repeats: all runs must draft alike: lookup and dynamic trees, which depend on the clock, have to be asked for.
     """
     path = heads_to_load(options, model)
     if draft_file(options):
         return _with_draft_model(options, model, tree, repeats)
-    if (layers := drafter(options, model.ref, model.holds_heads)) is not None:
-        return _with_mtp(options, model, layers, tree, repeats)
+    layers = drafter(options, model.ref, model.holds_heads)
+    slower = tuned is not None and not tuned.dynamic and options.tree is None
+    if layers is not None and not slower:
+        return _with_mtp(options, model, layers, tuned, tree, repeats)
     lookup = _lookup(options, repeats)
     recycling = False if options.no_spec else options.recycling
     may_recycle = _is_default(options) and not repeats and not model.is_recurrent and not options.no_spec
@@ -220,7 +223,12 @@ def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree 
 
 
 def _with_mtp(
-    options: DraftOptions, model: ModelFacts, layers: DrafterRef, tree: AskedTree | None, repeats: bool
+    options: DraftOptions,
+    model: ModelFacts,
+    layers: DrafterRef,
+    tuned: Tuned | None,
+    tree: AskedTree | None,
+    repeats: bool,
 ) -> DraftPlan:
     """The plan when layers for further tokens draft: trees grown by prices, unless steps have to repeat."""
     most = min(options.draft_max or DRAFT_MAX, layers.most or DRAFT_MAX)
@@ -230,6 +238,8 @@ def _with_mtp(
         chosen = _chain(chosen, model, asked=tree is not None)
     watchdog = isinstance(chosen, FixedTree) and _is_default(options) and not repeats
     recycling, lookup = _recycles(options, name, chosen), _lookup(options, repeats)
+    if tuned is not None and isinstance(chosen, DynamicStart):
+        chosen, recycling = tuned.start, recycling or (options.recycling is None and tuned.recycling)
     return DraftPlan(None, chosen, name, lookup, watchdog, recycling, mtp=Mtp(layers.path, options.draft_max))
 
 

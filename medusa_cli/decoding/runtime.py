@@ -201,10 +201,12 @@ def _open(
     if (path := drafting.heads_to_load(draft, facts)) is not None:
         loaded = load_heads(model, path, ref, console)
         heads_facts = HeadsFacts(loaded.head_count, loaded.output_rows, loaded.tree)
-        if drafting.uses_profile(draft):
-            from medusa_cli.decoding import profile
+    drafter = drafting.drafter(draft, ref, facts.holds_heads)
+    measured = path if drafter is None else drafter.path
+    if measured is not None and drafting.uses_profile(draft):
+        from medusa_cli.decoding import profile
 
-            tuned = profile.tuned(model, path, options, console)
+        tuned = profile.tuned(model, measured, options, console)
     options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options, most_cache))
     repeats = draft.repeat_steps or (seeded and _text_follows_drafts(model, options, draft))
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, repeats=repeats)

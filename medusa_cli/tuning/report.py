@@ -59,12 +59,14 @@ def heading(profile: dict[str, Any]) -> list[str]:
     where = key["cpu"] or "an unknown processor"
     if key["device"]:
         where = f"{key['device']} ({key['backend']})" + f", {key['gpu_layers']} layers" * (key["gpu_layers"] >= 0)
+    how = f"{texts['positions']} positions in {texts['count']} answers (prompts: {texts['prompts']}), "
+    how += f"trees by {METHODS[profile['method']]}, "
+    if drafter := profile.get("drafter"):
+        how = f"MTP layers in {drafter}, {texts['count']} answers in each way (prompts: {texts['prompts']}), "
     return [
         f"{model['name']} ({model['description']}) on {where}, {key['threads'] or '?'} threads, "
         f"kernels: {key['kernels']}",
-        f"{texts['positions']} positions in {texts['count']} answers (prompts: {texts['prompts']}), "
-        f"trees by {METHODS[profile['method']]}, "
-        f"{profile['created']}, {profile['seconds']:.0f} s",
+        f"{how}{profile['created']}, {profile['seconds']:.0f} s",
     ]
 
 
@@ -72,9 +74,12 @@ def verdict(profile: dict[str, Any]) -> list[str]:
     """What chat and generate do from now on."""
     nodes = len(profile["tree"]) + 1
     chosen = f"tree of {nodes} nodes" if nodes > PLAIN else "plain decoding"
+    if profile.get("drafter"):
+        chosen = "no drafts from the MTP layers"
     if profile["dynamic"]:
         also = " with recycling" if profile["recycling"] else ""
-        chosen = f"a dynamic tree{also} (with --seed or --tree static: {chosen})"
+        fixed = "a chain" if profile.get("drafter") else chosen
+        chosen = f"a dynamic tree{also} (with --seed or --tree static: {fixed})"
     speeds = [f"{row['name']} {row['speedup']:.2f}" for row in profile["measured"]]
     measured = [f"real decoding, relative to plain: {', '.join(speeds)}"] if speeds else []
     return [f"chosen: {chosen}", profile["reason"], *measured, *other_device(profile)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from medusa_cli import native
+    from medusa_cli.models.references import ModelRef
 
 SHARES = {"texts": 0.25, "costs": 0.5, "calibration": 0.55, "learning": 0.65, "decoding": 1.0}
 """When each phase ends, as a share of the minutes."""
@@ -85,9 +86,16 @@ def open_model(
 ) -> Opened:
     """Loads model and heads. MedusaError when there are no heads, or the model cannot check a tree."""
     ref = runtime.resolve(reference, DraftOptions(heads=heads), console)
+    return open_heads(ref, heads, options, console, method)
 
-    def load(layers: int) -> native.Model:
-        return runtime.load_model(ref.path, layers, console, options.device)
+
+def open_heads(
+    ref: ModelRef, heads: str | None, options: EngineOptions, console: Console, method: TreeMethod
+) -> Opened:
+    """open_model() of what the reference means."""
+
+    def load(gpu_layers: int) -> native.Model:
+        return runtime.load_model(ref.path, gpu_layers, console, options.device)
 
     model = runtime.within_memory(ref, options, DraftOptions(heads=heads), console, load)
     facts = runtime.model_facts(ref, model)
