@@ -19,7 +19,7 @@ from medusa_cli import __version__
 from medusa_cli.api.answer import Piece
 from medusa_cli.api.model import Model
 from medusa_cli.decoding.saved_caches import CacheStore
-from medusa_cli.server import asks, errors, page, tool_calls
+from medusa_cli.server import asks, errors, page
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.errors import ApiError, shutting_down
@@ -78,23 +78,17 @@ class Server:
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(self.queue)
 
-    async def answer(self, body: ChatRequest | TextRequest, request: Request) -> Response:
+    async def answer(self, body: ChatRequest | TextRequest, shape: Shape, request: Request) -> Response:
         """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
         client = client_of(request.client.host if request.client else "")
-        tokens, left_out = await self._prompts.tokens_of(body, options.get("max_tokens", -1))
-        job, shape = Job(client, tokens, options, left_out), self._shape(body)
+        tokens, left_out = await self._prompts.tokens_of(body, options)
+        tools = asks.offered(body) if isinstance(body, ChatRequest) else []
+        job = Job(client, tokens, options, left_out, tools, raw=isinstance(body, TextRequest))
         self.queue.submit(job)
         if body.stream:
-            return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
+            return EventStream(self._stream(shape, job), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
-
-    def _shape(self, body: ChatRequest | TextRequest) -> Shape:
-        if isinstance(body, TextRequest):
-            return TextShape(self.engine, body)
-        names = {tool["function"]["name"] for tool in asks.offered(body)}
-        form = tool_calls.format_of(self.engine.chat_template or "")
-        return ChatShape(self.engine, body, tool_calls.ToolReader(form, names) if names else None)
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves in the meantime ends it."""
@@ -121,17 +115,17 @@ class Server:
             leaving.cancel()
             self.queue.drop(job)
 
-    async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
+    async def _stream(self, shape: Shape, job: Job) -> AsyncIterator[bytes]:
         """Server-sent events. An error is the last one."""
         try:
-            async for event in self._events(shape, job, with_usage):
+            async for event in self._events(shape, job):
                 yield event
         except Exception as error:
-            yield _event(errors.as_api_error(error).body())
+            yield _event(shape, shape.failed(errors.as_api_error(error)))
 
-    async def _events(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
+    async def _events(self, shape: Shape, job: Job) -> AsyncIterator[bytes]:
         for chunk in shape.opening():
-            yield _event(chunk)
+            yield _event(shape, chunk)
         comments = Comments()
         while True:
             try:
@@ -142,20 +136,21 @@ class Server:
             if isinstance(event, Reading):
                 comments.read(event)
                 continue
-            comments.end()
             if isinstance(event, BaseException):
                 raise errors.as_api_error(event)
             if isinstance(event, Sequence):
-                if (part := shape.step(event)) is not None:
-                    yield _event(part)
+                chunks = shape.step(event)
+                for chunk in chunks:
+                    yield _event(shape, chunk)
+                if comments.wrote(bool(chunks)):
+                    yield format_sse_event(comment=comments.comment())
                 continue
             if event.stop_reason == "cancelled":
                 raise shutting_down()
             for chunk in shape.closing(event):
-                yield _event(chunk)
-            if with_usage:
-                yield _event(shape.usage_chunk(event))
-            yield format_sse_event(data_str="[DONE]")
+                yield _event(shape, chunk)
+            if not shape.named:
+                yield format_sse_event(data_str="[DONE]")
             return
 
 
@@ -194,11 +189,11 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await server.answer(body, request)
+        return await server.answer(body, ChatShape(engine, body), request)
 
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
-        return await server.answer(body, request)
+        return await server.answer(body, TextShape(engine, body), request)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -229,5 +224,6 @@ def _json(body: Any) -> Response:
     return Response(json.dumps(body, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 
-def _event(body: Any) -> bytes:
-    return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, allow_nan=False))
+def _event(shape: Shape, body: Any) -> bytes:
+    data = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    return format_sse_event(data_str=data, event=body["type"] if shape.named else None)

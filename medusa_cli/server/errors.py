@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}} and a status."""
+"""Errors as clients expect them: OpenAI's {"error": {"message", "type", "param", "code"}}, or Anthropic's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 class ApiError(Exception):
@@ -36,12 +39,16 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    def body(self) -> dict[str, Any]:
+    def body(self, path: str = "") -> dict[str, Any]:
+        """What a client of that endpoint gets."""
+        if path.startswith(ANTHROPIC_PATH):
+            kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, path: str) -> JSONResponse:
+        return JSONResponse(self.body(path), self.status, self.headers)
 
 
 def wrong(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -75,10 +82,10 @@ def log(error: BaseException) -> None:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error of `app` leaves in OpenAI's shape."""
+    """Every error of `app` leaves in the shape of its endpoint."""
 
-    async def answered(_: Request, error: Exception) -> JSONResponse:
-        return as_api_error(error).response()
+    async def answered(request: Request, error: Exception) -> JSONResponse:
+        return as_api_error(error).response(request.url.path)
 
     for kind in (ApiError, MedusaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)

@@ -29,6 +29,8 @@ class FakePiece:
     token: int
     text: str
     drafted: bool
+    logprob: float | None = None
+    top: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -57,6 +59,9 @@ class FakeModel:
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return "".join(map(chr, tokens))
+
 
 @dataclass
 class FakeHeads:
@@ -76,6 +81,7 @@ class FakeGeneration:
     prompt_tokens: int
     reused_tokens: int = 0
     loop_tokens: int = 0
+    paths: Sequence[Sequence[int]] = ()
 
     @property
     def stats(self) -> dict[str, Any]:
