@@ -63,6 +63,8 @@ class Shape:
 
     named = False
     """Whether events of a stream have names: their `type`. Else the last one is `[DONE]`."""
+    prompt_tokens = 0
+    """How long the prompt is."""
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first piece."""

@@ -24,14 +24,20 @@ from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
 from medusa_cli.server.errors import ApiError, shutting_down
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
+from medusa_cli.server.messages_answer import MessagesShape
+from medusa_cli.server.messages_request import CountRequest, MessagesRequest
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.reading import Comments, Reading
-from medusa_cli.server.schemas import ChatRequest, ErrorBody, TextRequest
+from medusa_cli.server.schemas import ChatRequest, ErrorBody, MessageErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
 MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody} for status in (400, 401, 403, 408, 413, 415, 429, 500, 503)
+}
+
+MANY_FOR_ONE_MESSAGE: dict[int | str, dict[str, Any]] = {
+    status: {"model": MessageErrorBody} for status in MANY_FOR_ONE_ANSWER
 }
 
 
@@ -85,10 +91,15 @@ class Server:
         tokens, left_out = await self._prompts.tokens_of(body, options)
         tools = asks.offered(body) if isinstance(body, ChatRequest) else []
         job = Job(client, tokens, options, left_out, tools, raw=isinstance(body, TextRequest))
+        shape.prompt_tokens = len(tokens)
         self.queue.submit(job)
         if body.stream:
             return EventStream(self._stream(shape, job), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
+
+    async def count(self, body: ChatRequest) -> int:
+        """Tokens of a prompt. ApiError for what cannot be one."""
+        return len((await self._prompts.tokens_of(body, asks.options_for(body, self.defaults, self.engine)))[0])
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves in the meantime ends it."""
@@ -194,6 +205,14 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
         return await server.answer(body, TextShape(engine, body), request)
+
+    @app.post("/v1/messages", responses=MANY_FOR_ONE_MESSAGE)
+    async def messages(body: MessagesRequest, request: Request) -> Response:
+        return await server.answer(body.chat(), MessagesShape(engine, body.stop_sequences or ()), request)
+
+    @app.post("/v1/messages/count_tokens", responses=MANY_FOR_ONE_MESSAGE)
+    async def count_tokens(body: CountRequest) -> dict[str, int]:
+        return {"input_tokens": await server.count(body.as_chat())}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from starlette.exceptions import HTTPException
 from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
+KIND = re.compile(r"(str|int|bool|float|[a-z-]+\[.*)$")
+"""What pydantic puts into the place of an error for each kind that a field may be of."""
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 ANTHROPIC_PATH = "/v1/messages"
@@ -92,12 +95,16 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:
-    """The first error that pydantic found, with the client's name for the field: `messages[0].content`."""
-    first = problems[0] if problems else {"type": "", "loc": (), "msg": "the request cannot be read"}
+    """The deepest error that pydantic found, with the client's name for the field: `messages[0].content`.
+
+    Where a field may be of several kinds, that is the one of the kind that fits best.
+    """
+    unknown = {"type": "", "loc": (), "msg": "the request cannot be read"}
+    first = max(problems, key=lambda problem: len(problem["loc"]), default=unknown)
     if first["type"] == "json_invalid":
         return wrong("the body is not JSON")
     place = ""
-    for part in [part for part in first["loc"] if part != "body"]:
+    for part in [part for part in first["loc"] if part != "body" and not KIND.match(str(part))]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     place = place.encode("utf-8", "replace").decode()
     message = str(first["msg"]).removeprefix("Value error, ").encode("utf-8", "replace").decode()

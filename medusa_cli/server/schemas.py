@@ -63,6 +63,16 @@ LACKING: dict[str, tuple[Any, ...]] = {
 """Fields that change what other servers answer, and the values with which they do not."""
 
 
+def check_text(data: Any) -> None:
+    """ValueError for what cannot be written down: JSON can name half of a surrogate pair, which is not text."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("a text holds half of a surrogate pair") from error
+    except RecursionError as error:
+        raise ValueError("the body is nested too deeply") from error
+
+
 def check_lacking(data: Any, lacking: Mapping[str, tuple[Any, ...]] = LACKING) -> None:
     """ValueError for a field that would change the answer elsewhere."""
     for name in lacking.keys() & data.keys() if isinstance(data, dict) else ():
@@ -87,14 +97,8 @@ class Sampled(_Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _can_be_written_down(cls, data: Any) -> Any:
-        """JSON can name half of a surrogate pair, which is not text."""
-        try:
-            json.dumps(data, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError("a text holds half of a surrogate pair") from error
-        except RecursionError as error:
-            raise ValueError("the body is nested too deeply") from error
+    def _is_supported(cls, data: Any) -> Any:
+        check_text(data)
         check_lacking(data)
         return data
 
@@ -262,6 +266,18 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Every error, at every endpoint."""
+    """Every error of OpenAI's endpoints."""
 
     error: ErrorDetails
+
+
+class MessageErrorDetails(BaseModel):
+    type: str
+    message: str
+
+
+class MessageErrorBody(BaseModel):
+    """Every error of Anthropic's endpoints."""
+
+    type: Literal["error"]
+    error: MessageErrorDetails

@@ -21,7 +21,9 @@ STATS = "[ Prompt 1000.0 t/s | Generation 100.0 t/s | tokens/step 1.50 ]"
 class Looping(Engine):
     """Says "la " for ever."""
 
-    def generate(self, prompt: Sequence[int], settings: Any, seed: int, on_step: Any, **more: Any) -> Any:
+    def generate(
+        self, prompt: Sequence[int], settings: Any, seed: int, on_step: Any, cancellation: Any, on_prompt: Any
+    ) -> Any:
         self.asked.append(self._messages)
         pieces = [FakePiece(5, "oh ", False)] + [FakePiece(6, "la ", True), FakePiece(7, "li ", False)] * 3
         on_step(pieces)
@@ -324,8 +326,10 @@ def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
     class Cut(Unfinished):
         """The last token is half of a character, which the end of the answer shows as it is."""
 
-        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any, **more: Any) -> Any:
-            found = super().generate(prompt, settings, seed, on_step, **more)
+        def generate(
+            self, prompt: Any, settings: Any, seed: int, on_step: Any, cancellation: Any, on_prompt: Any
+        ) -> Any:
+            found = super().generate(prompt, settings, seed, on_step, cancellation, on_prompt)
             on_step([FakePiece(9, "", False), FakePiece(-1, "\ufffd", False)])
             found.tokens.append(9)
             return found
