@@ -100,9 +100,10 @@ class Job:
         left_out: int = 0,
         raw: bool = False,
         tools: Tools | None = None,
+        one_call: bool = False,
     ) -> None:
         """on_end gets the tokens that are cached at the end. left_out: how many messages are missing from `tokens`.
-        raw: the answer is not divided into parts. tools: what it may call.
+        raw: the answer is not divided into parts. tools: what it may call. one_call: it ends with the first call.
 
         MedusaError if the engine cannot answer that.
         """
@@ -117,7 +118,7 @@ class Job:
         self._settings = settings
         self._on_end = on_end
         self._left_out = left_out
-        self._raw, self._tools = raw, schemas_of(tools or ())
+        self._raw, self._tools, self._one_call = raw, schemas_of(tools or ()), one_call
         turns.join(self._turn)
 
     def run(self, on_pieces: OnPieces | None = None, on_prompt: OnPrompt | None = None) -> Answer:
@@ -144,6 +145,7 @@ class Job:
             self.seed,
             raw=self._raw,
             tools=self._tools,
+            one_call=self._one_call,
             on_step=on_step,
             on_prompt=on_prompt,
             cancellation=self._cancellation,

@@ -157,12 +157,25 @@ class Session:
         raw = raw or not (isinstance(asked, str) or isinstance(asked[0], Mapping))
         return self._job(tokens, chosen, left_out, raw, tools)
 
-    def job_of_tokens(self, tokens: list[int], tools: Tools | None, raw: bool, options: Mapping[str, Any]) -> Job:
-        """The same for a prompt that is tokens. raw: it did not come out of the model's chat template."""
-        return self._job(tokens, arguments.answer_settings(options, self._open().sampling), 0, raw, tools)
+    def job_of_tokens(
+        self, tokens: list[int], tools: Tools | None, raw: bool, options: Mapping[str, Any], one_call: bool = False
+    ) -> Job:
+        """The same for a prompt that is tokens. raw: it did not come out of the model's chat template.
 
-    def _job(self, tokens: list[int], chosen: Settings, left_out: int, raw: bool, tools: Tools | None) -> Job:
-        return Job(self, self._open(), self._turns, tokens, chosen, self._keep, left_out, raw, tools)
+        one_call: the answer ends with its first call.
+        """
+        return self._job(tokens, arguments.answer_settings(options, self._open().sampling), 0, raw, tools, one_call)
+
+    def _job(
+        self,
+        tokens: list[int],
+        chosen: Settings,
+        left_out: int,
+        raw: bool,
+        tools: Tools | None,
+        one_call: bool = False,
+    ) -> Job:
+        return Job(self, self._open(), self._turns, tokens, chosen, self._keep, left_out, raw, tools, one_call)
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached

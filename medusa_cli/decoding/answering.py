@@ -73,6 +73,7 @@ class Answering:
     """Answers once. Where a limit cuts the thinking short, its end is written and becomes part of a second prompt.
 
     raw: what the model writes is not divided. tools: those that it may call, with the schemas of their arguments.
+    one_call: the answer ends with the first call.
     """
 
     def __init__(
@@ -83,16 +84,19 @@ class Answering:
         *,
         raw: bool = False,
         tools: Schemas | None = None,
+        one_call: bool = False,
         on_step: OnPieces | None = None,
         on_prompt: OnPrompt | None = None,
         cancellation: Cancellation | None = None,
     ) -> None:
         self._engine, self._settings, self._seed = engine, settings, seed
         self._grammar, self._tools = PLAIN if raw else engine.grammar, tools
+        self._one_call = one_call
         self._on_step, self._on_prompt = on_step, on_prompt
         self._cancellation = cancellation or Cancellation()
         self._pieces: list[Piece] = []
         self._tokens: list[int] = []
+        self._called = False  # the one call that there may be
         self._thought = 0
         self._written = 0  # tokens of what ended the thinking
         self._ended = ""
@@ -110,7 +114,7 @@ class Answering:
         reason = self._go(whole, self._settings.max_tokens, self._seed)
         if reason == CLOSED:
             reason = "cancelled" if self._cancellation.requested else self._after_thinking(whole)
-        rest = self._splitter.finish()
+        rest = Parts() if self._called else self._few(self._splitter.finish())
         if rest != Parts():
             self._tell([Piece(rest.text, None, False, thinking=rest.thinking, calls=rest.calls)])
         found = self.record(reason)
@@ -158,19 +162,26 @@ class Answering:
             if self._ended:
                 break
             thought = self._splitter.thinking
-            parts = self._splitter.feed(one.text, one.token)
+            parts = self._few(self._splitter.feed(one.text, one.token))
             thought = thought or self._splitter.thinking
             taken.append(Piece.of(one, parts, thought))
             if one.token >= 0:
                 self._tokens.append(one.token)
                 self._thought += thought
-            if self._splitter.stopped:
+            if self._splitter.stopped or (self._one_call and parts.calls):
                 self._ended = "stop"
             elif self._splitter.thinking and self._thought == self._settings.think:
                 self._ended = CLOSED
         if self._ended:
             self._cancellation.end_run()
         self._tell(taken)
+
+    def _few(self, parts: Parts) -> Parts:
+        """Without the calls after the first one, if there may be only one."""
+        if not self._one_call or not parts.calls:
+            return parts
+        self._called = True
+        return dataclasses.replace(parts, calls=parts.calls[:1])
 
     def _tell(self, pieces: list[Piece]) -> None:
         self._pieces += pieces

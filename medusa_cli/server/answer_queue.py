@@ -33,7 +33,7 @@ class Job:
     """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
 
     left_out: how many messages are missing from the prompt. tools: what may be called. raw: the prompt did not come out
-    of the chat template.
+    of the chat template. one_call: the answer ends with the first call.
     """
 
     client: str
@@ -42,6 +42,7 @@ class Job:
     left_out: int = 0
     tools: Tools = ()
     raw: bool = False
+    one_call: bool = False
     events: asyncio.Queue[Reading | Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
     work: Work | None = None
     dropped: bool = False
@@ -183,7 +184,7 @@ class AnswerQueue:
             if job.dropped:
                 return None
             session = self._pool.take(job.prompt, job.client)
-            job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options)
+            job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options, job.one_call)
             if job.dropped:  # since the check above
                 job.work.cancel()
             answer = job.work.run(

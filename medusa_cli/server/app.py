@@ -28,6 +28,8 @@ from medusa_cli.server.messages_answer import MessagesShape
 from medusa_cli.server.messages_request import CountRequest, MessagesRequest
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.reading import Comments, Reading
+from medusa_cli.server.responses_answer import ResponsesShape
+from medusa_cli.server.responses_request import ResponsesRequest
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, MessageErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
@@ -90,7 +92,9 @@ class Server:
         client = client_of(request.client.host if request.client else "")
         tokens, left_out = await self._prompts.tokens_of(body, options)
         tools = asks.offered(body) if isinstance(body, ChatRequest) else []
-        job = Job(client, tokens, options, left_out, tools, raw=isinstance(body, TextRequest))
+        is_raw = isinstance(body, TextRequest)
+        one_call = not is_raw and body.parallel_tool_calls is False
+        job = Job(client, tokens, options, left_out, tools, is_raw, one_call)
         shape.prompt_tokens = len(tokens)
         self.queue.submit(job)
         if body.stream:
@@ -205,6 +209,10 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
         return await server.answer(body, TextShape(engine, body), request)
+
+    @app.post("/v1/responses", responses=MANY_FOR_ONE_ANSWER)
+    async def responses(body: ResponsesRequest, request: Request) -> Response:
+        return await server.answer(body.chat(), ResponsesShape(engine, body), request)
 
     @app.post("/v1/messages", responses=MANY_FOR_ONE_MESSAGE)
     async def messages(body: MessagesRequest, request: Request) -> Response:

@@ -69,7 +69,7 @@ class Tool(Strict):
 
 class Choice(Strict):
     type: Literal["auto", "none"] = Field(description="Forcing a tool call is not supported.")
-    disable_parallel_tool_use: Literal[False] | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingConfig(Strict):
@@ -121,7 +121,7 @@ class CountRequest(Strict):
             }
             for tool in self.tools or []
         ]
-        thinking = self.thinking
+        thinking, choice = self.thinking, self.tool_choice
         told: dict[str, Any] = {}
         if thinking is not None and thinking.type != "adaptive":
             told = {"thinking": thinking.type == "enabled", "think": thinking.budget_tokens}
@@ -131,7 +131,8 @@ class CountRequest(Strict):
             {
                 "messages": [*system, *(message for turn in self.messages for message in _messages(turn))],
                 "tools": tools or None,
-                "tool_choice": self.tool_choice.type if self.tool_choice else None,
+                "tool_choice": choice.type if choice else None,
+                "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
                 **told,
                 **more,
             }

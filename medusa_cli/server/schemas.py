@@ -202,7 +202,7 @@ class ChatRequest(Sampled):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], ONE_ERROR] | None = None
     tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
-    parallel_tool_calls: Literal[True] | None = Field(None, description="The model decides how many it calls.")
+    parallel_tool_calls: bool | None = Field(None, description="false: the answer ends with its first call.")
     response_format: ResponseFormat | None = None
     thinking: bool | ThinkingSwitch | None = Field(None, description="Whether the model thinks before it answers.")
     reasoning_effort: Effort | None = Field(

@@ -58,7 +58,8 @@ class FakeSession:
         assert not other.closed
         self.cached_tokens, self.grown = list(other.cached_tokens), other.grown
 
-    def job_of_tokens(self, tokens: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
+    def job_of_tokens(self, tokens: Any, tools: Any, raw: bool, options: Any, one_call: bool = False) -> FakeJob:
+        self.model.one_call.append(one_call)
         assert not self.closed
         return FakeJob(self, list(tokens), dict(options), tools, raw)
 
@@ -83,6 +84,7 @@ class FakeModel(FakeSession):
     asked: list[tuple[str, Options]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
     wanted: list[Thinking] = field(default_factory=list)
+    one_call: list[bool] = field(default_factory=list)
     steps: int = 0
     readings: Sequence[tuple[int, int]] = ()
 
