@@ -59,9 +59,9 @@ class Cancellation:
 
 @dataclass
 class _Run:
-    """One run of the engine. steps: of each call with pieces, whether the model was thinking at its beginning."""
+    """One run of the engine. steps: the tokens of each call with pieces; whether the model thought at its beginning."""
 
-    steps: list[bool] = field(default_factory=list)
+    steps: list[tuple[int, bool]] = field(default_factory=list)
     done: native.Generation | None = None
 
 
@@ -157,7 +157,7 @@ class Answering:
     def _take(self, found: Sequence[native.Piece]) -> None:
         """The pieces of one step."""
         run, taken = self._runs[-1], []
-        run.steps.append(self._splitter.thinking)
+        before, was_thinking = len(self._tokens), self._splitter.thinking
         for one in found:
             if self._ended:
                 break
@@ -172,6 +172,7 @@ class Answering:
                 self._ended = "stop"
             elif self._splitter.thinking and self._thought == self._settings.think:
                 self._ended = CLOSED
+        run.steps.append((len(self._tokens) - before, was_thinking))
         if self._ended:
             self._cancellation.end_run()
         self._tell(taken)
@@ -194,12 +195,8 @@ class Answering:
         if not runs:
             return None
         stats = figures.merged([done.stats for _, done in runs])
-        if self._thought:
-            steps = [
-                (len(path), thinking)
-                for run, done in runs
-                for path, thinking in zip(done.paths, run.steps[1:], strict=False)
-            ]
+        if self._thought:  # the first token of a run is the prompt's
+            steps = [step for run, _ in runs for step in run.steps[1:] if step[0]]
             stats["parts"] = figures.of_parts(steps, self._thought, len(self._tokens) - self._thought)
         last = runs[-1][1]
         return Generation(

@@ -22,7 +22,7 @@ from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.server import asks, errors, page
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.errors import ApiError, shutting_down
+from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.messages_answer import MessagesShape
 from medusa_cli.server.messages_request import CountRequest, MessagesRequest
@@ -221,6 +221,10 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     @app.post("/v1/messages/count_tokens", responses=MANY_FOR_ONE_MESSAGE)
     async def count_tokens(body: CountRequest) -> dict[str, int]:
         return {"input_tokens": await server.count(body.as_chat())}
+
+    @app.post("/v1/embeddings", responses={400: {"model": ErrorBody}})
+    async def embeddings() -> None:
+        raise wrong(f"{engine.name} writes text and has no embeddings: ask a server with an embedding model", "model")
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

@@ -62,7 +62,7 @@ class ResponsesShape(Shape):
             if added:
                 events += self._begin(kind)
                 self._items[-1]["content"][0]["text"] += added
-                more = {"logprobs": []} if kind == "message" else {}
+                more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
                 events.append(self._within(f"{KINDS[kind]}.delta", content_index=0, delta=added, **more))
         for call in calls:
             events += [*self._end("completed"), *self._call(call)]
@@ -82,8 +82,8 @@ class ResponsesShape(Shape):
             return []
         events = self._end("completed")
         self._open = kind
-        more = {"role": "assistant"} if kind == "message" else {"summary": []}
-        item = {
+        more: dict[str, Any] = {"role": "assistant"} if kind == "message" else {"summary": []}
+        item: dict[str, Any] = {
             "id": f"{kind[:3]}_{secrets.token_hex(12)}",
             "type": kind,
             "status": "in_progress",
@@ -102,7 +102,7 @@ class ResponsesShape(Shape):
         item, kind = self._items[-1], self._open
         self._open, item["status"] = "", status
         part = item["content"][0]
-        more = {"logprobs": []} if kind == "message" else {}
+        more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         return [
             self._within(f"{KINDS[kind]}.done", content_index=0, text=part["text"], **more),
             self._within("content_part.done", content_index=0, part=dict(part)),

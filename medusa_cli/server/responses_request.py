@@ -135,7 +135,7 @@ class ResponsesRequest(Strict):
 
 def _add(messages: list[dict[str, Any]], item: Said | Thought | Called | Returned) -> None:
     """Adds an item: a thinking, a text and calls of one answer are one message, and so are instructions in a row."""
-    last = messages[-1] if messages else {"role": "", "content": ""}
+    last: dict[str, Any] = messages[-1] if messages else {"role": "", "content": ""}
     if isinstance(item, Returned):
         messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
     elif isinstance(item, Said) and item.role != "assistant":

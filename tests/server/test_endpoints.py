@@ -91,6 +91,11 @@ def test_drafted_tokens_are_told_only_where_they_are_asked_for(running: Running)
             assert text == chunk["choices"][0]["delta"]["content"]
 
 
+def test_embeddings_are_refused_with_the_reason(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="fake writes text and has no embeddings"):
+        client.embeddings.create(model="any", input="Hello")
+
+
 def test_plain_completions(client: openai.OpenAI, model: FakeModel) -> None:
     answer = client.completions.create(model="any", prompt="Once upon")
     assert answer.choices[0].text == "You said: Once u"  # 16 tokens, where nothing is said

@@ -81,7 +81,6 @@ class FakeGeneration:
     prompt_tokens: int
     reused_tokens: int = 0
     loop_tokens: int = 0
-    paths: Sequence[Sequence[int]] = ()
 
     @property
     def stats(self) -> dict[str, Any]:
