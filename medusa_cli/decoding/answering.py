@@ -144,7 +144,9 @@ class Answering:
         assert self._grammar.marks is not None
         ending = self._grammar.marks.ending(tools=bool(self._tools))
         left = self._splitter.end_thinking(ending).thinking
-        written = self._engine.model.tokenize(ending, add_special=False)
+        # Alone, some tokenizers would put a space in front of it.
+        known, whole = (self._engine.model.tokenize(text, add_special=False) for text in ("x", f"x{ending}"))
+        written = whole[len(known) :]
         self._tell([Piece("", None, False, thinking=left, written=tuple(written))])
         self._written, prompt = len(written), [*prompt, *self._tokens, *written]
         most = self._settings.max_tokens

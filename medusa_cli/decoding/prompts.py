@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking, remembered
+from medusa_cli.parts.call_formats import LISTED, as_list, format_of
 from medusa_cli.parts.splitter import Grammar
 from medusa_cli.support.errors import MedusaError, OptionError
 
@@ -112,7 +113,14 @@ def _now(format: str) -> str:
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """Templates expect plain JSON: Jinja's own filter would escape <, > and & for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, default=_listed, **options)
+
+
+def _listed(value: Any) -> list[Any]:
+    """What filters such as `map` make, for JSON."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return list(value)
 
 
 @functools.lru_cache(maxsize=8)
@@ -127,10 +135,13 @@ def variables(source: str) -> frozenset[str]:
 
 @functools.cache
 def _environment() -> Any:
-    from medusa_cli.decoding.template_bounds import BoundedEnvironment
+    from medusa_cli.decoding.template_bounds import BoundedEnvironment, GenerationTag
 
     environment = BoundedEnvironment(
-        {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        {"tojson": _to_json},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
     environment.globals.update(raise_exception=_refuse, strftime_now=_now)
     return environment
@@ -168,7 +179,7 @@ def render(
         )
     texts = {"bos_token": bos_text, "eos_token": eos_text}
     names = {**texts, **({"tools": list(tools)} if tools else {}), **(names or {})}
-    messages = remembered(messages, source)
+    messages = [_with_calls(message, source) for message in remembered(messages, source)]
     refused: TemplateRefusal | None = None
     for tried in (messages, _fold_system(messages)):
         try:
@@ -177,6 +188,13 @@ def render(
         except TemplateRefusal as refusal:
             refused = refusal
     raise MedusaError(f"the model's chat template refused the conversation: {refused}") from refused
+
+
+def _with_calls(message: Message, source: str) -> Message:
+    """Granite 3's template leaves out earlier calls: it gets them as text."""
+    if not message.get("tool_calls") or "tool_calls" in source or format_of(source) is not LISTED:
+        return message
+    return {**message, "content": message["content"] + as_list(message["tool_calls"])}
 
 
 def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:

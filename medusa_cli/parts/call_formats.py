@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +127,7 @@ def mistral(text: str, _: Schemas) -> tuple[Found, str]:
     """`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` for each."""
     text = text.strip()
     if "[ARGS]" not in text:
-        return listed(text.removeprefix("[TOOL_CALLS]"), _)
+        return listed(text.removeprefix("[TOOL_CALLS]").lstrip(), _)
     calls = []
     for part in text.split("[TOOL_CALLS]"):
         name, found, arguments = part.partition("[ARGS]")
@@ -137,10 +137,30 @@ def mistral(text: str, _: Schemas) -> tuple[Found, str]:
     return calls, ""
 
 
+LISTS = {
+    "<|tool_call|>": "",
+    "<TOOLCALL>": "</TOOLCALL>",
+    "<tool_calls>": "</tool_calls>",
+    "<|START_ACTION|>": "<|END_ACTION|>",
+}
+
+
 def listed(text: str, _: Schemas) -> tuple[Found, str]:
-    """A JSON list of calls, or one."""
-    found, rest = _json(text.strip().removeprefix("<|tool_call|>"))
-    return found if isinstance(found, list) else [found], rest
+    """A JSON list of calls between marks, or calls one after the other."""
+    opens = next((mark for mark in LISTS if text.startswith(mark)), "")
+    text = text.removeprefix(opens).lstrip()
+    calls: Found = []
+    while text.startswith(("[", "{")):
+        found, text = _json(text)
+        calls += found if isinstance(found, list) else [found]
+    return [{"name": call["tool_name"], **call} if "tool_name" in call else call for call in calls], (
+        text.removeprefix(LISTS.get(opens, ""))
+    )
+
+
+def as_list(calls: Sequence[Mapping[str, Any]]) -> str:
+    """Calls in the first of these formats, for templates that leave out those of earlier turns."""
+    return next(iter(LISTS)) + json.dumps([dict(call["function"]) for call in calls], ensure_ascii=False)
 
 
 DEEPSEEK = {"<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>"}
@@ -155,6 +175,30 @@ def deepseek(text: str, _: Schemas) -> tuple[Found, str]:
         name, fence, arguments = second.partition("```json")
         name, arguments = (name, arguments) if fence else (first, second)
         calls.append({"name": name.strip(), "arguments": _json(arguments)[0]})
+    return calls, rest
+
+
+INVOKES = {
+    "<｜DSML｜function_calls>": "</｜DSML｜function_calls>",
+    "<｜DSML｜tool_calls>": "</｜DSML｜tool_calls>",
+    "<minimax:tool_call>": "</minimax:tool_call>",
+}
+_INVOKE = re.compile(r"<(?:｜DSML｜)?invoke name=\"([^\"]+)\">(.*?)</(?:｜DSML｜)?invoke>", re.DOTALL)
+_INVOKED = re.compile(
+    r"<(?:｜DSML｜)?parameter name=\"([^\"]+)\"(?: string=\"(\w+)\")?>(.*?)</(?:｜DSML｜)?parameter>", re.DOTALL
+)
+
+
+def invoked(text: str, schemas: Schemas) -> tuple[Found, str]:
+    """`<invoke name="name"><parameter name="key">value</parameter></invoke>`."""
+    closes = next(close for mark, close in INVOKES.items() if text.startswith(mark))
+    body, _end, rest = text.partition(closes)
+    calls = []
+    for name, inner in _INVOKE.findall(body):
+        schema = schemas[name]
+        pairs = _INVOKED.findall(inner)
+        values = {key: value if is_text == "true" else typed(value, schema, key) for key, is_text, value in pairs}
+        calls.append({"name": name, "arguments": values})
     return calls, rest
 
 
@@ -225,13 +269,15 @@ class _Loose:
 HERMES = Format(tagged, TAGS, ('{"name":', '```json{"name":', '```{"name":'))
 LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",))
 MISTRAL = Format(mistral, {"[TOOL_CALLS]": ""}, ("[{",), ("[ARGS]", "[CALL_ID]"))
-GRANITE = Format(listed, {"<|tool_call|>": ""}, ('[{"name":',))
+LISTED = Format(listed, LISTS, ('[{"name":',))
+INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",))
 DEEPSEEK_CALLS = Format(deepseek, DEEPSEEK, (), ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"))
 FORMATS = (
     Format(gemma, GEMMA, (), ('<|"|>',)),
     Format(gemma, FUNCTION_GEMMA, (), ("<escape>",)),
+    INVOKED,
     DEEPSEEK_CALLS,
-    GRANITE,
+    LISTED,
     MISTRAL,
     HERMES,
     LLAMA,
@@ -241,7 +287,7 @@ FORMATS = (
 
 def format_of(template: str) -> Format:
     """The format that a chat template teaches; Hermes's if that does not show."""
-    found = (one for one in FORMATS if any(mark in template for mark in one.opens))
+    found = (one for one in FORMATS if any(mark in template for mark in one.marks))
     return next(found, LLAMA if '"parameters"' in template else HERMES)
 
 

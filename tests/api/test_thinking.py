@@ -8,6 +8,7 @@ from typing import Any
 
 import forced_model as forced
 import pytest
+from fixtures import tiny_base, tiny_recurrent
 
 from medusa_cli.api.model import Model
 from medusa_cli.support.errors import MedusaError
@@ -122,6 +123,29 @@ def test_the_cache_survives_a_thinking(switched: Model) -> None:
     limited = switched.generate([asked], think=3)
     assert limited.cached_tokens > 0
     assert switched.generate([asked], think=3).cached_tokens >= limited.prompt_tokens - 4 - 10
+
+
+@pytest.mark.parametrize("make", [tiny_base, tiny_recurrent])
+@pytest.mark.parametrize("drafts", [{"no_spec": True}, {"lookup": True, "recycling": True}])
+def test_a_budget_is_a_second_prompt(tmp_path: Path, make: Any, drafts: Any) -> None:
+    """Random models, dense and recurrent, never end their thinking: the answer after it is that to the whole prompt."""
+    # Marks are many tokens for these models: so that the prompts differ only where the answer begins, it has them, too.
+    template = forced.OPENED.replace("{{ m.content", "{{ '<think>\n</think>' if m.role == 'assistant' }}{{ m.content")
+    path = make(tmp_path / "random.gguf", chat_template=template)
+    with Model(path, quiet=True, **drafts) as found, Model(path, quiet=True, no_spec=True) as plain:
+        asked: Any = [{"role": "user", "content": "abc" * 8}]
+        prompt = found.tokens(asked)
+        answer = found.generate(asked, think=20, max_tokens=50, ignore_eos=True)
+        thought = plain.generate(prompt, max_tokens=20, ignore_eos=True).tokens
+        ending = plain.tokens("x\n</think>\n\n", raw=True)[len(plain.tokens("x", raw=True)) :]
+        said = plain.session().generate([*prompt, *thought, *ending], max_tokens=30, ignore_eos=True).tokens
+        assert answer.tokens == [*thought, *said]
+        assert (answer.thinking_tokens, answer.prompt_tokens) == (20, len(prompt) + len(ending))
+        # The next prompt leaves the thinking out, and begins where the last one was read or a checkpoint was taken.
+        reply = {"role": "assistant", "content": "de", "reasoning_content": answer.thinking}
+        again = found.generate([*asked, reply, *asked], max_tokens=2)
+        assert again.cached_tokens >= len(prompt) - 16
+        assert again.tokens == plain.session().generate([*asked, reply, *asked], max_tokens=2).tokens
 
 
 def test_channels(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from medusa_cli.parts.call_formats import (
     DEEPSEEK_CALLS,
     FORMATS,
-    GRANITE,
     HERMES,
+    INVOKED,
+    LISTED,
     LLAMA,
     MISTRAL,
     Format,
@@ -46,6 +47,14 @@ DEEPSEEK_R1 = (
     '<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{"city": "Oslo", "days": 3}\n```<｜tool▁call▁end｜>'
 )
 GEMMA = 'call:weather{city:<|"|>Oslo<|"|>,days:3}'
+COMMAND = '{"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Oslo", "days": 3}}'
+DSML = (
+    '<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>'
+)
+MINIMAX = (
+    '<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n<parameter name="days">3</parameter>\n</invoke>'
+)
 GEMMA_4, FUNCTION_GEMMA = FORMATS[0], FORMATS[1]
 WRITTEN = [
     (HERMES, f"<tool_call>\n{CALL}\n</tool_call>", "", 1),
@@ -65,8 +74,13 @@ WRITTEN = [
     (MISTRAL, f"[{CALL}]", "", 1),
     (MISTRAL, 'Well.[TOOL_CALLS]weather[ARGS]{"city": "Oslo", "days": 3}', "Well.", 1),
     (MISTRAL, '[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo", "days": 3}', "", 1),
-    (GRANITE, f"<|tool_call|>[{CALL}, {CALL}]", "", 2),
-    (GRANITE, f"[{CALL}]", "", 1),
+    (LISTED, f"<|tool_call|>[{CALL}, {CALL}]", "", 2),
+    (LISTED, f"[{CALL}]", "", 1),
+    (LISTED, f"<TOOLCALL>[{CALL}]</TOOLCALL>", "", 1),
+    (LISTED, f"Look.<tool_calls>\n{CALL}\n{CALL}\n</tool_calls>", "Look.", 2),
+    (LISTED, f"<|START_ACTION|>[{COMMAND}]<|END_ACTION|>", "", 1),
+    (INVOKED, f"<｜DSML｜function_calls>\n{DSML}\n{DSML}\n</｜DSML｜function_calls>", "", 2),
+    (INVOKED, f"<minimax:tool_call>\n{MINIMAX}\n</minimax:tool_call>", "", 1),
     (DEEPSEEK_CALLS, f"<｜tool▁calls▁begin｜>{DEEPSEEK}{DEEPSEEK}<｜tool▁calls▁end｜>", "", 2),
     (DEEPSEEK_CALLS, f"Hm.<｜tool▁calls▁begin｜>{DEEPSEEK_R1}\n{DEEPSEEK_R1}<｜tool▁calls▁end｜>", "Hm.", 2),
     (GEMMA_4, f"<|tool_call>{GEMMA}<tool_call|><|tool_call>{GEMMA}<tool_call|>", "", 2),
@@ -89,7 +103,8 @@ TEXTS = [
     (MISTRAL, "[1, 2] is a list"),
     (MISTRAL, "[{} is a beginning"),
     (MISTRAL, ""),
-    (GRANITE, "<|tool_call|> nothing"),
+    (LISTED, "<|tool_call|> nothing"),
+    (INVOKED, "<minimax:tool_call>nothing</minimax:tool_call>"),
     (DEEPSEEK_CALLS, "<｜tool▁calls▁begin｜>nothing<｜tool▁calls▁end｜>"),
     (GEMMA_4, '<|tool_call>call:weather{city:<|"|>Oslo<tool_call|>'),
 ]
@@ -233,9 +248,10 @@ def test_formats_of_templates() -> None:
     assert format_of("{{ tools }} <tool_call>") is HERMES
     assert format_of('{{ tools }} {"name": x, "parameters": y}') is LLAMA
     assert format_of("[AVAILABLE_TOOLS]{{ tools }} [TOOL_CALLS]") is MISTRAL
-    assert format_of("<|tool_call|> {{ tools }}") is GRANITE
+    assert format_of("<|tool_call|> {{ tools }}") is LISTED
     assert format_of("<|tool_call> {{ tools }}") is GEMMA_4
     assert format_of("<｜tool▁calls▁begin｜> {{ tools }}") is DEEPSEEK_CALLS
+    assert format_of("{{ tools }} {% set mark = '｜DSML｜' %}") is INVOKED
     assert knows_tools("{% if tools %}")
     assert not knows_tools("{{ messages }}")
     assert not knows_tools(None)
