@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from medusa_cli.decoding.options import Effort
+
 SWITCHES = ("enable_thinking", "thinking")
 """Variables of templates that say whether the model thinks."""
 EFFORT = "reasoning_effort"
@@ -27,7 +29,8 @@ class Thinking:
 
     def names(self, variables: Collection[str]) -> dict[str, Any]:
         """The values of a template's variables. One that has `enable_thinking` usually thinks."""
-        told: dict[str, Any] = {SWITCHES[0]: self.on is not False, SWITCHES[1]: self.on, EFFORT: self.effort}
+        level = Effort(self.effort).value if self.effort else None
+        told: dict[str, Any] = {SWITCHES[0]: self.on is not False, SWITCHES[1]: self.on, EFFORT: level}
         return {name: value for name, value in told.items() if name in variables and value is not None}
 
 

@@ -10,7 +10,10 @@ import forced_model as forced
 import pytest
 from fixtures import tiny_base, tiny_recurrent
 
+from medusa_cli.api.arguments import answer_settings
 from medusa_cli.api.model import Model
+from medusa_cli.decoding.options import Effort
+from medusa_cli.decoding.thinking import Thinking
 from medusa_cli.support.errors import MedusaError
 
 REPLY, THOUGHT = "Hello to you!", "So the user says hello"
@@ -158,11 +161,11 @@ def test_channels(tmp_path: Path) -> None:
         assert found.generate("Hi", think=3).text == THOUGHT
         assert found.generate("Hi", thinking=False).text == THOUGHT
         assert "Reasoning: high" in text_of(found, "high")
+        assert "Reasoning: low" in text_of(found, Effort.low)
+        assert answer_settings({"reasoning_effort": "low"}).wanted_thinking == Thinking(None, "low")
         assert "Reasoning: medium" in text_of(found, None)
 
 
 def text_of(found: Model, effort: str | None) -> str:
-    from medusa_cli.decoding.thinking import Thinking
-
     tokens = found.tokens("Hi", thinking=Thinking(effort=effort))
     return b"".join(map(found.token_bytes, tokens)).decode().replace("\u2581", " ")

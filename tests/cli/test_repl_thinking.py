@@ -80,6 +80,24 @@ def test_an_answer_that_was_cut_short_goes_on(engine: Engine) -> None:
     assert repl.conversation.turns == [user("Hi"), answer(REPLY, "So the")]
 
 
+def test_ctrl_c_within_a_thinking_keeps_what_came(engine: Engine) -> None:
+    class Impatient(Transcript):
+        left = 3
+
+        def piece(self, text: str, drafted: bool, thinking: str) -> None:
+            super().piece(text, drafted, thinking)
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+    screen = Impatient()
+    repl = Repl(engine, Script(["Hi", "/continue"]), screen, Settings(temperature=0.0))  # type: ignore[arg-type]
+    assert repl.submit("Hi")
+    assert repl.conversation.turns == [user("Hi"), answer("", "So the")]
+    assert not repl.submit("/continue")
+    assert repl.conversation.turns == [user("Hi"), answer(REPLY, THOUGHT)]
+
+
 def test_regeneration(engine: Engine) -> None:
     lines, repl = chat(engine, ["Hi", "/set thinking off", "/regen"])
     assert shown(lines) == [f"({THOUGHT}){REPLY}", REPLY]
