@@ -153,7 +153,7 @@ class ChannelSections:
         self._tool, self._arguments = "", ""
         self._held = ""
         self.thinking = False
-        before, start, after = prompt.rpartition(START)
+        _, start, after = prompt.rpartition(START)
         if start:
             self.feed(self._marked(after))
         self._of_prompt = self._header or ""
