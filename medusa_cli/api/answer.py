@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from medusa_cli.decoding import figures
+from medusa_cli.decoding.records import Generation, Piece, TokenChance
+from medusa_cli.parts.calls import Call
 
-if TYPE_CHECKING:
-    from medusa_cli import native
-
-
-@dataclass(frozen=True)
-class TokenChance:
-    """A token and the natural logarithm of its probability."""
-
-    token: int
-    logprob: float
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One token of an answer and the text that it made readable.
-
-    text: whole characters; empty if the token completes none, or its text may become a stop text.
-    token: None for text at the very end that had been held back. drafted: it was drafted and accepted.
-    logprob: ln p of the token, if `logprobs` were asked for; by the model alone, before temperature, penalties and
-    biases. top: the likeliest tokens in its place, likeliest first, as many as were asked for.
-    """
-
-    text: str
-    token: int | None
-    drafted: bool
-    logprob: float | None = None
-    top: tuple[TokenChance, ...] = ()
-
-    @classmethod
-    def of(cls, piece: native.Piece) -> Piece:
-        """Made from the engine's piece."""
-        token = None if piece.token < 0 else piece.token
-        return cls(piece.text, token, piece.drafted, piece.logprob, tuple(TokenChance(*one) for one in piece.top))
+__all__ = ["Answer", "Call", "Piece", "TokenChance"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +20,8 @@ class Answer:
     seed: the one that was used. prompt_tokens: length of the prompt; cached_tokens: how many of them the session had
     already decoded. stats: the object of `medusa generate --json`, with the keys of docs/design.md, Reporting; empty
     for an answer that was cancelled before it began. left_out: how many of the oldest messages the model did not see.
+    thinking: what the model thought before; thinking_tokens: how many of the tokens are of that. calls: of the tools
+    that it was offered, each with a `name` and `arguments`, JSON text.
     """
 
     text: str
@@ -61,6 +33,9 @@ class Answer:
     stats: dict[str, Any] = field(repr=False)
     pieces: list[Piece] = field(repr=False)
     left_out: int = 0
+    thinking: str = ""
+    thinking_tokens: int = 0
+    calls: tuple[Call, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -76,7 +51,7 @@ class Answer:
         return float(self.stats.get("tokens_per_step", 0.0))
 
     @classmethod
-    def of(cls, generation: native.Generation, seed: int, pieces: list[Piece], left_out: int = 0) -> Answer:
+    def of(cls, generation: Generation, seed: int, pieces: list[Piece], left_out: int = 0) -> Answer:
         """Made from the engine's record of an answer."""
         return cls(
             generation.text,
@@ -88,4 +63,7 @@ class Answer:
             figures.as_json(generation, seed),
             pieces,
             left_out,
+            generation.thinking,
+            generation.thinking_tokens,
+            generation.calls,
         )

@@ -22,6 +22,7 @@ from medusa_cli.decoding.options import (
 )
 from medusa_cli.decoding.settings import ModelSampling, Settings
 from medusa_cli.decoding.shortening import Room, Shortener
+from medusa_cli.decoding.thinking import NOTHING_SAID, REMEMBERED, Thinking
 from medusa_cli.support.errors import MedusaError, WrongOption, is_reportable, worded
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def _group(group: Any, given: Mapping[str, Any]) -> Any:
 # --- prompts ---------------------------------------------------------------------------------------
 
 
-def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) -> list[int]:
+def tokens_of(
+    engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool, thinking: Thinking = NOTHING_SAID
+) -> list[int]:
     """Token ids. MedusaError, one line, if it is not a prompt or does not go through the model's template."""
     if isinstance(prompt, str):
         if not prompt:
@@ -95,7 +98,7 @@ def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) ->
         check_text("the prompt", prompt)
         if raw:
             return engine.raw_tokens(prompt)
-        return engine.chat_tokens([{"role": "user", "content": prompt}], tools=tools)
+        return engine.chat_tokens([{"role": "user", "content": prompt}], tools=tools, thinking=thinking)
     if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
         raise MedusaError(f"a prompt is text, messages or token ids, not {type(prompt).__name__}")
     if not prompt:
@@ -103,7 +106,8 @@ def tokens_of(engine: Engine, prompt: Prompt, tools: Tools | None, raw: bool) ->
     if raw:
         raise MedusaError("raw=True needs a prompt that is text")
     if isinstance(prompt[0], Mapping):
-        return engine.chat_tokens([_message(one, number) for number, one in enumerate(prompt)], tools=tools)
+        checked = [_message(one, number) for number, one in enumerate(prompt)]
+        return engine.chat_tokens(checked, tools=tools, thinking=thinking)
     if tools:
         raise MedusaError("tools need the chat template: give text or messages, not tokens")
     return [_token(one, engine.model.n_vocab) for one in prompt]
@@ -121,7 +125,12 @@ def leaves_out(prompt: Prompt, raw: bool, truncation: Truncation) -> bool:
 
 
 def shortened(
-    engine: Engine, messages: Sequence[Message], tools: Tools | None, most: int, longest: int | None
+    engine: Engine,
+    messages: Sequence[Message],
+    tools: Tools | None,
+    most: int,
+    longest: int | None,
+    thinking: Thinking = NOTHING_SAID,
 ) -> tuple[list[int], int]:
     """Token ids without the oldest turns if these do not fit the context, and how many messages are left out.
 
@@ -131,12 +140,24 @@ def shortened(
     checked = [_message(one, number) for number, one in enumerate(messages)]
 
     def prompt_of(some: Sequence[dict[str, Any]]) -> list[int]:
-        return engine.chat_tokens(some, tools=tools)
+        return engine.chat_tokens(some, tools=tools, thinking=thinking)
 
     def count(text: str) -> int:
         return len(engine.model.tokenize(text, add_special=False, parse_special=True))
 
     return Shortener(checked, Room(engine.n_ctx, most), prompt_of, count, longest).tokens()
+
+
+def schemas_of(tools: Tools) -> dict[str, Mapping[str, Any]]:
+    """The names of tools, and the schemas of their arguments. MedusaError if one has no name."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for number, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+        if not isinstance(function.get("name"), str):
+            raise MedusaError(f"tool {number} is not like {{'type': 'function', 'function': {{'name': ...}}}}")
+        schema = function.get("parameters")
+        found[function["name"]] = schema if isinstance(schema, Mapping) else {}
+    return found
 
 
 def _token(value: Any, vocabulary: int) -> int:
@@ -150,6 +171,8 @@ def _message(value: Any, number: int) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         raise MedusaError(f"message {number} is not like {{'role': 'user', 'content': '...'}}: {value!r:.60}")
     message = dict(value)
+    if not isinstance(message.get(REMEMBERED) or "", str):
+        raise MedusaError(f"message {number}: its {REMEMBERED} must be text")
     content = message.get("content")
     if isinstance(content, (list, tuple)):
         content = message["content"] = "".join(_part(part, number) for part in content)

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medusa_cli.api.answer import Answer, Piece
-from medusa_cli.api.arguments import in_python_names
+from medusa_cli.api.arguments import Tools, in_python_names, schemas_of
+from medusa_cli.decoding.answering import Answering, Cancellation, OnPieces
 
 if TYPE_CHECKING:
-    from medusa_cli import native
     from medusa_cli.decoding.runtime import Engine, OnPrompt
     from medusa_cli.decoding.settings import Settings
-
-OnPieces = Callable[[list[Piece]], None]
 
 
 @dataclass(eq=False)
@@ -100,24 +98,27 @@ class Job:
         settings: Settings,
         on_end: Callable[[list[int]], None],
         left_out: int = 0,
+        raw: bool = False,
+        tools: Tools | None = None,
+        one_call: bool = False,
     ) -> None:
         """on_end gets the tokens that are cached at the end. left_out: how many messages are missing from `tokens`.
+        raw: the answer is not divided into parts. tools: what it may call. one_call: it ends with the first call.
 
         MedusaError if the engine cannot answer that.
         """
-        from medusa_cli import native
-
         with in_python_names():
             engine.check(tokens, settings)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns
-        self._cancellation = native.Cancellation()
+        self._cancellation = Cancellation()
         self._turn = Turn(owner, self._cancellation.cancel)
         self._tokens = tokens
         self._settings = settings
         self._on_end = on_end
         self._left_out = left_out
+        self._raw, self._tools, self._one_call = raw, schemas_of(tools or ()), one_call
         turns.join(self._turn)
 
     def run(self, on_pieces: OnPieces | None = None, on_prompt: OnPrompt | None = None) -> Answer:
@@ -130,8 +131,7 @@ class Job:
     def _answer(self, on_pieces: OnPieces | None, on_prompt: OnPrompt | None) -> Answer:
         answered: list[Piece] = []
 
-        def on_step(found: list[native.Piece]) -> None:
-            pieces = [Piece.of(one) for one in found]
+        def on_step(pieces: list[Piece]) -> None:
             answered.extend(pieces)
             if on_pieces is not None:
                 on_pieces(pieces)
@@ -139,11 +139,20 @@ class Job:
             if not threading.main_thread().is_alive():
                 self._cancellation.cancel()
 
+        answering = Answering(
+            self._engine,
+            self._settings,
+            self.seed,
+            raw=self._raw,
+            tools=self._tools,
+            one_call=self._one_call,
+            on_step=on_step,
+            on_prompt=on_prompt,
+            cancellation=self._cancellation,
+        )
         try:
             with in_python_names():
-                generation = self._engine.generate(
-                    self._tokens, self._settings, self.seed, on_step, self._cancellation, on_prompt
-                )
+                generation = answering.run(self._tokens)
         finally:
             self._on_end(self._engine.session.cached_tokens)
         return Answer.of(generation, self.seed, answered, self._left_out)

@@ -12,6 +12,7 @@ from medusa_cli.api import arguments
 from medusa_cli.api.arguments import Message, Prompt, Tools, Truncation
 from medusa_cli.api.job import Job, Turn, Turns
 from medusa_cli.api.stream import AsyncStream, Stream
+from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
 from medusa_cli.support.errors import MedusaError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from medusa_cli.api.arguments import AnswerArguments
     from medusa_cli.decoding.runtime import Engine
     from medusa_cli.decoding.saved_caches import CacheStore
+    from medusa_cli.decoding.settings import Settings
 
 
 class Session:
@@ -30,8 +32,9 @@ class Session:
 
     All four ways to get an answer take the same arguments and raise MedusaError, one line, for bad ones.
 
-    prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`;
-    or token ids. raw: text without the template. tools: JSON schemas of functions, for the template.
+    prompt: text, which goes through the model's chat template as a user's message; messages, `{"role", "content"}`
+    (and `"reasoning_content"`, what was thought before); or token ids. raw: text without the template. tools: JSON
+    schemas of functions, for the template. After a template, what the model thinks is no part of the answer's text.
 
     The others are the options of `medusa generate` for an answer (decoding.options.AnswerArguments): max_tokens,
     temperature, logit_bias ({token id: number}), stop (a text or several) and so on. One more is logprobs=N: each piece
@@ -95,13 +98,21 @@ class Session:
         """An asynchronous iterator over the answer's pieces, as they come."""
         return AsyncStream(self.job(prompt, tools, raw, options, truncation))
 
-    def tokens(self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False) -> list[int]:
-        """The token ids that the model would be asked with."""
+    def tokens(
+        self, prompt: Prompt, *, tools: Tools | None = None, raw: bool = False, thinking: Thinking = NOTHING_SAID
+    ) -> list[int]:
+        """The token ids that the model would be asked with. thinking: what the template is told about it."""
         with arguments.in_python_names():
-            return arguments.tokens_of(self._open(), prompt, tools, raw)
+            return arguments.tokens_of(self._open(), prompt, tools, raw, thinking)
 
     def shortened(
-        self, messages: Sequence[Message], *, tools: Tools | None = None, most: int = -1, longest: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None = None,
+        most: int = -1,
+        longest: int | None = None,
+        thinking: Thinking = NOTHING_SAID,
     ) -> tuple[list[int], int]:
         """The token ids with truncation="auto", and how many of the messages are left out.
 
@@ -109,7 +120,7 @@ class Session:
         counted.
         """
         with arguments.in_python_names():
-            return arguments.shortened(self._open(), messages, tools, most, longest)
+            return arguments.shortened(self._open(), messages, tools, most, longest, thinking)
 
     @property
     def n_ctx(self) -> int:
@@ -136,14 +147,35 @@ class Session:
         truncation: Truncation = "disabled",
     ) -> Job:
         """The answer to come, with its place in the queue. MedusaError for bad arguments."""
-        engine = self._open()
-        chosen = arguments.answer_settings(options, engine.sampling)
+        chosen = arguments.answer_settings(options, self._open().sampling)
+        thinking, left_out = chosen.wanted_thinking, 0
         if arguments.leaves_out(asked, raw, truncation):
             messages = cast("Sequence[Message]", asked)
-            tokens, left_out = self.shortened(messages, tools=tools, most=chosen.max_tokens)
+            tokens, left_out = self.shortened(messages, tools=tools, most=chosen.max_tokens, thinking=thinking)
         else:
-            tokens, left_out = self.tokens(asked, tools=tools, raw=raw), 0
-        return Job(self, engine, self._turns, tokens, chosen, self._keep, left_out)
+            tokens = self.tokens(asked, tools=tools, raw=raw, thinking=thinking)
+        raw = raw or not (isinstance(asked, str) or isinstance(asked[0], Mapping))
+        return self._job(tokens, chosen, left_out, raw, tools)
+
+    def job_of_tokens(
+        self, tokens: list[int], tools: Tools | None, raw: bool, options: Mapping[str, Any], one_call: bool = False
+    ) -> Job:
+        """The same for a prompt that is tokens. raw: it did not come out of the model's chat template.
+
+        one_call: the answer ends with its first call.
+        """
+        return self._job(tokens, arguments.answer_settings(options, self._open().sampling), 0, raw, tools, one_call)
+
+    def _job(
+        self,
+        tokens: list[int],
+        chosen: Settings,
+        left_out: int,
+        raw: bool,
+        tools: Tools | None,
+        one_call: bool = False,
+    ) -> Job:
+        return Job(self, self._open(), self._turns, tokens, chosen, self._keep, left_out, raw, tools, one_call)
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.shortening import Room
+from medusa_cli.decoding.thinking import NOTHING_SAID, REMEMBERED, Thinking
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_regular
 
@@ -17,20 +18,36 @@ if TYPE_CHECKING:
 
 FORMAT = "medusa-transcript"
 VERSION = 1
+KEPT = ("role", "content", REMEMBERED)
+"""What a transcript has of a message."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """An answer that can be continued: its tokens, and what they say."""
+
+    tokens: list[int]
+    text: str
+    thinking: str = ""
 
 
 @dataclass
 class Conversation:
     """turns alternate user, assistant, ...; the last may be a user turn that is not answered yet.
 
-    left_out: how many of the oldest turns the model no longer gets. begun: tokens and text of the newest answer, if it
-    can be continued.
+    left_out: how many of the oldest turns the model no longer gets. begun: the newest answer, if it can be continued.
+    thinking: what the template is told about it.
     """
 
     system: str | None = None
     turns: list[Message] = field(default_factory=list)
     left_out: int = 0
-    begun: tuple[list[int], str] | None = None
+    begun: Begun | None = None
+    thinking: Thinking = NOTHING_SAID
+
+    def tokens(self, engine: Engine, start: int | None = None) -> list[int]:
+        """Token ids of prompt()."""
+        return engine.chat_tokens(self.prompt(start), thinking=self.thinking)
 
     def prompt(self, start: int | None = None) -> list[Message]:
         """System prompt (if any) and turns, from `start` on or without those left out, as chat templates take them."""
@@ -44,8 +61,9 @@ class Conversation:
     def add_user(self, text: str) -> None:
         self.turns.append({"role": "user", "content": text})
 
-    def add_answer(self, text: str, begun: tuple[list[int], str] | None = None) -> None:
-        self.turns.append({"role": "assistant", "content": text})
+    def add_answer(self, text: str, thinking: str = "", begun: Begun | None = None) -> None:
+        thought = {REMEMBERED: thinking} if thinking else {}
+        self.turns.append({"role": "assistant", "content": text, **thought})
         self.begun = begun
 
     def last_role(self) -> str:
@@ -100,7 +118,7 @@ class Conversation:
         messages = content.get("messages")
         if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
             raise MedusaError(f'{path} is damaged: "messages" must be a list of objects with "role" and "content"')
-        turns = [{"role": message["role"], "content": message["content"]} for message in messages]
+        turns = [{key: message[key] for key in KEPT if key in message} for message in messages]
         system = turns.pop(0)["content"] if turns and turns[0]["role"] == "system" else None
         if any(turn["role"] != ("user", "assistant")[index % 2] for index, turn in enumerate(turns)):
             raise MedusaError(f"{path} is damaged: user and assistant must take turns")
@@ -111,7 +129,9 @@ class Conversation:
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
+    if not isinstance(value, dict) or not all(key in value for key in ("role", "content")):
+        return False
+    return all(isinstance(value[key], str) for key in KEPT if key in value)
 
 
 def _is_transcript(path: Path) -> bool:
@@ -145,23 +165,23 @@ def fitted(
     everything up to the next. MedusaError, with nothing changed, if the newest alone is too long.
     """
     room = Room(engine.n_ctx, most, begun)
-    tokens = engine.chat_tokens(conversation.prompt())
+    tokens = conversation.tokens(engine)
     if room.fits(len(tokens)):
         return tokens
     starts = [at for at in conversation.starts() if at > conversation.left_out]
-    at = room.first_kept(starts, lambda start: len(engine.chat_tokens(conversation.prompt(start))))
+    at = room.first_kept(starts, lambda start: len(conversation.tokens(engine, start)))
     if at == len(starts):
         _check_newest(engine, conversation, tokens, room, what)
         at = len(starts) - 1
     conversation.left_out = starts[at] if starts else conversation.left_out
-    return engine.chat_tokens(conversation.prompt())
+    return conversation.tokens(engine)
 
 
 def _check_newest(engine: Engine, conversation: Conversation, tokens: list[int], room: Room, what: str) -> None:
     """MedusaError if the newest turn does not fit by itself, or is so long that others would have to leave for it."""
     newest = conversation.starts()[-1]
     is_alone = newest <= conversation.left_out
-    size = len(tokens if is_alone else engine.chat_tokens(conversation.prompt(newest)))
+    size = len(tokens if is_alone else conversation.tokens(engine, newest))
     what += " and the system prompt have" if conversation.system else " has"
     if room.begun and not room.fits(size):
         raise MedusaError(

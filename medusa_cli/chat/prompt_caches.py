@@ -22,7 +22,7 @@ class PromptCaches:
 
     def brought_back(self, conversation: Conversation) -> str:
         """Restores what the model has read of the conversation."""
-        tokens = self._engine.chat_tokens(conversation.prompt())
+        tokens = conversation.tokens(self._engine)
         cached, damaged = self._store.bring(self._engine, tokens)
         found = f"{cached:,} of {len(tokens):,} tokens need not be read again"
         return "; ".join(filter(None, [found if cached else "", damaged]))

@@ -6,18 +6,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from medusa_cli.chat import text_files
-from medusa_cli.chat.conversation import Conversation, fitted
+from medusa_cli.chat.conversation import Begun, Conversation, fitted
 from medusa_cli.decoding import figures, settings
+from medusa_cli.decoding.answering import Answering
 from medusa_cli.decoding.options import MAX_SEED
+from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.support.errors import EXIT_INTERRUPT, MedusaError, describe, is_reportable
 from medusa_cli.support.files import expanded
 
 if TYPE_CHECKING:
-    from medusa_cli import native
     from medusa_cli.chat.prompt_caches import PromptCaches
     from medusa_cli.chat.terminal import Reader, TerminalScreen
     from medusa_cli.decoding.runtime import Engine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FENCE = '"""'
 UNFINISHED = ("context_full", "length", "cancelled")
 """Stop reasons after which an answer can be continued."""
+NOTHING = Begun([], "")
 
 
 class Leave(Exception):
@@ -68,7 +70,7 @@ class Repl:
         self.conversation = Conversation(system)
         self.files: list[text_files.TextFile] = []
         self.seed = 0
-        self.generation: native.Generation | None = None
+        self.generation: Generation | None = None
         self.caches = caches
         """Saves what the model has read, along with the conversation."""
         self.kept_at: Path | None = None
@@ -121,6 +123,7 @@ class Repl:
         """Handles one entry: a command (not if verbatim) or a user turn. True when Ctrl-C cut an answer short."""
         if not entry.strip():
             return False
+        self.conversation.thinking = self.settings.wanted_thinking
         command = None if verbatim else find_command(entry)
         if command is not None:
             name, argument = command
@@ -167,16 +170,16 @@ class Repl:
         begun, old = self.conversation.begun, self.conversation.turns.pop()
         self._regenerated += 1
         try:
-            return self._generate_answer(*begun)
+            return self._generate_answer(begun)
         finally:
             if self.conversation.last_role() == "user":
-                self.conversation.add_answer(old["content"], begun)
+                self.conversation.turns.append(old)
+                self.conversation.begun = begun
 
-    def _prompt(self, begun: Sequence[int]) -> list[int]:
-        """Token ids of what the model gets: the conversation, and an answer that is continued. A remark tells when it
-        gets less of the conversation than before."""
+    def _prompt(self, begun: Begun) -> list[int]:
+        """Token ids of what the model gets of the conversation. A remark tells when it gets less than before."""
         before = self.conversation.left_out
-        tokens = fitted(self.engine, self.conversation, len(begun), self.settings.max_tokens)
+        tokens = fitted(self.engine, self.conversation, len(begun.tokens), self.settings.max_tokens)
         if self.conversation.left_out > before:
             speed = self.generation.stats.get("prompt_tokens_per_second") if self.generation is not None else None
             time = f", which takes about {len(tokens) / speed:.0f} s" if speed and len(tokens) > speed else ""
@@ -184,65 +187,60 @@ class Repl:
                 f"The context of {self.engine.n_ctx} tokens is full: the model no longer sees the oldest "
                 f"{self.conversation.left_out} messages, and reads the rest again{time}."
             )
-        return [*tokens, *begun]
+        return tokens
 
-    def _generate_answer(self, begun: Sequence[int] = (), begun_text: str = "") -> bool:
-        """begun: the tokens that the answer already has, and their text."""
+    def _generate_answer(self, begun: Begun = NOTHING) -> bool:
+        """begun: what the answer already has."""
         left_out = self.conversation.left_out
         try:
-            return self._generate(begun, begun_text)
+            return self._generate(begun)
         finally:
             if self.conversation.last_role() == "user":  # nothing came: the model has not moved on
                 self.conversation.left_out = left_out
 
-    def _generate(self, begun: Sequence[int], begun_text: str) -> bool:
+    def _generate(self, begun: Begun) -> bool:
         tokens = self._prompt(begun)
         # A fixed seed gives the same answer each time, so /regen moves on from it.
         self.seed = (self.settings.pick_seed() + (self._regenerated if self.settings.seed is not None else 0)) % (
             MAX_SEED + 1
         )
-        answered: list[Any] = []
+        answered: list[Piece] = []
 
-        def on_step(pieces: list[Any]) -> None:
+        def on_step(pieces: list[Piece]) -> None:
             self.screen.reading.end()
             answered.extend(pieces)
             for piece in pieces:
-                self.screen.piece(piece.text, piece.drafted)
+                self.screen.piece(piece.text, piece.drafted, piece.thinking)
 
         cut: BaseException | None = None
+        answering = Answering(self.engine, self.settings, self.seed, on_step=on_step, on_prompt=self.screen.reading)
         try:
-            self.generation = self.engine.generate(
-                tokens, self.settings, self.seed, on_step, on_prompt=self.screen.reading
-            )
+            self.generation = answering.run(tokens, begun.tokens)
         except BaseException as error:
             # SystemExit (sessions.resumed), OSError: the window was closed.
             if not (isinstance(error, (KeyboardInterrupt, SystemExit, OSError)) or is_reportable(error)):
                 raise
-            # If no piece came, the engine may not have begun: its last generation could be the one before.
-            cut, self.generation = error, self.engine.last if answered else None
+            cut, self.generation = error, answering.record()
         finally:
             self.screen.reading.end()
         failed = cut is not None and not isinstance(cut, KeyboardInterrupt)
-        parts = [piece.text for piece in answered]
+        kept = len(answered)
         if cut is None and self.generation is not None and self.generation.loop_tokens:
             # Only the first round of a loop is kept: the model does not read the others again.
-            parts = parts[: figures.tokens_before_repeats(self.generation)]
-        if parts or not failed:
-            whole, text = _whole_characters(answered)
-            self._finish(begun_text + "".join(parts), cut is not None, ([*begun, *whole], begun_text + text))
+            kept = figures.tokens_before_repeats(self.generation.tokens, self.generation.loop_tokens)
+        if answered or not failed:
+            self._finish(_after(begun, answered[:kept]), cut is not None, _after(begun, _whole_characters(answered)))
         if cut is not None and failed:
             raise cut
         return cut is not None
 
-    def _finish(self, text: str, cut: bool, begun: tuple[list[int], str]) -> None:
-        """Closes the answer's line and keeps the answer, or as much of it as came.
-
-        begun: its tokens and text, for continuing it.
-        """
+    def _finish(self, answer: Begun, cut: bool, begun: Begun) -> None:
+        """Closes the answer's line and keeps the answer, or as much of it as came. begun: for continuing it."""
         generation = self.generation
         reason = "" if generation is None else generation.stop_reason
-        if text or not cut:
-            self.conversation.add_answer(text, begun if cut or reason in UNFINISHED else None)
+        if answer.text or answer.thinking or not cut:
+            can_continue = cut or reason in UNFINISHED
+            self.conversation.add_answer(answer.text, answer.thinking, begun if can_continue else None)
             if self.kept_at is not None:
                 self.conversation.save(self.kept_at, self.engine.name, self.engine.n_ctx)
         self.screen.end_answer(None if generation is None else figures.stats_line(generation.stats))
@@ -260,10 +258,17 @@ class Repl:
             )
 
 
-def _whole_characters(pieces: Sequence[Any]) -> tuple[list[int], str]:
-    """Tokens and text of an answer up to its last whole character: one that was cut in two is written anew."""
-    whole = max((at for at, piece in enumerate(pieces) if piece.text and piece.token >= 0), default=-1) + 1
-    return [piece.token for piece in pieces[:whole]], "".join(piece.text for piece in pieces[:whole])
+def _whole_characters(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """An answer up to its last whole character: one that was cut in two is written anew."""
+    said = [at for at, piece in enumerate(pieces) if (piece.text or piece.thinking) and piece.token is not None]
+    return pieces[: max([*said, *(at for at, piece in enumerate(pieces) if piece.written)], default=-1) + 1]
+
+
+def _after(begun: Begun, pieces: Sequence[Piece]) -> Begun:
+    """An answer with further pieces."""
+    tokens = [token for piece in pieces for token in ((piece.token,) if piece.token is not None else piece.written)]
+    text, thinking = "".join(piece.text for piece in pieces), "".join(piece.thinking for piece in pieces)
+    return Begun([*begun.tokens, *tokens], begun.text + text, begun.thinking + thinking)
 
 
 # --- slash commands --------------------------------------------------------------------------------
@@ -291,7 +296,7 @@ def _clear(chat: Repl, _: str) -> None:
 
 def _context(chat: Repl, _: str) -> None:
     conversation, most = chat.conversation, chat.engine.n_ctx
-    used = len(chat.engine.chat_tokens(conversation.prompt())) if conversation.turns else 0
+    used = len(conversation.tokens(chat.engine)) if conversation.turns else 0
     count = len(conversation.turns)
     left_out = f", the oldest {conversation.left_out} left out" if conversation.left_out else ""
     messages = "1 message" if count == 1 else f"{count} messages"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from medusa_cli.support import console, paths, wrapping
 from medusa_cli.support.errors import print_error, visible
 from medusa_cli.support.reading import ReadingLine
+from medusa_cli.support.shown import ShownAnswer
 
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
@@ -123,32 +124,20 @@ class TerminalScreen:
     """
 
     def __init__(self, interactive: bool, color_drafts: bool) -> None:
-        self._tty = sys.stdout.isatty()
         self._person = interactive and sys.stderr.isatty()
         self.reading = ReadingLine(self._person)
         self._color = color_drafts and console.styled(sys.stdout)
         self._messages = console.messages()
-        self._last = ""
-        self._wrap = wrapping.on_terminal(sys.stdout)
+        self._answer = ShownAnswer(empty_line=True)
 
-    def piece(self, text: str, drafted: bool) -> None:
-        """A part of the answer."""
-        if self._tty:
-            text = console.printable(text)
-        if not text:
-            return
-        self._last = text[-1]
-        sys.stdout.write(self._wrap.piece(text, DRAFTED if drafted and self._color else ""))
-        sys.stdout.flush()
+    def piece(self, text: str, drafted: bool, thinking: str) -> None:
+        """A part of the answer, and of the thinking before it."""
+        self._answer.piece(text, thinking, DRAFTED if drafted and self._color else "")
 
     def end_answer(self, stats: str | None) -> None:
         """Closes the answer's line; stats is the muted last line, if one is to be shown."""
-        sys.stdout.write(self._wrap.end())
-        if self._last != "\n":
-            sys.stdout.write("\n")
-        sys.stdout.flush()
-        self._last = ""
-        if stats and self._person and self._tty:
+        self._answer.end()
+        if stats and self._person and sys.stdout.isatty():
             self._messages.print(stats, style="dim", markup=False)
             self._messages.print()
 

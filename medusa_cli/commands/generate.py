@@ -12,7 +12,7 @@ from medusa_cli.commands.command_line import ModelArgument, SystemOption, groupe
 from medusa_cli.decoding.options import GENERATE_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
 
 if TYPE_CHECKING:
-    from medusa_cli import native
+    from medusa_cli.decoding.records import Generation, Piece
     from medusa_cli.decoding.runtime import Engine
     from medusa_cli.decoding.settings import Settings
 
@@ -42,6 +42,8 @@ def generate(
     text = _read_prompt(prompt, file or [])
     if raw and system is not None:
         raise typer.BadParameter("--raw cannot be combined with a system prompt", param_hint="-sys")
+    if raw and (sampling.thinking is not None or sampling.think != -1 or sampling.reasoning_effort is not None):
+        raise typer.BadParameter("thinking needs the chat template: leave --raw out", param_hint="--raw")
     settings.from_options(sampling, draft, GENERATE_TEMPERATURE)  # reports contradictions before a model is loaded
     from medusa_cli.decoding.runtime import open_engine
 
@@ -53,8 +55,8 @@ def generate(
         messages = [{"role": "user", "content": text}]
         if system:
             messages.insert(0, {"role": "system", "content": valid_text(system)})
-        tokens = opened.chat_tokens(messages)
-    _run(opened, tokens, chosen, as_json)
+        tokens = opened.chat_tokens(messages, thinking=chosen.wanted_thinking)
+    _run(opened, tokens, chosen, raw, as_json)
 
 
 STDIN = Path("-")
@@ -80,44 +82,40 @@ def _read_prompt(prompt: str | None, files: list[Path]) -> str:
     return text
 
 
-def _run(engine: Engine, tokens: list[int], settings: Settings, as_json: bool) -> None:
+def _run(engine: Engine, tokens: list[int], settings: Settings, raw: bool, as_json: bool) -> None:
     """Generates and prints. Ctrl-C or an error of the engine is raised after what there is has been printed."""
     from medusa_cli.decoding import figures
-    from medusa_cli.support import console, wrapping
+    from medusa_cli.decoding.answering import Answering
+    from medusa_cli.support import console
     from medusa_cli.support.errors import is_reportable
     from medusa_cli.support.reading import ReadingLine
+    from medusa_cli.support.shown import ShownAnswer
 
     seed = settings.pick_seed()
-    ended_line = True
-    begun = False
-    clean = console.printable if sys.stdout.isatty() else str
-    wrap = wrapping.on_terminal(sys.stdout)
+    shown = ShownAnswer(empty_line=False)
     reading = ReadingLine(wanted=not as_json or sys.stdout.isatty())
 
-    def on_step(pieces: list[native.Piece]) -> None:
-        nonlocal begun, ended_line
+    def on_step(pieces: list[Piece]) -> None:
         reading.end()
-        begun = True
-        text = clean("".join(piece.text for piece in pieces))
-        if text and not as_json:
-            sys.stdout.write(wrap.piece(text))
-            sys.stdout.flush()
-            ended_line = text.endswith("\n")
+        for piece in pieces:
+            if not as_json:
+                shown.piece(piece.text, piece.thinking)
 
     cut: BaseException | None = None
-    generation: native.Generation | None
+    generation: Generation | None
+    answering = Answering(engine, settings, seed, raw=raw, on_step=on_step, on_prompt=reading)
     try:
-        generation = engine.generate(tokens, settings, seed, on_step, on_prompt=reading)
+        generation = answering.run(tokens)
     except BaseException as error:
         if not (isinstance(error, KeyboardInterrupt) or is_reportable(error)):
             raise
-        cut, generation = error, engine.last if begun else None
+        cut, generation = error, answering.record()
     finally:
         reading.end()
     if generation is not None and as_json:
         console.print_json(figures.as_json(generation, seed))
     elif not as_json:
-        print(wrap.end(), end="" if ended_line else "\n", flush=True)
+        shown.end()
         if generation is not None and sys.stderr.isatty():
             console.messages().print(figures.stats_line(generation.stats), style="dim", markup=False)
     if cut is not None:

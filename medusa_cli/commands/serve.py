@@ -1,4 +1,4 @@
-"""`medusa serve`: a model behind OpenAI's interface, and a page to chat on."""
+"""`medusa serve`: a model behind the interfaces of OpenAI and Anthropic, and a page to chat on."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def serve(
     draft: DraftOptions,
     sampling: SamplingOptions,
 ) -> None:
-    """Serve a model through OpenAI's API, with a chat page. Sampling options become the defaults of requests."""
+    """Serve a model through the APIs of OpenAI and Anthropic, with a chat page. Options are defaults of requests."""
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from medusa_cli import native
+    from medusa_cli.decoding.records import Generation
 
 PHASES = ("draft", "verify", "accept", "commit", "other")
 NOTABLE_ERROR = 0.15
@@ -24,6 +26,7 @@ STAT_KEYS = (
     "accept",
     "threads",
     "drafts_ended",
+    "parts",
 )
 
 
@@ -74,10 +77,11 @@ def stats_line(stats: dict[str, Any]) -> str:
     return f"[ Prompt {prompt} t/s | Generation {speed} t/s | tokens/step {step} ]{ended}"
 
 
-def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:
+def as_json(generation: Generation, seed: int) -> dict[str, Any]:
     """The object of `medusa generate --json`: the text, its tokens, and the engine's counters."""
     return {
         "text": generation.text,
+        "thinking": generation.thinking or None,
         "tokens": list(generation.tokens),
         "prompt_tokens": generation.prompt_tokens,
         "generated_tokens": len(generation.tokens),
@@ -90,16 +94,60 @@ def as_json(generation: native.Generation, seed: int) -> dict[str, Any]:
     }
 
 
-def tokens_before_repeats(generation: native.Generation) -> int:
-    """How many tokens an answer that ended in a loop has up to the end of the first round."""
-    tokens, period = generation.tokens, generation.loop_tokens
+def tokens_before_repeats(tokens: Sequence[int], period: int) -> int:
+    """How many tokens an answer that ended in a loop has up to the end of the first round. period: of a round."""
     at = len(tokens)
     while at > period and tokens[at - 1] == tokens[at - 1 - period]:
         at -= 1
     return at
 
 
-def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tuple[str, str]]:
+def of_parts(steps: Sequence[tuple[int, bool]], thought: int, said: int) -> dict[str, Any]:
+    """Tokens of the thinking and of the rest, and tokens per step of each. steps: their tokens; whether thought."""
+    found = {}
+    for name, tokens, thinking in (("thinking", thought, True), ("answer", said, False)):
+        committed = [count for count, was in steps if was == thinking]
+        rate = sum(committed) / len(committed) if committed else 0.0
+        found[name] = {"tokens": tokens, "steps": len(committed), "tokens_per_step": rate}
+    return found
+
+
+def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The counters of several runs of the engine, one after the other, as if they were one."""
+    first, *others = map(dict, runs)
+    for other in others:
+        one, two = (found["steps"] - found.get("plain_steps", 0) for found in (first, other))
+        speeds = [(found["tokens_per_second"], sum(found["timings_ms"].values())) for found in (first, other)]
+        depths = itertools.zip_longest(first["acceptance_per_depth"], other["acceptance_per_depth"], fillvalue=0.0)
+        threads, more = first.get("threads") or {}, other.get("threads") or {}
+        first |= {
+            "tokens_per_step": _mean((first["tokens_per_step"], one), (other["tokens_per_step"], two)),
+            "acceptance_per_depth": [_mean((share, one), (later, two)) for share, later in depths],
+            "tokens_per_second": _mean(*speeds),
+            "steps": first["steps"] + other["steps"],
+            "plain_steps": first.get("plain_steps", 0) + other.get("plain_steps", 0),
+            "timings_ms": {name: spent + other["timings_ms"][name] for name, spent in first["timings_ms"].items()},
+            "peak_rss_bytes": other["peak_rss_bytes"],
+            "tree_nodes": max(first["tree_nodes"], other["tree_nodes"]),
+            "drafts_ended": first.get("drafts_ended") or other.get("drafts_ended"),
+            "threads": _threads(threads, more) if threads and more else threads or more,
+        }
+    return first
+
+
+def _mean(*weighted: tuple[float, float]) -> float:
+    weight = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / weight if weight else 0.0
+
+
+def _threads(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    steps = {
+        count: one["steps"].get(count, 0) + other["steps"].get(count, 0) for count in {**one["steps"], **other["steps"]}
+    }
+    return {**one, "steps": steps, "repeated_steps": one["repeated_steps"] + other["repeated_steps"]}
+
+
+def stats_rows(generation: Generation, seed: int, n_ctx: int) -> list[tuple[str, str]]:
     """Label and value of each line of `/stats`."""
     stats = generation.stats
     used = generation.prompt_tokens + len(generation.tokens)
@@ -114,6 +162,8 @@ def stats_rows(generation: native.Generation, seed: int, n_ctx: int) -> list[tup
                    f"ended by {generation.stop_reason}"),
         ("tokens per step", f"{_rate(stats.get('tokens_per_step'), 2)} over {steps - plain} steps{undrafted}"),
     ]  # fmt: skip
+    for name, part in (stats.get("parts") or {}).items():
+        rows.append((f"  {name}", f"{part['tokens']} tokens, {_rate(part['tokens_per_step'], 2)} per step"))
     if depths:
         rows.append(("accepted by depth", "  ".join(f"{100 * share:.0f}%" for share in depths)))
     rows += [

@@ -48,6 +48,14 @@ class AcceptKind(str, Enum):
     nucleus = "nucleus"
 
 
+class Effort(str, Enum):
+    """How much a model thinks, if its template has such levels."""
+
+    low = "low"
+    medium = "medium"
+    high = "high"
+
+
 @dataclasses.dataclass(frozen=True)
 class EngineOptions:
     """How the model is loaded and where it runs."""
@@ -129,7 +137,7 @@ class DraftOptions:
         bool,
         Option("Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats."),
     ] = False
-    no_spec: Annotated[bool, Option("Plain decoding: load no heads, draft nothing.", common=True)] = False
+    no_spec: Annotated[bool, Option("Plain decoding: load no heads, draft nothing.")] = False
     accept: Annotated[
         AcceptKind | None,
         Option("Acceptance rule; default: greedy at temperature 0, exact above. typical and nucleus change the text."),
@@ -250,6 +258,29 @@ class SamplingOptions:
             switch=True, request="Beyond OpenAI: stop an answer that only repeats itself.",
         ),
     ] = None  # fmt: skip
+    thinking: Annotated[
+        bool | None,
+        Option(
+            "Let the model think before it answers; default: on where its chat template has a switch.",
+            switch=True, common=True, chat="on or off: whether it thinks before it answers",
+            request="Beyond OpenAI: whether the model thinks before it answers.",
+        ),
+    ] = None  # fmt: skip
+    think: Annotated[
+        int,
+        Option(
+            "Most tokens of thinking, after which the model has to answer; -1: no limit, 0: none.",
+            metavar="N", low=-1, chat="most tokens of thinking, -1: no limit",
+            request="Beyond OpenAI: most tokens of thinking; -1: no limit.",
+        ),
+    ] = -1  # fmt: skip
+    reasoning_effort: Annotated[
+        Effort | None,
+        Option(
+            "How much the model thinks, if its chat template has such levels.",
+            chat="low, medium or high, if the model has such levels",
+        ),
+    ] = None  # fmt: skip
     logprobs: Annotated[
         int | None,
         Option("How many of the likeliest tokens each piece tells beside its own.", low=0, high=100, only_python=True),
@@ -294,6 +325,9 @@ class AnswerArguments(TypedDict, total=False):
     stop: str | Sequence[str] | None
     ignore_eos: bool
     stop_loops: bool | None
+    thinking: bool | None
+    think: int
+    reasoning_effort: str | None
     logprobs: int | None
     accept: str | None
     epsilon: float | None

@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking, remembered
+from medusa_cli.parts.call_formats import LISTED, as_list, format_of
+from medusa_cli.parts.splitter import Grammar
 from medusa_cli.support.errors import MedusaError, OptionError
 
 Message = dict[str, Any]
@@ -50,8 +53,18 @@ class Tokenizer(Protocol):
         """Token ids of a text."""
 
 
+def grammar_of(model: Tokenizer) -> Grammar:
+    """How the model's answers are read."""
+    return Grammar.of(model.chat_template, functools.partial(model.tokenize, add_special=False))
+
+
 def chat_tokens(
-    model: Tokenizer, messages: Sequence[Message], *, bare_if_no_template: bool = False, tools: Tools | None = None
+    model: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    bare_if_no_template: bool = False,
+    tools: Tools | None = None,
+    thinking: Thinking = NOTHING_SAID,
 ) -> list[int]:
     """Token ids of a conversation in the model's own template, up to where the assistant speaks.
 
@@ -60,12 +73,21 @@ def chat_tokens(
     """
     if bare_if_no_template and not model.chat_template:
         return model.tokenize("\n\n".join(message["content"] for message in messages))
-    return rendered_tokens(model, rendered(model, messages, tools))
+    return rendered_tokens(model, rendered(model, messages, tools, thinking))
 
 
-def rendered(model: Tokenizer, messages: Sequence[Message], tools: Tools | None = None) -> str:
+def rendered(
+    model: Tokenizer, messages: Sequence[Message], tools: Tools | None = None, thinking: Thinking = NOTHING_SAID
+) -> str:
     """The text of a conversation in the model's own template. MedusaError when there is none, or it fails."""
-    return render(model.chat_template, messages, tools=tools, bos_text=model.bos_text, eos_text=model.eos_text)
+    source, texts = model.chat_template, {"bos_text": model.bos_text, "eos_text": model.eos_text}
+    names = thinking.names(variables(source)) if source else {}
+    text = render(source, messages, tools=tools, names=names, **texts)
+    if source and thinking.on is False and not thinking.has_switch(variables(source)):
+        marks = grammar_of(model).marks
+        if marks is not None and marks.are_in(source):
+            text += marks.without_thinking(text, bool(tools))
+    return text
 
 
 def rendered_tokens(model: Tokenizer, text: str) -> list[int]:
@@ -91,21 +113,46 @@ def _now(format: str) -> str:
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """Templates expect plain JSON: Jinja's own filter would escape <, > and & for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, default=_listed, **options)
+
+
+def _listed(value: Any) -> list[Any]:
+    """What filters such as `map` make, for JSON."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+    return list(value)
+
+
+@functools.lru_cache(maxsize=8)
+def variables(source: str) -> frozenset[str]:
+    """What a template can be told. MedusaError if it does not parse."""
+    from jinja2 import meta
+
+    _compile(source)
+    environment = _environment()
+    return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+
+
+@functools.cache
+def _environment() -> Any:
+    from medusa_cli.decoding.template_bounds import BoundedEnvironment, GenerationTag
+
+    environment = BoundedEnvironment(
+        {"tojson": _to_json},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", GenerationTag],
+    )
+    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+    return environment
 
 
 @functools.lru_cache(maxsize=8)
 def _compile(source: str) -> Any:
     from jinja2 import TemplateError
 
-    from medusa_cli.decoding.template_bounds import BoundedEnvironment
-
-    environment = BoundedEnvironment(
-        {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals.update(raise_exception=_refuse, strftime_now=_now)
     try:
-        return environment.from_string(source)
+        return _environment().from_string(source)
     except (TemplateError, RecursionError) as error:
         raise MedusaError(f"the model's chat template does not parse ({_first_line(error)}): {RAW_HINT}") from error
 
@@ -115,13 +162,14 @@ def render(
     messages: Sequence[Message],
     *,
     tools: Tools | None = None,
+    names: Mapping[str, Any] | None = None,
     bos_text: str = "",
     eos_text: str = "",
 ) -> str:
     """Prompt text for `messages` ({"role", "content"}), ending where the assistant is to speak.
 
-    A template that refuses system messages gets the system prompt at the head of the first user turn. MedusaError
-    when the model has no template, its template fails, or it does not know of tools.
+    names: further variables of the template. One that refuses system messages gets the system prompt at the head of
+    the first user turn. MedusaError when the model has no template, its template fails, or it does not know of tools.
     """
     if not source:
         raise MedusaError(f"the model has no chat template: {RAW_HINT}")
@@ -129,7 +177,9 @@ def render(
         raise MedusaError(
             "the model's chat template does not support tools: leave them out, or choose a model that calls tools"
         )
-    names = {"bos_token": bos_text, "eos_token": eos_text, **({"tools": list(tools)} if tools else {})}
+    texts = {"bos_token": bos_text, "eos_token": eos_text}
+    names = {**texts, **({"tools": list(tools)} if tools else {}), **(names or {})}
+    messages = [_with_calls(message, source) for message in remembered(messages, source)]
     refused: TemplateRefusal | None = None
     for tried in (messages, _fold_system(messages)):
         try:
@@ -138,6 +188,13 @@ def render(
         except TemplateRefusal as refusal:
             refused = refusal
     raise MedusaError(f"the model's chat template refused the conversation: {refused}") from refused
+
+
+def _with_calls(message: Message, source: str) -> Message:
+    """Granite 3's template leaves out earlier calls: it gets them as text."""
+    if not message.get("tool_calls") or "tool_calls" in source or format_of(source) is not LISTED:
+        return message
+    return {**message, "content": message["content"] + as_list(message["tool_calls"])}
 
 
 def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:

@@ -15,7 +15,9 @@ from medusa_cli.decoding.drafting import DraftPlan, FixedTree, HeadsFacts, Model
 from medusa_cli.decoding.options import AcceptKind, DraftOptions, EngineOptions
 from medusa_cli.decoding.prompts import Message, Tools
 from medusa_cli.decoding.settings import ModelSampling, Settings, engine_default, model_sampling
+from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
 from medusa_cli.models import demo, drafters, heads, references
+from medusa_cli.parts.splitter import Grammar
 from medusa_cli.support.errors import MedusaError, OptionError
 
 if TYPE_CHECKING:
@@ -76,9 +78,16 @@ class Engine:
         session = plan_session(self.model, self.heads, self.plan, self.options, self.small)
         return dataclasses.replace(self, session=session)
 
-    def chat_tokens(self, messages: Sequence[Message], *, tools: Tools | None = None) -> list[int]:
+    @functools.cached_property
+    def grammar(self) -> Grammar:
+        """How its answers are read."""
+        return prompts.grammar_of(self.model)
+
+    def chat_tokens(
+        self, messages: Sequence[Message], *, tools: Tools | None = None, thinking: Thinking = NOTHING_SAID
+    ) -> list[int]:
         """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
-        return prompts.chat_tokens(self.model, messages, tools=tools)
+        return prompts.chat_tokens(self.model, messages, tools=tools, thinking=thinking)
 
     def raw_tokens(self, text: str) -> list[int]:
         """Token ids of a prompt without a template."""

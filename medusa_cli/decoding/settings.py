@@ -8,10 +8,12 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
+from medusa_cli.decoding.thinking import Thinking
 from medusa_cli.support.errors import MedusaError, WrongOption
 
 if TYPE_CHECKING:
@@ -104,6 +106,11 @@ class Settings(SamplingOptions):
             return SYNTHETIC
         return self.accept or (AcceptKind.greedy.value if self.greedy else AcceptKind.exact.value)
 
+    @property
+    def wanted_thinking(self) -> Thinking:
+        """What the chat template is told."""
+        return Thinking(False if self.think == 0 else self.thinking, self.reasoning_effort)
+
     def pick_seed(self) -> int:
         """The fixed seed, or a new random one."""
         return secrets.randbelow(MAX_SEED + 1) if self.seed is None else self.seed
@@ -182,6 +189,8 @@ def from_options(
     if temperature is None:
         temperature = default_temperature
     _check_rule(asked, draft, temperature)
+    if sampling.thinking is False and sampling.think > 0:
+        raise WrongOption("think", "the thinking is off: leave {no_thinking} or {think} out")
     if any(not text for text in sampling.stop or []):
         raise WrongOption("stop", "an empty text would stop every answer at once")
     values = {
@@ -273,6 +282,7 @@ PARAMETERS = {
     if one.option.chat
 }
 """What `/set` changes, by its names."""
+SWITCH = ("on", "off")
 ACCEPT = "accept"
 ACCEPT_MEANING = ", ".join(kind.value for kind in AcceptKind)
 
@@ -282,7 +292,11 @@ def show(settings: Settings, name: str) -> str:
     if name == ACCEPT:
         return settings.accept_kind
     value = getattr(settings, PARAMETERS[name].name)
-    return "random" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if value is None:
+        return "random" if name == "seed" else "default"
+    if isinstance(value, bool):
+        return SWITCH[0 if value else 1]
+    return f"{value:g}" if isinstance(value, float) else str(value.value if isinstance(value, Enum) else value)
 
 
 def changed(settings: Settings, name: str, text: str) -> Settings:
@@ -293,12 +307,7 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
     if name not in PARAMETERS:
         raise MedusaError(f"no parameter {name!r}: there are {', '.join([*PARAMETERS, ACCEPT])}")
     parameter = PARAMETERS[name]
-    try:
-        value = parameter.kind(text)
-    except ValueError as error:
-        raise MedusaError(f"{name} takes {parameter.what}, not {text!r}") from error
-    if not parameter.holds(value):
-        raise MedusaError(f"{name} takes {parameter.wanted}, not {text}")
+    value = _parsed(parameter, name, text)
     origins = {**settings.origins, parameter.name: ASKED}
     changes: dict[str, Any] = {parameter.name: value, "origins": origins}
     result = dataclasses.replace(settings, **changes)
@@ -308,6 +317,22 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
     if result.accept == AcceptKind.greedy.value if warm else needs_temperature(result.accept):
         result.accept = None
     return result
+
+
+def _parsed(parameter: Field, name: str, text: str) -> Any:
+    """A value as `/set` has it. MedusaError says what is allowed."""
+    if not parameter.is_number:
+        words = SWITCH if parameter.kind is bool else [one.value for one in parameter.kind]
+        if text not in words:
+            raise MedusaError(f"{name} takes {', '.join(words)}, not {text!r}")
+        return text == SWITCH[0] if parameter.kind is bool else parameter.kind(text)
+    try:
+        value = parameter.kind(text)
+    except ValueError as error:
+        raise MedusaError(f"{name} takes {parameter.what}, not {text!r}") from error
+    if not parameter.holds(value):
+        raise MedusaError(f"{name} takes {parameter.wanted}, not {text}")
+    return value
 
 
 def _with_accept(settings: Settings, text: str) -> Settings:

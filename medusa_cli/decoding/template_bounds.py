@@ -17,6 +17,8 @@ from typing import Any, cast
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -118,6 +120,17 @@ class _Namespace(Namespace):
 
     def __repr__(self) -> str:
         return "<Namespace>"
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`, which marks what a model says for those who train it: its contents are rendered."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The contents."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Generator(CodeGenerator):

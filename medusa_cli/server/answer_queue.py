@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.arguments import Tools
 from medusa_cli.api.job import Job as Work
 from medusa_cli.server.asks import Options
 from medusa_cli.server.errors import ApiError, log, shutting_down
@@ -31,13 +32,17 @@ GUESSED_SECONDS = 10.0
 class Job:
     """One answer. events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
 
-    left_out: how many messages are missing from the prompt.
+    left_out: how many messages are missing from the prompt. tools: what may be called. raw: the prompt did not come out
+    of the chat template. one_call: the answer ends with the first call.
     """
 
     client: str
     prompt: list[int]
     options: Options
     left_out: int = 0
+    tools: Tools = ()
+    raw: bool = False
+    one_call: bool = False
     events: asyncio.Queue[Reading | Sequence[Piece] | Answer | BaseException] = field(default_factory=asyncio.Queue)
     work: Work | None = None
     dropped: bool = False
@@ -178,7 +183,8 @@ class AnswerQueue:
         try:
             if job.dropped:
                 return None
-            job.work = self._pool.take(job.prompt, job.client).job(job.prompt, None, False, job.options)
+            session = self._pool.take(job.prompt, job.client)
+            job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options, job.one_call)
             if job.dropped:  # since the check above
                 job.work.cancel()
             answer = job.work.run(

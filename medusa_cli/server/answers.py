@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.answer import Answer, Call, Piece
 from medusa_cli.api.model import Model
-from medusa_cli.server.schemas import Sampled
-from medusa_cli.server.tool_calls import Call, ToolReader
+from medusa_cli.decoding.thinking import REMEMBERED
+from medusa_cli.server.errors import ApiError
+from medusa_cli.server.schemas import ChatRequest, Sampled
 
 COUNTERS = (
     "tokens_per_second",
@@ -20,6 +21,7 @@ COUNTERS = (
     "steps",
     "acceptance_per_depth",
     "ttft_ms",
+    "parts",
     "accept",
 )
 """Keys of docs/design.md, Reporting, that clients get. Those about the machine (memory) stay here."""
@@ -33,6 +35,7 @@ def usage(answer: Answer) -> dict[str, Any]:
         "completion_tokens": made,
         "total_tokens": answer.prompt_tokens + made,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": answer.thinking_tokens},
     }
 
 
@@ -44,11 +47,48 @@ def counters(answer: Answer) -> dict[str, Any]:
 
 def finish_reason(answer: Answer) -> str:
     """OpenAI's word for why the answer ended."""
-    return "length" if answer.stop_reason in ("length", "context_full", "loop") else "stop"
+    if answer.stop_reason in ("length", "context_full", "loop"):
+        return "length"
+    return "tool_calls" if answer.calls else "stop"
+
+
+def read_of(pieces: Sequence[Piece]) -> tuple[str, str, list[Call]]:
+    """What pieces add to the thinking and to the text, and calls."""
+    thinking, text = "".join(piece.thinking for piece in pieces), "".join(piece.text for piece in pieces)
+    return thinking, text, [call for piece in pieces for call in piece.calls]
 
 
 class Shape:
     """One answer in the shape of one endpoint; pieces come in by `step`, or all together by `whole`."""
+
+    named = False
+    """Whether events of a stream have names: their `type`. Else the last one is `[DONE]`."""
+    prompt_tokens = 0
+    """How long the prompt is."""
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Chunks before the first piece."""
+        return []
+
+    def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """The chunks of one step."""
+        raise NotImplementedError
+
+    def closing(self, answer: Answer) -> list[dict[str, Any]]:
+        """Chunks after the last piece."""
+        raise NotImplementedError
+
+    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        raise NotImplementedError
+
+    def failed(self, error: ApiError) -> dict[str, Any]:
+        """The last chunk of a stream that ends with an error."""
+        return error.body()
+
+
+class Completion(Shape):
+    """What OpenAI's two kinds of completions have in common."""
 
     kind = ""
     chunk_kind = ""
@@ -58,29 +98,22 @@ class Shape:
         self._engine = engine
         self._logprobs = request.chances
         self._drafted = bool(request.drafted)
+        self._wants_usage = request.wants_usage
         self._head = {"id": self.id_prefix + secrets.token_hex(12), "created": int(time.time()), "model": engine.name}
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head, "object": self.chunk_kind, "choices": choices, **more}
-
-    def usage_chunk(self, answer: Answer) -> dict[str, Any]:
-        """The last chunk, if it was asked for."""
-        return self._chunk([], usage=usage(answer))
 
     def _extension(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         if not self._drafted:
             return {}
         return {"medusa": {"pieces": [{"text": piece.text, "drafted": piece.drafted} for piece in pieces]}}
 
-    def step(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
-        """The chunk of one step; None if nothing can be shown yet."""
-        shown, chances = self._shown("".join(piece.text for piece in pieces)), self._chances(pieces)
-        if not shown and chances is None:
-            return None
-        return self._chunk([self._part(shown, chances)], **self._extension(pieces))
+    def closing(self, answer: Answer) -> list[dict[str, Any]]:
+        last = self._chunk([self._last(finish_reason(answer))], medusa=counters(answer))
+        return [last, self._chunk([], usage=usage(answer))] if self._wants_usage else [last]
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
         return {
             **self._head,
             "object": self.kind,
@@ -91,24 +124,13 @@ class Shape:
 
     def _chances(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
         told = [piece for piece in pieces if piece.token is not None and piece.logprob is not None]
+        told = [piece for piece in told if not piece.thought]
         return self._listed(told) if told else None
 
-    # What differs between endpoints.
+    # What differs between the two.
 
-    def opening(self) -> list[dict[str, Any]]:
-        """Chunks before the first piece."""
-        return []
-
-    def _shown(self, text: str) -> str:
-        """The part of the answer so far that can be shown and has not been yet."""
-        return text
-
-    def _part(self, text: str, chances: Any) -> dict[str, Any]:
-        """The choice of a chunk."""
-        raise NotImplementedError
-
-    def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        """Chunks after the last piece."""
+    def _last(self, reason: str) -> dict[str, Any]:
+        """The choice of the last chunk."""
         raise NotImplementedError
 
     def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
@@ -120,14 +142,14 @@ class Shape:
         raise NotImplementedError
 
 
-class ChatShape(Shape):
+class ChatShape(Completion):
     """/v1/chat/completions."""
 
     kind, chunk_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, engine: Model, request: Sampled, tools: ToolReader | None) -> None:
+    def __init__(self, engine: Model, request: ChatRequest) -> None:
         super().__init__(engine, request)
-        self._tools = tools
+        self._called = 0
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, chances: Any = None) -> dict[str, Any]:
         return {"index": 0, "delta": delta, "logprobs": chances, "finish_reason": reason}
@@ -135,29 +157,35 @@ class ChatShape(Shape):
     def opening(self) -> list[dict[str, Any]]:
         return [self._chunk([self._delta({"role": "assistant", "content": ""})])]
 
-    def _shown(self, text: str) -> str:
-        return self._tools.feed(text) if self._tools else text
+    def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        thinking, text, calls = read_of(pieces)
+        chances = self._chances(pieces)
+        chunks = []
+        if thinking:
+            chunks.append(self._chunk([self._delta({REMEMBERED: thinking})]))
+        if text or chances:
+            chunks.append(self._chunk([self._delta({"content": text}, chances=chances)], **self._extension(pieces)))
+        for call in calls:
+            name = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+            for delta in (name, {"function": {"arguments": call.arguments}}):
+                chunks.append(self._chunk([self._delta({"tool_calls": [{"index": self._called, **delta}]})]))
+            self._called += 1
+        return chunks
 
-    def _part(self, text: str, chances: Any) -> dict[str, Any]:
-        return self._delta({"content": text}, chances=chances)
-
-    def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        rest, calls = self._tools.finish() if self._tools else ("", [])
-        chunks = [self._chunk([self._delta({"content": rest})])] if rest else []
-        if calls:
-            listed = [{"index": index, **_as_call(call)} for index, call in enumerate(calls)]
-            chunks.append(self._chunk([self._delta({"tool_calls": listed})]))
-        reason = "tool_calls" if calls else finish_reason(answer)
-        return [*chunks, self._chunk([self._delta({}, reason)], medusa=counters(answer))]
+    def _last(self, reason: str) -> dict[str, Any]:
+        return self._delta({}, reason)
 
     def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
-        text = self._shown(answer.text)
-        rest, calls = self._tools.finish() if self._tools else ("", [])
-        message: dict[str, Any] = {"role": "assistant", "content": text + rest or (None if calls else "")}
-        if calls:
-            message["tool_calls"] = [_as_call(call) for call in calls]
-        reason = "tool_calls" if calls else finish_reason(answer)
-        return {"index": 0, "message": message, "logprobs": chances, "finish_reason": reason}
+        content = answer.text or (None if answer.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if answer.thinking:
+            message[REMEMBERED] = answer.thinking
+        if answer.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in answer.calls
+            ]
+        return {"index": 0, "message": message, "logprobs": chances, "finish_reason": finish_reason(answer)}
 
     def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         entries = []
@@ -172,7 +200,7 @@ class ChatShape(Shape):
         return {"token": raw.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(raw)}
 
 
-class TextShape(Shape):
+class TextShape(Completion):
     """/v1/completions."""
 
     kind = chunk_kind = "text_completion"
@@ -182,8 +210,13 @@ class TextShape(Shape):
     def _part(self, text: str, chances: Any = None, reason: str | None = None) -> dict[str, Any]:
         return {"index": 0, "text": text, "logprobs": chances, "finish_reason": reason}
 
-    def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        return [self._chunk([self._part("", reason=finish_reason(answer))], medusa=counters(answer))]
+    def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        _, text, _ = read_of(pieces)
+        chances = self._chances(pieces)
+        return [self._chunk([self._part(text, chances)], **self._extension(pieces))] if text or chances else []
+
+    def _last(self, reason: str) -> dict[str, Any]:
+        return self._part("", reason=reason)
 
     def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
         return self._part(answer.text, chances, finish_reason(answer))
@@ -208,7 +241,3 @@ class TextShape(Shape):
 
 LOWEST_LOGPROB = -9999.0
 """OpenAI's stand-in for minus infinity, which JSON lacks."""
-
-
-def _as_call(call: Call) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -19,19 +19,27 @@ from medusa_cli import __version__
 from medusa_cli.api.answer import Piece
 from medusa_cli.api.model import Model
 from medusa_cli.decoding.saved_caches import CacheStore
-from medusa_cli.server import asks, errors, page, tool_calls
+from medusa_cli.server import asks, errors, page
 from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
-from medusa_cli.server.errors import ApiError, shutting_down
+from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
+from medusa_cli.server.messages_answer import MessagesShape
+from medusa_cli.server.messages_request import CountRequest, MessagesRequest
 from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
 from medusa_cli.server.reading import Comments, Reading
-from medusa_cli.server.schemas import ChatRequest, ErrorBody, TextRequest
+from medusa_cli.server.responses_answer import ResponsesShape
+from medusa_cli.server.responses_request import ResponsesRequest
+from medusa_cli.server.schemas import ChatRequest, ErrorBody, MessageErrorBody, TextRequest
 from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
 MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody} for status in (400, 401, 403, 408, 413, 415, 429, 500, 503)
+}
+
+MANY_FOR_ONE_MESSAGE: dict[int | str, dict[str, Any]] = {
+    status: {"model": MessageErrorBody} for status in MANY_FOR_ONE_ANSWER
 }
 
 
@@ -78,23 +86,24 @@ class Server:
         self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
         self.metrics = Metrics(self.queue)
 
-    async def answer(self, body: ChatRequest | TextRequest, request: Request) -> Response:
+    async def answer(self, body: ChatRequest | TextRequest, shape: Shape, request: Request) -> Response:
         """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
         client = client_of(request.client.host if request.client else "")
-        tokens, left_out = await self._prompts.tokens_of(body, options.get("max_tokens", -1))
-        job, shape = Job(client, tokens, options, left_out), self._shape(body)
+        tokens, left_out = await self._prompts.tokens_of(body, options)
+        tools = asks.offered(body) if isinstance(body, ChatRequest) else []
+        is_raw = isinstance(body, TextRequest)
+        one_call = not is_raw and body.parallel_tool_calls is False
+        job = Job(client, tokens, options, left_out, tools, is_raw, one_call)
+        shape.prompt_tokens = len(tokens)
         self.queue.submit(job)
         if body.stream:
-            return EventStream(self._stream(shape, job, body.wants_usage), lambda: self.queue.drop(job))
+            return EventStream(self._stream(shape, job), lambda: self.queue.drop(job))
         return await self._whole(request, shape, job)
 
-    def _shape(self, body: ChatRequest | TextRequest) -> Shape:
-        if isinstance(body, TextRequest):
-            return TextShape(self.engine, body)
-        names = {tool["function"]["name"] for tool in asks.offered(body)}
-        form = tool_calls.format_of(self.engine.chat_template or "")
-        return ChatShape(self.engine, body, tool_calls.ToolReader(form, names) if names else None)
+    async def count(self, body: ChatRequest) -> int:
+        """Tokens of a prompt. ApiError for what cannot be one."""
+        return len((await self._prompts.tokens_of(body, asks.options_for(body, self.defaults, self.engine)))[0])
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves in the meantime ends it."""
@@ -121,17 +130,17 @@ class Server:
             leaving.cancel()
             self.queue.drop(job)
 
-    async def _stream(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
+    async def _stream(self, shape: Shape, job: Job) -> AsyncIterator[bytes]:
         """Server-sent events. An error is the last one."""
         try:
-            async for event in self._events(shape, job, with_usage):
+            async for event in self._events(shape, job):
                 yield event
         except Exception as error:
-            yield _event(errors.as_api_error(error).body())
+            yield _event(shape, shape.failed(errors.as_api_error(error)))
 
-    async def _events(self, shape: Shape, job: Job, with_usage: bool) -> AsyncIterator[bytes]:
+    async def _events(self, shape: Shape, job: Job) -> AsyncIterator[bytes]:
         for chunk in shape.opening():
-            yield _event(chunk)
+            yield _event(shape, chunk)
         comments = Comments()
         while True:
             try:
@@ -142,20 +151,21 @@ class Server:
             if isinstance(event, Reading):
                 comments.read(event)
                 continue
-            comments.end()
             if isinstance(event, BaseException):
                 raise errors.as_api_error(event)
             if isinstance(event, Sequence):
-                if (part := shape.step(event)) is not None:
-                    yield _event(part)
+                chunks = shape.step(event)
+                for chunk in chunks:
+                    yield _event(shape, chunk)
+                if comments.wrote(bool(chunks)):
+                    yield format_sse_event(comment=comments.comment())
                 continue
             if event.stop_reason == "cancelled":
                 raise shutting_down()
             for chunk in shape.closing(event):
-                yield _event(chunk)
-            if with_usage:
-                yield _event(shape.usage_chunk(event))
-            yield format_sse_event(data_str="[DONE]")
+                yield _event(shape, chunk)
+            if not shape.named:
+                yield format_sse_event(data_str="[DONE]")
             return
 
 
@@ -194,11 +204,27 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
 
     @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        return await server.answer(body, request)
+        return await server.answer(body, ChatShape(engine, body), request)
 
     @app.post("/v1/completions", responses=MANY_FOR_ONE_ANSWER)
     async def completions(body: TextRequest, request: Request) -> Response:
-        return await server.answer(body, request)
+        return await server.answer(body, TextShape(engine, body), request)
+
+    @app.post("/v1/responses", responses=MANY_FOR_ONE_ANSWER)
+    async def responses(body: ResponsesRequest, request: Request) -> Response:
+        return await server.answer(body.chat(), ResponsesShape(engine, body), request)
+
+    @app.post("/v1/messages", responses=MANY_FOR_ONE_MESSAGE)
+    async def messages(body: MessagesRequest, request: Request) -> Response:
+        return await server.answer(body.chat(), MessagesShape(engine, body.stop_sequences or ()), request)
+
+    @app.post("/v1/messages/count_tokens", responses=MANY_FOR_ONE_MESSAGE)
+    async def count_tokens(body: CountRequest) -> dict[str, int]:
+        return {"input_tokens": await server.count(body.as_chat())}
+
+    @app.post("/v1/embeddings", responses={400: {"model": ErrorBody}})
+    async def embeddings() -> None:
+        raise wrong(f"{engine.name} writes text and has no embeddings: ask a server with an embedding model", "model")
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -229,5 +255,6 @@ def _json(body: Any) -> Response:
     return Response(json.dumps(body, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 
-def _event(body: Any) -> bytes:
-    return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, allow_nan=False))
+def _event(shape: Shape, body: Any) -> bytes:
+    data = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    return format_sse_event(data_str=data, event=body["type"] if shape.named else None)

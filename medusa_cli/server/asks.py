@@ -16,9 +16,19 @@ from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
-from medusa_cli.server import tool_calls
+from medusa_cli.decoding.thinking import REMEMBERED, Thinking
+from medusa_cli.parts.call_formats import knows_tools
+from medusa_cli.parts.calls import written
 from medusa_cli.server.errors import wrong
-from medusa_cli.server.schemas import OPTIONS, ChatRequest, Message, Sampled, TextRequest
+from medusa_cli.server.schemas import (
+    OPTIONS,
+    ChatRequest,
+    Message,
+    Sampled,
+    TemplateArguments,
+    TextRequest,
+    ThinkingSwitch,
+)
 from medusa_cli.support.errors import MedusaError, describe
 
 Options = dict[str, Any]
@@ -27,6 +37,8 @@ NOTHING_AT_0 = ("frequency_penalty", "presence_penalty")
 """Options that many clients send as 0, which then means nothing."""
 MOST_AT_A_TIME = 2
 """Prompts that are rendered and tokenized at once."""
+LEVELS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""How much models think, by the words of clients; "none" is off."""
 COMPLETION_TOKENS = 16
 """The default of /v1/completions, as with OpenAI."""
 
@@ -37,7 +49,7 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
     if bias and (highest := max(bias)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "logit_bias")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop
-    ours = {name: getattr(request, name) for name in OPTIONS}
+    ours = {name: getattr(request, name) for name in OPTIONS} | _thinking(request)
     ours |= {name: ours[name] or None for name in NOTHING_AT_0}
     options = defaults | given(
         **ours,
@@ -47,10 +59,28 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
         stop=None if stops is None else tuple(stops),
         logprobs=request.chances,
     )
+    if options.get("thinking") is False and options.get("think", -1) > 0:  # one of both is the server's default
+        options["think"] = -1
+        if request.think is not None:
+            options["thinking"], options["think"] = None, request.think
     rule, warm = options.get("accept"), not is_greedy(options["temperature"])
     if rule == AcceptKind.greedy.value if warm else needs_temperature(rule):
         del options["accept"]
     return options
+
+
+def _thinking(request: Sampled) -> Options:
+    """What a request says about thinking, in whichever of the ways that clients have."""
+    if not isinstance(request, ChatRequest):
+        return {}
+    told = request.chat_template_kwargs or TemplateArguments()
+    thinking = next((one for one in (request.thinking, told.enable_thinking, told.thinking) if one is not None), None)
+    if isinstance(thinking, ThinkingSwitch):
+        thinking = thinking.type == "enabled"
+    level = request.reasoning_effort or told.reasoning_effort
+    if level is not None and thinking is None:
+        thinking = level != "none"
+    return {"thinking": thinking, "reasoning_effort": LEVELS.get(level or "")}
 
 
 def _most_tokens(request: Sampled, defaults: Options) -> int | None:
@@ -67,15 +97,15 @@ class Prompts:
         self._engine = engine
         self._few = asyncio.Semaphore(MOST_AT_A_TIME)
 
-    async def tokens_of(self, request: ChatRequest | TextRequest, most: int) -> tuple[list[int], int]:
-        """Token ids, and how many of the messages they leave out. most: tokens that the answer may get; -1: any number.
+    async def tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> tuple[list[int], int]:
+        """Token ids, and how many of the messages they leave out. options: of the answer.
 
         ApiError 400 if it is not a prompt for this model, or leaves no room for an answer.
         """
         async with self._few:
-            return await run_in_threadpool(self._tokens_of, request, most)
+            return await run_in_threadpool(self._tokens_of, request, options)
 
-    def _tokens_of(self, request: ChatRequest | TextRequest, most: int) -> tuple[list[int], int]:
+    def _tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> tuple[list[int], int]:
         left_out = 0
         if isinstance(request, TextRequest):
             self._check_size("prompt", _prompts(request))
@@ -84,9 +114,9 @@ class Prompts:
             param, shortens = "messages", request.truncation == "auto"
             self._check_size(param, _all_texts(request, _always(request) if shortens else request.messages))
             if shortens:
-                tokens, left_out = shortened_prompt(request, self._engine, most, self._longest_token)
+                tokens, left_out = shortened_prompt(request, self._engine, options, self._longest_token)
             else:
-                tokens = chat_prompt(request, self._engine)
+                tokens = chat_prompt(request, self._engine, options)
         try:
             check_fits(tokens, self._engine.n_ctx)
         except PromptTooLong as error:
@@ -122,6 +152,7 @@ def _all_texts(request: ChatRequest, messages: Iterable[Message]) -> Iterator[st
     for message in messages:
         yield from _texts(message)
         yield from (call.function.arguments for call in message.tool_calls or [])
+        yield message.reasoning_content or message.reasoning or ""
     yield from map(json.dumps, offered(request))
 
 
@@ -138,25 +169,32 @@ def _texts(message: Message) -> Iterator[str]:
         yield from (part.text for part in message.content or [])
 
 
-def chat_prompt(request: ChatRequest, engine: Model) -> list[int]:
+def chat_prompt(request: ChatRequest, engine: Model, options: Options) -> list[int]:
     """Token ids of the conversation. ApiError 400 if tools are given to a template that does not know any."""
-    return engine.tokens([_for_template(message) for message in request.messages], tools=_tools(request, engine))
+    messages = [_for_template(message) for message in request.messages]
+    return engine.tokens(messages, tools=_tools(request, engine), thinking=_wanted(options))
 
 
-def shortened_prompt(request: ChatRequest, engine: Model, most: int, longest: int) -> tuple[list[int], int]:
+def shortened_prompt(request: ChatRequest, engine: Model, options: Options, longest: int) -> tuple[list[int], int]:
     """The same without the oldest turns if these do not fit the context, and how many messages are left out."""
     messages, tools = [_for_template(message) for message in request.messages], _tools(request, engine)
+    most, thinking = options.get("max_tokens", -1), _wanted(options)
     try:
-        return engine.shortened(messages, tools=tools, most=most, longest=longest)
+        return engine.shortened(messages, tools=tools, most=most, longest=longest, thinking=thinking)
     except MedusaError as error:
         if isinstance(error.__cause__, MessageTooLong):
             raise wrong(describe(error.__cause__), "messages", "context_length_exceeded") from error
         raise
 
 
+def _wanted(options: Options) -> Thinking:
+    on = False if options.get("think") == 0 else options.get("thinking")
+    return Thinking(on, options.get("reasoning_effort"))
+
+
 def _tools(request: ChatRequest, engine: Model) -> list[dict[str, Any]] | None:
     tools = offered(request)
-    if tools and not tool_calls.knows_tools(engine.chat_template):
+    if tools and not knows_tools(engine.chat_template):
         raise wrong("this model's chat template does not support tools", "tools")
     return tools or None
 
@@ -181,7 +219,9 @@ def text_prompt(request: TextRequest, engine: Model) -> list[int]:
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: content is text, arguments are objects."""
     role = "system" if message.role == "developer" else message.role
-    others = message.model_dump(exclude={"role", "content"}, exclude_none=True)
+    others = message.model_dump(exclude={"role", "content", "reasoning"}, exclude_none=True)
+    if (thought := message.reasoning_content or message.reasoning) is not None:
+        others[REMEMBERED] = thought
     for call in others.get("tool_calls", []):
         call["function"]["arguments"] = _arguments(call["function"]["arguments"])
     if not message.tool_calls:  # templates have many ways to ask whether there are any
@@ -192,7 +232,7 @@ def _for_template(message: Message) -> dict[str, Any]:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
-        tool_calls.written(arguments)
+        written(arguments)
     except (ValueError, RecursionError) as error:
         raise MedusaError("the arguments of a tool call are not JSON") from error
     if not isinstance(arguments, dict):

@@ -1,8 +1,9 @@
-"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}} and a status."""
+"""Errors as clients expect them: OpenAI's {"error": {"message", "type", "param", "code"}}, or Anthropic's."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,12 @@ from starlette.exceptions import HTTPException
 from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
+KIND = re.compile(r"(str|int|bool|float|[a-z-]+\[.*)$")
+"""What pydantic puts into the place of an error for each kind that a field may be of."""
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+ANTHROPIC_PATH = "/v1/messages"
+ANTHROPIC_TYPES = {**TYPES, 413: "request_too_large", 503: "overloaded_error"}
 
 
 class ApiError(Exception):
@@ -36,12 +42,16 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    def body(self) -> dict[str, Any]:
+    def body(self, path: str = "") -> dict[str, Any]:
+        """What a client of that endpoint gets."""
+        if path.startswith(ANTHROPIC_PATH):
+            kind = ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, path: str) -> JSONResponse:
+        return JSONResponse(self.body(path), self.status, self.headers)
 
 
 def wrong(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -75,22 +85,26 @@ def log(error: BaseException) -> None:
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error of `app` leaves in OpenAI's shape."""
+    """Every error of `app` leaves in the shape of its endpoint."""
 
-    async def answered(_: Request, error: Exception) -> JSONResponse:
-        return as_api_error(error).response()
+    async def answered(request: Request, error: Exception) -> JSONResponse:
+        return as_api_error(error).response(request.url.path)
 
     for kind in (ApiError, MedusaError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:
-    """The first error that pydantic found, with the client's name for the field: `messages[0].content`."""
-    first = problems[0] if problems else {"type": "", "loc": (), "msg": "the request cannot be read"}
+    """The deepest error that pydantic found, with the client's name for the field: `messages[0].content`.
+
+    Where a field may be of several kinds, that is the one of the kind that fits best.
+    """
+    unknown = {"type": "", "loc": (), "msg": "the request cannot be read"}
+    first = max(problems, key=lambda problem: len(problem["loc"]), default=unknown)
     if first["type"] == "json_invalid":
         return wrong("the body is not JSON")
     place = ""
-    for part in [part for part in first["loc"] if part != "body"]:
+    for part in [part for part in first["loc"] if part != "body" and not KIND.match(str(part))]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     place = place.encode("utf-8", "replace").decode()
     message = str(first["msg"]).removeprefix("Value error, ").encode("utf-8", "replace").decode()

@@ -151,9 +151,9 @@ class Guards:
             check_body(body or b"", self._body_values)
         except asyncio.TimeoutError:
             late = ApiError(408, "the body did not arrive in time", headers={"Connection": "close"})
-            await late.response()(scope, receive, respond)
+            await late.response(scope["path"])(scope, receive, respond)
         except ApiError as error:
-            await error.response()(scope, receive, respond)
+            await error.response(scope["path"])(scope, receive, respond)
         else:
             if body is not None:
                 left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -219,5 +219,7 @@ class Guards:
         if self._key is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if not scheme:  # as Anthropic's clients have it
+            scheme, given = "bearer", headers.get("x-api-key", "")
         # Headers are decoded as Latin-1, which keeps every byte.
         return hmac.compare_digest(given.strip().encode("latin-1"), self._key) and scheme.lower() == "bearer"

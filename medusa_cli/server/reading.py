@@ -1,4 +1,4 @@
-"""What a stream says before its answer begins: comments, which clients ignore and the page shows."""
+"""What a stream says while nothing of its answer comes: comments, which clients ignore and the page shows."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Comments:
         self._reading: Reading | None = None
         self._is_new = False
         self._due = 0.0
+        self._is_answering = False
+        self._wrote = 0.0
 
     @property
     def seconds(self) -> float:
@@ -41,11 +43,19 @@ class Comments:
 
     def comment(self) -> str:
         """What to say now."""
+        if self._is_answering:
+            return "writing"
         if self._reading is None:
             return "waiting"
         self._due, self._is_new = time.monotonic() + BETWEEN_SECONDS, False
         return f"reading {self._reading.done} of {self._reading.total} tokens"
 
-    def end(self) -> None:
-        """Called when the answer has begun."""
+    def wrote(self, something: bool) -> bool:
+        """The answer has begun. something: this step had something to send; else a comment may be due."""
+        now = time.monotonic()
         self._reading, self._is_new = None, False
+        is_due = self._is_answering and not something and now - self._wrote > PING_SECONDS
+        if something or is_due or not self._is_answering:
+            self._wrote = now
+        self._is_answering = True
+        return is_due

@@ -1,8 +1,10 @@
-"""What requests may hold. Unknown fields are ignored, as OpenAI does; wrong values are refused."""
+"""What requests may hold. Unknown fields are ignored, as OpenAI does, but for those that change answers elsewhere;
+wrong values are refused."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
@@ -15,6 +17,7 @@ MOST_BIASES = 4096
 MOST_COUNT = 2**31 - 1
 SEEDS = 2**63
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 StopText = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
@@ -46,6 +49,37 @@ OPTIONS = {name: one for name, one in fields.fields(SamplingOptions).items() if 
 _Options: Any = create_model("_Options", __base__=Strict, **{name: _schema(one) for name, one in OPTIONS.items()})
 
 
+LACKING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("functions", "function_call", "audio", "web_search_options", "prefix", "grammar"), ()),
+    **dict.fromkeys(("json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("structured_outputs", "stop_token_ids", "bad_words", "samplers", "dynatemp_range"), (0,)),
+    **dict.fromkeys(("thinking_budget", "thinking_budget_tokens", "enable_thinking", "min_tokens"), (0,)),
+    **dict.fromkeys(("mirostat", "xtc_probability", "dry_multiplier", "top_n_sigma", "length_penalty"), (0, -1)),
+    **dict.fromkeys(("typical_p", "tfs_z", "repetition_penalty", "top_a", "add_generation_prompt"), (1, True)),
+    **dict.fromkeys(("use_beam_search", "ignore_eos", "continue_final_message", "echo_reasoning"), (False,)),
+    "modalities": (["text"],),
+    "verbosity": ("medium",),
+}
+"""Fields that change what other servers answer, and the values with which they do not."""
+
+
+def check_text(data: Any) -> None:
+    """ValueError for what cannot be written down: JSON can name half of a surrogate pair, which is not text."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("a text holds half of a surrogate pair") from error
+    except RecursionError as error:
+        raise ValueError("the body is nested too deeply") from error
+
+
+def check_lacking(data: Any, lacking: Mapping[str, tuple[Any, ...]] = LACKING) -> None:
+    """ValueError for a field that would change the answer elsewhere."""
+    for name in lacking.keys() & data.keys() if isinstance(data, dict) else ():
+        if data[name] is not None and data[name] not in (*lacking[name], [], {}):
+            raise ValueError(f"{name} is not supported: leave it out")
+
+
 class Sampled(_Options):
     """What both kinds of completions have. None: the server's default, set by the options of `medusa serve`."""
 
@@ -63,14 +97,9 @@ class Sampled(_Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _can_be_written_down(cls, data: Any) -> Any:
-        """JSON can name half of a surrogate pair, which is not text."""
-        try:
-            json.dumps(data, ensure_ascii=False).encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError("a text holds half of a surrogate pair") from error
-        except RecursionError as error:
-            raise ValueError("the body is nested too deeply") from error
+    def _is_supported(cls, data: Any) -> Any:
+        check_text(data)
+        check_lacking(data)
         return data
 
     @field_validator("logit_bias", mode="before")
@@ -123,6 +152,8 @@ class Message(Strict):
     tool_calls: Annotated[list[ToolCall], ONE_ERROR] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning_content: str | None = Field(None, description="Beyond OpenAI: what the model thought before.")
+    reasoning: str | None = Field(None, description="The same, as some clients call it.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:
@@ -148,6 +179,20 @@ class ResponseFormat(Strict):
     type: Literal["text"] = Field(description="JSON modes are not supported yet.")
 
 
+class ThinkingSwitch(Strict):
+    type: Literal["enabled", "disabled"]
+
+
+class TemplateArguments(Strict):
+    """The variables of chat templates that are supported."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+    reasoning_effort: Effort | None = None
+
+
 class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
@@ -157,7 +202,13 @@ class ChatRequest(Sampled):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], ONE_ERROR] | None = None
     tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
+    parallel_tool_calls: bool | None = Field(None, description="false: the answer ends with its first call.")
     response_format: ResponseFormat | None = None
+    thinking: bool | ThinkingSwitch | None = Field(None, description="Whether the model thinks before it answers.")
+    reasoning_effort: Effort | None = Field(
+        None, description="none: no thinking; else how much, for templates with levels."
+    )
+    chat_template_kwargs: TemplateArguments | None = None
     truncation: Literal["auto", "disabled"] | None = Field(
         None, description="auto: the oldest turns leave a prompt that the context does not hold (`medusa.left_out`)."
     )
@@ -166,6 +217,13 @@ class ChatRequest(Sampled):
     def _chances_are_asked_for(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @model_validator(mode="after")
+    def _thinking_is_clear(self) -> ChatRequest:
+        is_off = self.thinking is False or self.reasoning_effort == "none"
+        if is_off and self.think is not None and self.think > 0:
+            raise ValueError("think: the thinking is off in this request")
         return self
 
     @property
@@ -188,6 +246,8 @@ class TextRequest(Sampled):
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     suffix: Literal[""] | None = None
+    thinking: None = Field(None, description="A text without the chat template has no thinking to switch.")
+    think: None = None
     truncation: Literal["disabled"] | None = Field(None, description="A text has no turns that could be left out.")
 
     @property
@@ -206,6 +266,18 @@ class ErrorDetails(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Every error, at every endpoint."""
+    """Every error of OpenAI's endpoints."""
 
     error: ErrorDetails
+
+
+class MessageErrorDetails(BaseModel):
+    type: str
+    message: str
+
+
+class MessageErrorBody(BaseModel):
+    """Every error of Anthropic's endpoints."""
+
+    type: Literal["error"]
+    error: MessageErrorDetails

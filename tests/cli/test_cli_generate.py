@@ -44,7 +44,7 @@ REPORTED_KEYS = {
     "stop_reason",
     "output_match",
 }
-OWN_KEYS = {"text", "tokens", "prompt_tokens", "generated_tokens", "loop_tokens", "seed"}
+OWN_KEYS = {"text", "thinking", "parts", "tokens", "prompt_tokens", "generated_tokens", "loop_tokens", "seed"}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Looping(Engine):
     """Says "la " for ever."""
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
+        self, prompt: Sequence[int], settings: Any, seed: int, on_step: Any, cancellation: Any, on_prompt: Any
     ) -> Any:
         self.asked.append(self._messages)
         pieces = [FakePiece(5, "oh ", False)] + [FakePiece(6, "la ", True), FakePiece(7, "li ", False)] * 3
@@ -286,11 +286,9 @@ class Unfinished(Engine):
         super().__init__(answers, stop_reason)
         self.prompts: list[list[int]] = []
 
-    def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
-    ) -> Any:
+    def generate(self, prompt: Sequence[int], *more: Any, **named: Any) -> Any:
         self.prompts.append(list(prompt))
-        return super().generate(prompt, settings, seed, on_step, on_prompt)
+        return super().generate(prompt, *more, **named)
 
 
 def test_an_answer_goes_on_from_its_tokens() -> None:
@@ -328,8 +326,10 @@ def test_an_answer_cut_within_a_character_goes_on_before_it() -> None:
     class Cut(Unfinished):
         """The last token is half of a character, which the end of the answer shows as it is."""
 
-        def generate(self, prompt: Any, settings: Any, seed: int, on_step: Any, on_prompt: Any) -> Any:
-            found = super().generate(prompt, settings, seed, on_step, on_prompt)
+        def generate(
+            self, prompt: Any, settings: Any, seed: int, on_step: Any, cancellation: Any, on_prompt: Any
+        ) -> Any:
+            found = super().generate(prompt, settings, seed, on_step, cancellation, on_prompt)
             on_step([FakePiece(9, "", False), FakePiece(-1, "\ufffd", False)])
             found.tokens.append(9)
             return found

@@ -11,7 +11,7 @@ from fixtures import tiny_base
 
 from medusa_cli import native
 from medusa_cli.decoding.options import EngineOptions
-from medusa_cli.decoding.prompts import chat_tokens, rendered_tokens
+from medusa_cli.decoding.prompts import chat_tokens, render, rendered_tokens
 from medusa_cli.support.errors import MedusaError
 
 BOS, EOS = 1, 2
@@ -79,3 +79,44 @@ def test_llama_cpp_s_own_driver_asks_the_same_as_our_engine(tmp_path: Path, temp
     assert (tokens[0], tokens.count(BOS), tokens.count(EOS)) == (BOS, 1, 1)
     llama = load(path, EngineOptions(ctx_size=64, threads=1))
     assert chat_tokens(LlamaTokenizer(llama, llama_cpp.llama_model_get_vocab(llama.model)), HELLO) == tokens
+
+
+def test_what_templates_of_today_write() -> None:
+    marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    assert render(marked, HELLO) == "Hello"
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    mapped = "{{ tools | map(attribute='function') | tojson }}"
+    assert render(mapped, HELLO, tools=tools) == '[{"name": "now"}]'
+    with pytest.raises(MedusaError, match="failed"):
+        render("{{ messages.append | tojson }}", HELLO)
+
+
+def test_earlier_calls_where_a_template_leaves_them_out() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "now", "arguments": {"at": 1}}}
+    said = {"role": "assistant", "content": "I look.", "tool_calls": [call]}
+    texts = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}"
+    assert render(f"{texts}<|tool_call|>", [*HELLO, said]).startswith(
+        'HelloI look.<|tool_call|>[{"name": "now", "arguments": {"at": 1}}]'
+    )
+    assert render(texts, [*HELLO, said]) == "HelloI look."
+
+
+@pytest.mark.parametrize(
+    ("template", "said", "found"),
+    [
+        ("{{ messages[0].reasoning_content }}", "b", "a"),
+        ("{{ messages[0].reasoning }}", "b", "a"),
+        ("{% set message = messages[0] %}{{ message.thinking }}/{{ message.content }}", "b", "a/b"),
+        ("{% for b in messages[0]['content'] %}{{ b['thinking'] }}{{ b['text'] }}{% endfor %}", "b", "ab"),
+        ("{% for b in messages[0]['content'] %}{{ b['thinking'] }}{{ b['text'] }}{% endfor %}", "", "a"),
+        ("{{ messages[0].content }}", "b", "b"),
+    ],
+)
+def test_earlier_thinking_where_templates_look_for_it(template: str, said: str, found: str) -> None:
+    assert render(template, [{"role": "assistant", "content": said, "reasoning_content": "a"}]) == found
+
+
+def test_harmony_takes_one_text_before_a_call() -> None:
+    template = "{% set message = messages[0] %}{{ message.thinking }}/{{ message.content }}/{{ message.tool_calls }}"
+    said = {"role": "assistant", "content": "b", "reasoning_content": "a", "tool_calls": [1]}
+    assert render(template, [said]) == "a\n\nb//[1]"

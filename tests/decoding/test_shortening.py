@@ -45,7 +45,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 420), st.integers(0, 300)), min_size
 @given(system=st.integers(0, 60), turns=LENGTHS, most=st.sampled_from([-1, 1, 50, 300]), known=st.booleans())
 def test_the_cut_is_that_of_a_chat(system: int, turns: list[tuple[int, int]], most: int, known: bool) -> None:
     """At each turn, from the whole conversation, and from what it was so far."""
-    engine: Any = SimpleNamespace(n_ctx=N_CTX, chat_tokens=tokens_of)
+    engine: Any = SimpleNamespace(n_ctx=N_CTX, chat_tokens=lambda messages, thinking: tokens_of(messages))
     chat = Conversation("s" * system or None)
     head = [said("system", system, "s")] if system else []
     for asked, answered in turns:

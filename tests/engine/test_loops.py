@@ -80,7 +80,7 @@ def test_drafted_and_plain_answers_end_at_the_same_token(temperature: float) -> 
         ended += 1
         assert (len(plain.tokens), plain.loop_tokens) == found
         assert plain.stop_reason == "loop"
-        kept = tokens_before_repeats(plain)
+        kept = tokens_before_repeats(plain.tokens, plain.loop_tokens)
         assert plain.tokens[kept - found[1] : kept] * 2 == plain.tokens[kept - found[1] : kept + found[1]]
         assert kept <= found[0] - (ROUNDS - 1) * found[1]
     assert ended > 5

@@ -91,6 +91,11 @@ def test_drafted_tokens_are_told_only_where_they_are_asked_for(running: Running)
             assert text == chunk["choices"][0]["delta"]["content"]
 
 
+def test_embeddings_are_refused_with_the_reason(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="fake writes text and has no embeddings"):
+        client.embeddings.create(model="any", input="Hello")
+
+
 def test_plain_completions(client: openai.OpenAI, model: FakeModel) -> None:
     answer = client.completions.create(model="any", prompt="Once upon")
     assert answer.choices[0].text == "You said: Once u"  # 16 tokens, where nothing is said
@@ -133,7 +138,7 @@ def test_what_is_asked_reaches_the_engine(client: openai.OpenAI, model: FakeMode
 
 def test_unknown_fields_and_nulls_are_ignored(running: Running, model: FakeModel) -> None:
     nulls = dict.fromkeys(["max_tokens", "temperature", "top_p", "seed", "stop", "logit_bias", "n", "tools", "stream"])
-    body = {"messages": HELLO, **nulls, "user": "me", "store": True, "reasoning_effort": "low", "metadata": {"a": 1}}
+    body = {"messages": HELLO, **nulls, "user": "me", "store": True, "metadata": {"a": 1}}
     assert post(running, body).status_code == 200
     assert model.asked[-1][1] == {"temperature": 0.7}
 
@@ -274,7 +279,7 @@ def one_line(errors: str) -> bool:
 
 def test_a_bug_before_the_queue_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     class Broken(FakeModel):
-        def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+        def tokens(self, prompt: Any, **named: Any) -> list[int]:
             raise KeyError(NASTY)
 
     with serving(Broken()) as running:

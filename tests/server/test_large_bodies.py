@@ -152,7 +152,7 @@ def test_few_texts_are_tokenized_at_a_time() -> None:
     now, most, lock = 0, 0, threading.Lock()
 
     class Slow(FakeModel):
-        def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+        def tokens(self, prompt: Any, **named: Any) -> list[int]:
             nonlocal now, most
             with lock:
                 now += 1
@@ -160,7 +160,7 @@ def test_few_texts_are_tokenized_at_a_time() -> None:
             time.sleep(0.05)
             with lock:
                 now -= 1
-            return super().tokens(prompt, tools=tools, raw=raw)
+            return super().tokens(prompt, **named)
 
     with serving(Slow(lambda prompt, options: "ok")) as running, ThreadPoolExecutor(8) as threads:
         found = threads.map(lambda _: running.http.post(running.url + TEXT, json={"prompt": "x"}).status_code, range(8))
@@ -171,9 +171,9 @@ def test_few_texts_are_tokenized_at_a_time() -> None:
 class Slow(FakeModel):
     """Tokenizes for a while, as the real one does without the GIL."""
 
-    def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+    def tokens(self, prompt: Any, **named: Any) -> list[int]:
         time.sleep(1.5)
-        return super().tokens(prompt, tools=tools, raw=raw)
+        return super().tokens(prompt, **named)
 
 
 def test_the_server_answers_while_a_text_is_tokenized() -> None:

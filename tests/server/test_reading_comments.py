@@ -80,5 +80,10 @@ def test_when_something_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     told.read(Reading(1536, 9000))
     assert (told.seconds, told.comment()) == (0, "reading 1536 of 9000 tokens")
     told.read(Reading(2048, 9000))
-    told.end()
-    assert (told.seconds, told.comment()) == (PING_SECONDS, "waiting")
+    assert not told.wrote(False)
+    assert (told.seconds, told.comment()) == (PING_SECONDS, "writing")
+    now = 105.0 + PING_SECONDS
+    assert not told.wrote(False)
+    now += 0.1
+    assert told.wrote(False)  # a call of a tool that is not whole yet
+    assert not told.wrote(False)

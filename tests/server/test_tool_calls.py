@@ -1,98 +1,16 @@
-"""Calls of tools: what three families of models write, in one piece and in any pieces, and through the endpoint."""
+"""Calls of tools through OpenAI's endpoint, as its own client sees them. What models write: tests/parts."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from server_fakes import FakeModel
 from server_run import serving
 
-from medusa_cli.server.tool_calls import Format, ToolReader, format_of, knows_tools
-
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-LLAMA = '{"name": "weather", "parameters": {"city": "Oslo"}}'
-WRITTEN = [
-    (Format.hermes, f"<tool_call>\n{CALL}\n</tool_call>", "", 1),
-    (Format.hermes, f"Let me see.\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>", "Let me see.\n", 2),  # noqa: E501
-    (Format.hermes, f"<tool_call>\n{CALL}", "", 1),  # the end was not written
-    (Format.hermes, f"```json\n{CALL}\n```", "", 1),  # as Qwen2.5-Coder writes it
-    (Format.hermes, f"{CALL}\n```json\n{CALL}\n```\n", "", 2),
-    (Format.llama, LLAMA, "", 1),
-    (Format.llama, f"<|python_tag|>{LLAMA}; {LLAMA}", "", 2),
-    (Format.mistral, f"[TOOL_CALLS] [{CALL}, {CALL}]", "", 2),
-    (Format.mistral, f"[{CALL}]", "", 1),  # its special tokens have no text
-    (Format.mistral, '[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}', "", 1),
-]  # fmt: skip
-TEXTS = [
-    (Format.hermes, "a < b, <tool_box> and <tool_call"),
-    (Format.hermes, "<tool_call> is how one calls a tool"),
-    (Format.hermes, '<tool_call>{"name": "no such tool", "arguments": {}}</tool_call>'),
-    (Format.hermes, '```json\n{"name": "no such tool", "arguments": {}}\n```'),
-    (Format.hermes, '```json\n{"name": "weather", "arguments"'),
-    (Format.hermes, '```json\n["name"]\n```'),
-    (Format.llama, '{"city": "Oslo"}'),
-    (Format.llama, "{ braces } in a text"),
-    (Format.llama, "Hello {}"),
-    (Format.mistral, "[1, 2] is a list"),
-    (Format.mistral, "[{} is a beginning"),
-    (Format.mistral, ""),
-]
-
-
-def read(form: Format, parts: list[str]) -> tuple[str, list[tuple[str, Any]]]:
-    reader = ToolReader(form, {"weather"})
-    shown = "".join(reader.feed(part) for part in parts)
-    rest, calls = reader.finish()
-    return shown + rest, [(call.name, json.loads(call.arguments)) for call in calls]
-
-
-def cut(text: str, places: list[int]) -> list[str]:
-    bounds = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[one:other] for one, other in pairwise(bounds)]
-
-
-@given(which=st.sampled_from(WRITTEN), places=st.lists(st.integers(0, 500), max_size=8))
-def test_calls_in_any_pieces(which: tuple[Format, str, str, int], places: list[int]) -> None:
-    form, text, before, count = which
-    assert read(form, cut(text, places)) == (before, [("weather", {"city": "Oslo"})] * count)
-
-
-@given(which=st.sampled_from(TEXTS), places=st.lists(st.integers(0, 500), max_size=8))
-def test_what_is_no_call_stays_text(which: tuple[Format, str], places: list[int]) -> None:
-    form, text = which
-    assert read(form, cut(text, places)) == (text, [])
-
-
-@given(form=st.sampled_from(Format), parts=st.lists(st.text(alphabet='<tool_ca>{}[]"name:,ARGSTOOL'), max_size=6))
-def test_nothing_gets_lost(form: Format, parts: list[str]) -> None:
-    text, calls = read(form, parts)
-    assert calls or text == "".join(parts)
-
-
-def test_text_is_shown_as_soon_as_it_is_no_call() -> None:
-    reader = ToolReader(Format.hermes, {"weather"})
-    assert reader.feed("Well <to") == "Well "
-    assert reader.feed("ad") == "<toad"
-    assert ToolReader(Format.llama, {"weather"}).feed(" Hello") == " Hello"
-
-
-def test_formats_of_templates() -> None:
-    assert format_of("{{ tools }} <tool_call>") is Format.hermes
-    assert format_of('{{ tools }} {"name": x, "parameters": y}') is Format.llama
-    assert format_of("[AVAILABLE_TOOLS]{{ tools }} [TOOL_CALLS]") is Format.mistral
-    assert knows_tools("{% if tools %}")
-    assert not knows_tools("{{ messages }}")
-    assert not knows_tools(None)
-
-
-# --- through the endpoint --------------------------------------------------------------------------
-
 TOOLS: Any = [
     {
         "type": "function",
@@ -120,10 +38,13 @@ def test_a_call_and_its_result() -> None:
         assert (told.finish_reason, told.message.content) == ("stop", "It rains.")
 
         chunks = list(client.chat.completions.create(model="any", messages=ASK, tools=TOOLS, stream=True))
-        (streamed,) = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
-        assert streamed.index == 0
-        assert streamed.function is not None
-        assert (streamed.function.name, streamed.function.arguments) == ("weather", '{"city": "Oslo"}')
+        name, arguments = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        assert (name.index, arguments.index, arguments.id) == (0, 0, None)
+        assert name.id
+        assert name.function is not None
+        assert arguments.function is not None
+        assert (name.function.name, name.function.arguments) == ("weather", "")
+        assert (arguments.function.name, arguments.function.arguments) == (None, '{"city": "Oslo"}')
         assert chunks[-1].choices[0].finish_reason == "tool_calls"
         assert not any(chunk.choices[0].delta.content for chunk in chunks)
 
@@ -150,30 +71,30 @@ def test_damaged_arguments_of_an_earlier_call(arguments: str) -> None:
         assert "arguments" in response.json()["error"]["message"]
 
 
-HALF_A_PAIR = r'{"name": "weather", "arguments": {"city": "\ud800"}}'
-NO_NUMBER = '{"name": "weather", "arguments": {"degrees": NaN}}'
-INFINITE = '{"name": "weather", "arguments": {"degrees": 1e999}}'
-QUOTED_HALF = r'{"name": "weather", "arguments": "{\"city\": \"\\ud800\"}"}'
-QUOTED_NO_JSON = '{"name": "weather", "arguments": "{city: Oslo}"}'
+def test_several_calls_in_a_stream() -> None:
+    two = f"Both.<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
+    with (
+        serving(FakeModel(lambda prompt, options: two)) as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key="x") as client,
+        client.chat.completions.stream(model="any", messages=ASK, tools=TOOLS) as stream,
+    ):
+        message = stream.get_final_completion().choices[0].message
+    assert message.content == "Both."
+    assert [json.loads(call.function.arguments) for call in message.tool_calls or []] == [{"city": "Oslo"}] * 2
+    assert len({call.id for call in message.tool_calls or []}) == 2
 
 
-@pytest.mark.parametrize("written", [HALF_A_PAIR, NO_NUMBER, INFINITE, QUOTED_HALF, QUOTED_NO_JSON])
 @pytest.mark.parametrize("stream", [True, False])
-def test_what_json_or_utf_8_lacks_stays_text(written: str, stream: bool) -> None:
-    with serving(FakeModel(lambda prompt, options: written)) as running:
-        body = {"messages": ASK, "tools": TOOLS, "stream": stream}
-        response = running.http.post(f"{running.url}/v1/chat/completions", json=body)
-        assert response.status_code == 200
+def test_a_call_that_a_limit_cuts_is_text(stream: bool) -> None:
+    with serving(FakeModel(lambda prompt, options: f"<tool_call>{CALL}</tool_call>")) as running:
+        body = {"messages": ASK, "tools": TOOLS, "stream": stream, "max_tokens": 30}
+        text = running.http.post(f"{running.url}/v1/chat/completions", json=body).text
         if not stream:
-            assert response.json()["choices"][0]["message"] == {"role": "assistant", "content": written}
+            choice = json.loads(text)["choices"][0]
+            assert (choice["message"]["content"], choice["finish_reason"]) == (f"<tool_call>{CALL}"[:30], "length")
+            assert "tool_calls" not in choice["message"]
             return
-        *chunks, done, _ = response.text.split("\n\n")
-        assert done == "data: [DONE]"
-        deltas = [json.loads(chunk.removeprefix("data: "))["choices"][0]["delta"] for chunk in chunks]
-        assert "".join(delta.get("content", "") for delta in deltas) == written
-        assert not any("tool_calls" in delta for delta in deltas)
-
-
-def test_arguments_may_be_quoted() -> None:
-    quoted = r'{"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}'
-    assert read(Format.hermes, [quoted]) == ("", [("weather", {"city": "Oslo"})])
+        choices = [json.loads(line[6:])["choices"][0] for line in text.split("\n\n")[:-2]]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == f"<tool_call>{CALL}"[:30]
+        assert choices[-1]["finish_reason"] == "length"
+        assert not any("tool_calls" in choice["delta"] for choice in choices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from cli_fakes import FakeGeneration, FakePiece
@@ -10,6 +11,8 @@ from cli_fakes import FakeGeneration, FakePiece
 from medusa_cli.chat.repl import Repl
 from medusa_cli.decoding.prompts import Message
 from medusa_cli.decoding.settings import Settings
+from medusa_cli.decoding.thinking import Thinking
+from medusa_cli.parts.splitter import Grammar
 
 
 class Script:
@@ -49,9 +52,10 @@ class Transcript:
         self.lines: list[str] = []
         self._answer = ""
 
-    def piece(self, text: str, drafted: bool) -> None:
+    def piece(self, text: str, drafted: bool, thinking: str) -> None:
         assert self.reading.shown is None
-        self._answer += f"<{text}>" if drafted else text
+        self._answer += f"({thinking})" if thinking else ""
+        self._answer += f"<{text}>" if drafted and text else text
 
     def end_answer(self, stats: str | None) -> None:
         assert self.reading.shown is None
@@ -85,16 +89,26 @@ class Engine:
         self.seeds: list[int] = []
         self.settings: list[Settings] = []
         self.last: Any = None
+        self.wanted: list[Thinking] = []
+        self.grammar = Grammar()
+        self.model = SimpleNamespace(detokenize=lambda tokens, special=False: "")
 
     def raw_tokens(self, text: str) -> list[int]:
         return [0] * len(text)
 
-    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
+    def chat_tokens(self, messages: Sequence[Message], *, thinking: Thinking) -> list[int]:
+        self.wanted.append(thinking)
         self._messages = [dict(message) for message in messages]
         return [0] * sum(len(message["content"]) for message in messages)
 
     def generate(
-        self, prompt: Sequence[int], settings: Settings, seed: int, on_step: Callable[[list[Any]], None], on_prompt: Any
+        self,
+        prompt: Sequence[int],
+        settings: Settings,
+        seed: int,
+        on_step: Callable[[list[Any]], None],
+        cancellation: Any,
+        on_prompt: Any,
     ) -> Any:
         self.asked.append(self._messages)
         self.seeds.append(seed)

@@ -29,6 +29,8 @@ class FakePiece:
     token: int
     text: str
     drafted: bool
+    logprob: float | None = None
+    top: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -56,6 +58,9 @@ class FakeModel:
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         return [ord(character) for character in text]
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return "".join(map(chr, tokens))
 
 
 @dataclass

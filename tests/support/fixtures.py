@@ -126,12 +126,14 @@ def tiny_base(
     return path
 
 
-def tiny_recurrent(path: Path, *, seed: int = 0) -> Path:
+def tiny_recurrent(path: Path, *, seed: int = 0, chat_template: str | None = None) -> Path:
     """A Mamba of one layer: its state cannot follow a tree."""
     rng = np.random.default_rng(seed)
     inner, state, convolution, rank = 2 * BASE_HIDDEN, 8, 4, 4
     writer = gguf.GGUFWriter(path, "mamba")
     writer.add_name("tiny recurrent")
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     writer.add_context_length(256)
     writer.add_embedding_length(BASE_HIDDEN)
     writer.add_feed_forward_length(0)

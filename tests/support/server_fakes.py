@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from medusa_cli.api.answer import Answer, Piece, TokenChance
-from medusa_cli.api.arguments import in_python_names
+from medusa_cli.api.arguments import in_python_names, schemas_of
 from medusa_cli.api.job import OnPieces
 from medusa_cli.decoding.shortening import Room, Shortener
+from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
+from medusa_cli.parts.splitter import PLAIN, Grammar, Parts, Splitter
 from medusa_cli.server.asks import Options
 from medusa_cli.support.errors import MedusaError
 
@@ -56,9 +58,10 @@ class FakeSession:
         assert not other.closed
         self.cached_tokens, self.grown = list(other.cached_tokens), other.grown
 
-    def job(self, asked: Any, tools: Any, raw: bool, options: Any) -> FakeJob:
+    def job_of_tokens(self, tokens: Any, tools: Any, raw: bool, options: Any, one_call: bool = False) -> FakeJob:
+        self.model.one_call.append(one_call)
         assert not self.closed
-        return FakeJob(self, list(asked), dict(options))
+        return FakeJob(self, list(tokens), dict(options), tools, raw)
 
 
 @dataclass(eq=False)
@@ -80,6 +83,8 @@ class FakeModel(FakeSession):
     sessions: list[FakeSession] = field(default_factory=list)
     asked: list[tuple[str, Options]] = field(default_factory=list)
     tools: list[Any] = field(default_factory=list)
+    wanted: list[Thinking] = field(default_factory=list)
+    one_call: list[bool] = field(default_factory=list)
     steps: int = 0
     readings: Sequence[tuple[int, int]] = ()
 
@@ -88,15 +93,20 @@ class FakeModel(FakeSession):
         self.gate.set()
         self.sessions.append(self)
 
-    def tokens(self, prompt: Any, *, tools: Any = None, raw: bool = False) -> list[int]:
+    def tokens(
+        self, prompt: Any, *, tools: Any = None, raw: bool = False, thinking: Thinking = NOTHING_SAID
+    ) -> list[int]:
         self.tools.append(tools)
+        self.wanted.append(thinking)
         if raw:
             if not prompt:
                 raise MedusaError("the prompt is empty: give some text")
             return [ord(one) for one in prompt]
         return [ord(one) for one in "".join(f"<{message['role']}>{message['content']}" for message in prompt)]
 
-    def shortened(self, messages: Any, *, tools: Any, most: int, longest: int) -> tuple[list[int], int]:
+    def shortened(
+        self, messages: Any, *, tools: Any, most: int, longest: int, thinking: Thinking
+    ) -> tuple[list[int], int]:
         found = Shortener(messages, Room(self.n_ctx, most), lambda some: self.tokens(some, tools=tools), len, longest)
         with in_python_names():
             return found.tokens()
@@ -114,6 +124,8 @@ class FakeJob:
     session: FakeSession
     prompt: list[int]
     options: Options
+    tools: Any = None
+    raw: bool = True
     cancelled: bool = False
 
     def cancel(self) -> None:
@@ -125,6 +137,8 @@ class FakeJob:
         text = model.script(prompt, self.options)
         text, reason = _stopped(text, self.options)
         done: list[Piece] = []
+        grammar = PLAIN if self.raw else Grammar.of(model.chat_template, lambda text: list(map(ord, text)))
+        self.splitter = Splitter(grammar, prompt[-50:], (), None if self.raw else schemas_of(self.tools or ()))
         for reading in model.readings:
             if on_prompt is not None:
                 on_prompt(*reading)
@@ -141,18 +155,30 @@ class FakeJob:
             done += pieces
             if on_pieces is not None:
                 on_pieces(pieces)
+        rest = self.splitter.finish()
+        if rest != Parts():
+            done.append(Piece(rest.text, None, False, thinking=rest.thinking, calls=rest.calls))
+            if on_pieces is not None:
+                on_pieces(done[-1:])
         common = len(self.session.cached_tokens) if self.prompt[:1] == self.session.cached_tokens[:1] else 0
         tokens = [piece.token for piece in done if piece.token is not None]
         self.session.cached_tokens = [*self.prompt, *tokens]
         said, stats = "".join(piece.text for piece in done), {"tokens_per_step": 1.5, "tokens_per_second": 100.0}
-        return Answer(said, tokens, reason, 7, len(self.prompt), min(common, len(self.prompt)), stats, done)
+        thought = "".join(piece.thinking for piece in done)
+        calls = tuple(call for piece in done for call in piece.calls)
+        count, cached = sum(piece.thought for piece in done), min(common, len(self.prompt))
+        return Answer(
+            said, tokens, reason, 7, len(self.prompt), cached, stats, done, 0, thought, count, calls
+        )  # fmt: skip
 
     def _piece(self, text: str, drafted: bool) -> Piece:
-        most = self.options.get("logprobs")
+        most, thought = self.options.get("logprobs"), self.splitter.thinking
+        parts = self.splitter.feed(text)
+        made = Piece(parts.text, ord(text), drafted, None, (), parts.thinking, (), parts.calls, thought)
         if most is None:
-            return Piece(text, ord(text), drafted)
+            return made
         top = tuple(TokenChance(ord(text) + rank, -0.5 - rank) for rank in range(most))
-        return Piece(text, ord(text), drafted, -0.5, top)
+        return replace(made, logprob=-0.5, top=top)
 
 
 def _stopped(text: str, options: Options) -> tuple[str, str]:

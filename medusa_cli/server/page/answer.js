@@ -9,6 +9,8 @@ const LONGEST_REST = 300;
 
 export class Answer {
   text = "";
+  thinking = "";
+  #thought = null; // the folded thinking before the text; none until there is some
   #pieces = [];
   #said = make("div", "said");
   #reading = null; // how far the question is read, until there is text
@@ -29,10 +31,13 @@ export class Answer {
 
   add(chunk) {
     if (chunk.reading) this.#showReading(chunk.reading);
+    const thinking = chunk.choices?.[0]?.delta?.reasoning_content ?? "";
+    if (thinking) this.#think(thinking);
     const text = chunk.choices?.[0]?.delta?.content ?? "";
     const pieces = chunk.medusa?.pieces ?? [{ text, drafted: false }];
     if (!text) return;
     this.#showReading(null);
+    this.#thought?.classList.remove("going-on");
     this.text += text;
     this.#pieces.push(...pieces);
     this.#drawing ??= setTimeout(() => requestAnimationFrame(() => this.#draw()), this.#rest);
@@ -43,6 +48,7 @@ export class Answer {
     clearTimeout(this.#drawing);
     this.#showReading(null);
     this.#done = true;
+    this.#thought?.classList.remove("going-on");
     this.#draw();
     this.article.classList.remove("writing");
   }
@@ -55,6 +61,18 @@ export class Answer {
     this.#rendering = drafts ? null : new Rendering(this.#said);
     this.#drawn = 0;
     this.#draw();
+  }
+
+  #think(text) {
+    this.#showReading(null);
+    this.thinking += text;
+    this.#around(() => {
+      if (!this.#thought) {
+        this.#thought = make("details", "thinking going-on", make("summary", "", "Thinking"), make("div", "thought"));
+        this.#said.before(this.#thought);
+      }
+      this.#thought.lastChild.append(...textNodes(text));
+    });
   }
 
   #showReading(found) {

@@ -6,19 +6,22 @@ import { chunks } from "./server.js";
 import { make, textNodes } from "./text.js";
 
 const by = (id) => document.getElementById(id);
-const turns = []; // {role, content, article, again, answer}: what the model is told of the conversation
+const turns = []; // {role, content, thinking, article, again, answer}: what the model is told of the conversation
 let running = null; // {answer, abort}: the answer that is under way
 
 // --- the conversation ----------------------------------------------------------------------------
 
 function request() {
   const system = by("system").value.trim();
-  const messages = turns.map(({ role, content }) => ({ role, content }));
+  const messages = turns.map(({ role, content, thinking }) =>
+    thinking ? { role, content, reasoning_content: thinking } : { role, content },
+  );
   const body = {
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
     stream: true,
     drafted: true,
   };
+  if (by("thinking").value) body.thinking = by("thinking").value === "on";
   for (const [id, field] of [["temperature", "temperature"], ["most", "max_tokens"], ["seed", "seed"]]) {
     if (by(id).value !== "") body[field] = by(id).valueAsNumber;
   }
@@ -61,7 +64,7 @@ async function respond(previous) {
     needsKey = error.needsKey;
   }
   answer.finish();
-  keepingPlace(() => (answer.text ? keep(answer, line) : takeBack(answer, line, previous)));
+  keepingPlace(() => (answer.text || answer.thinking ? keep(answer, line) : takeBack(answer, line, previous)));
   running = null;
   showRunning();
   if (needsKey) {
@@ -71,7 +74,8 @@ async function respond(previous) {
 }
 
 function keep(answer, line) {
-  const turn = { role: "assistant", content: answer.text, article: answer.article, answer };
+  const { text, thinking, article } = answer;
+  const turn = { role: "assistant", content: text, thinking, article, answer };
   turn.again = button("Regenerate", regenerate);
   const whole = button("Copy", () => copy(answer.text, whole));
   answer.article.append(make("div", "foot", line, whole, turn.again));

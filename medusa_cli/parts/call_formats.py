@@ -1,0 +1,296 @@
+"""How families of models write calls of tools, and what such a text calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Found = list[dict[str, Any]]
+"""Calls: `name`, and `arguments` as an object or as JSON text."""
+Schemas = Mapping[str, Mapping[str, Any]]
+"""The tools that may be called, by name: the JSON schemas of their arguments."""
+Read = Callable[[str, Schemas], tuple[Found, str]]
+"""From a text with calls to these, and the text after them. ValueError, KeyError and the like for other texts."""
+
+_DECODER = json.JSONDecoder(strict=False)  # small models write line breaks into strings
+_FENCES = re.compile(r"^(\s|```(json)?)+")
+
+
+class Unfinished(ValueError):
+    """More of the text is needed."""
+
+
+def _json(text: str) -> tuple[Any, str]:
+    """The JSON that a text begins with, and the text after it."""
+    text = text.lstrip()
+    try:
+        found, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text) or error.msg.startswith("Unterminated string"):
+            raise Unfinished from error
+        raise
+    return found, text[end:].lstrip()
+
+
+@dataclass(frozen=True)
+class Format:
+    """opens: what calls begin with, and what ends each such text ("": the end of the answer). starts: what calls
+    without such marks begin with, if they begin the answer; white space apart. others: further marks within calls."""
+
+    read: Read
+    opens: Mapping[str, str] = field(default_factory=dict)
+    starts: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All that may be tokens without a text of their own."""
+        return tuple(filter(None, (*self.opens, *self.opens.values(), *self.others)))
+
+
+def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
+    """The value of an argument that is written without quotes: text, if the schema does not say otherwise."""
+    wanted = schema.get("properties", {}).get(name, {})
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if kind == "string" or (isinstance(kind, list) and "string" in kind and text != "null"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"True": True, "False": False, "None": None}.get(text, text) if kind != "string" else text
+
+
+# --- <tool_call>: Hermes, Qwen, GLM, Granite 4 -----------------------------------------------------
+
+TAGS = {"<tool_call>": "</tool_call>", "<function=": "</function>"}
+_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+
+
+def tagged(text: str, schemas: Schemas) -> tuple[Found, str]:
+    """JSON, a function with parameters in angle brackets, or a name with keys and values."""
+    text = text.lstrip()
+    if not text.startswith(tuple(TAGS)):
+        return _bare(text)
+    text = text.removeprefix("<tool_call>").lstrip()
+    if text.startswith("{"):
+        call, rest = _json(text[1:] if text.startswith("{{") else text)
+        return [call], rest.removeprefix("}").lstrip().removeprefix("</tool_call>")
+    if text.startswith("<function="):
+        body, _, rest = text.removeprefix("<function=").partition("</function>")
+        return [_function(body, schemas)], rest.lstrip().removeprefix("</tool_call>")
+    body, _, rest = text.partition("</tool_call>")
+    name = body.partition("<arg_key>")[0].strip()
+    schema = schemas[name]
+    return [{"name": name, "arguments": {key: typed(value, schema, key) for key, value in _PAIR.findall(body)}}], rest
+
+
+def _function(text: str, schemas: Schemas) -> dict[str, Any]:
+    name, _, body = text.partition(">")
+    if body.lstrip().startswith("{"):  # Llama 3.1 and Functionary
+        return {"name": name.strip(), "arguments": _json(body)[0]}
+    schema = schemas[name.strip()]
+    pairs = ((key, _without_line_ends(value)) for key, value in _PARAMETER.findall(body))
+    return {"name": name.strip(), "arguments": {key: typed(value, schema, key) for key, value in pairs}}
+
+
+def _without_line_ends(text: str) -> str:
+    return text.removeprefix("\n").removesuffix("\n")
+
+
+def _bare(text: str) -> tuple[Found, str]:
+    calls = []
+    while (text := _FENCES.sub("", text)).startswith("{"):
+        call, text = _json(text)
+        calls.append(call)
+    return calls, text
+
+
+# --- other families --------------------------------------------------------------------------------
+
+
+def llama(text: str, _: Schemas) -> tuple[Found, str]:
+    """`{"name", "parameters"}; ...`"""
+    text = text.strip().removeprefix("<|python_tag|>").strip()
+    calls = []
+    while text:
+        call, text = _json(text)
+        calls.append(call)
+        text = text.removeprefix(";").lstrip()
+    return calls, ""
+
+
+def mistral(text: str, _: Schemas) -> tuple[Found, str]:
+    """`[TOOL_CALLS][{"name", "arguments"}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` for each."""
+    text = text.strip()
+    if "[ARGS]" not in text:
+        return listed(text.removeprefix("[TOOL_CALLS]").lstrip(), _)
+    calls = []
+    for part in text.split("[TOOL_CALLS]"):
+        name, found, arguments = part.partition("[ARGS]")
+        if found:
+            name = name.partition("[CALL_ID]")[0].strip()
+            calls.append({"name": name, "arguments": _json(arguments)[0]})
+    return calls, ""
+
+
+LISTS = {
+    "<|tool_call|>": "",
+    "<TOOLCALL>": "</TOOLCALL>",
+    "<tool_calls>": "</tool_calls>",
+    "<|START_ACTION|>": "<|END_ACTION|>",
+}
+
+
+def listed(text: str, _: Schemas) -> tuple[Found, str]:
+    """A JSON list of calls between marks, or calls one after the other."""
+    opens = next((mark for mark in LISTS if text.startswith(mark)), "")
+    text = text.removeprefix(opens).lstrip()
+    calls: Found = []
+    while text.startswith(("[", "{")):
+        found, text = _json(text)
+        calls += found if isinstance(found, list) else [found]
+    return [{"name": call["tool_name"], **call} if "tool_name" in call else call for call in calls], (
+        text.removeprefix(LISTS.get(opens, ""))
+    )
+
+
+def as_list(calls: Sequence[Mapping[str, Any]]) -> str:
+    """Calls in the first of these formats, for templates that leave out those of earlier turns."""
+    return next(iter(LISTS)) + json.dumps([dict(call["function"]) for call in calls], ensure_ascii=False)
+
+
+DEEPSEEK = {"<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>"}
+_DEEPSEEK_CALL = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
+
+
+def deepseek(text: str, _: Schemas) -> tuple[Found, str]:
+    """`name<sep>{...}`, or `function<sep>name` and the arguments in a fence."""
+    body, _end, rest = text.partition("<｜tool▁calls▁end｜>")
+    calls = []
+    for first, second in _DEEPSEEK_CALL.findall(body):
+        name, fence, arguments = second.partition("```json")
+        name, arguments = (name, arguments) if fence else (first, second)
+        calls.append({"name": name.strip(), "arguments": _json(arguments)[0]})
+    return calls, rest
+
+
+INVOKES = {
+    "<｜DSML｜function_calls>": "</｜DSML｜function_calls>",
+    "<｜DSML｜tool_calls>": "</｜DSML｜tool_calls>",
+    "<minimax:tool_call>": "</minimax:tool_call>",
+}
+_INVOKE = re.compile(r"<(?:｜DSML｜)?invoke name=\"([^\"]+)\">(.*?)</(?:｜DSML｜)?invoke>", re.DOTALL)
+_INVOKED = re.compile(
+    r"<(?:｜DSML｜)?parameter name=\"([^\"]+)\"(?: string=\"(\w+)\")?>(.*?)</(?:｜DSML｜)?parameter>", re.DOTALL
+)
+
+
+def invoked(text: str, schemas: Schemas) -> tuple[Found, str]:
+    """`<invoke name="name"><parameter name="key">value</parameter></invoke>`."""
+    closes = next(close for mark, close in INVOKES.items() if text.startswith(mark))
+    body, _end, rest = text.partition(closes)
+    calls = []
+    for name, inner in _INVOKE.findall(body):
+        schema = schemas[name]
+        pairs = _INVOKED.findall(inner)
+        values = {key: value if is_text == "true" else typed(value, schema, key) for key, is_text, value in pairs}
+        calls.append({"name": name, "arguments": values})
+    return calls, rest
+
+
+GEMMA = {"<|tool_call>": "<tool_call|>"}
+FUNCTION_GEMMA = {"<start_function_call>": "<end_function_call>"}
+_GEMMA_CALL = re.compile(r"\s*call:([^{\s]+)\s*\{", re.DOTALL)
+
+
+def gemma(text: str, _: Schemas) -> tuple[Found, str]:
+    """`call:name{key:value, ...}`, texts between `<|"|>`."""
+    open_, close = next(
+        (open_, close) for open_, close in {**GEMMA, **FUNCTION_GEMMA}.items() if text.startswith(open_)
+    )
+    quote = '<|"|>' if open_ in GEMMA else "<escape>"
+    body, _end, rest = text.removeprefix(open_).partition(close)
+    found = _GEMMA_CALL.match(body)
+    if found is None:
+        raise ValueError("no call")
+    return [{"name": found[1], "arguments": _Loose(body[found.end() - 1 :], quote).value()}], rest
+
+
+class _Loose:
+    """JSON with keys that have no quotes, and other quotes around texts."""
+
+    def __init__(self, text: str, quote: str) -> None:
+        self._text, self._quote = text, quote
+
+    def _take(self, pattern: str) -> str:
+        found = re.match(pattern, self._text, re.DOTALL)
+        if found is None:
+            raise ValueError("not an argument")
+        self._text = self._text[found.end() :].lstrip()
+        return found[1]
+
+    def value(self) -> Any:
+        quote = re.escape(self._quote)
+        if self._text.startswith(self._quote):
+            return self._take(f"{quote}(.*?){quote}")
+        if self._text.startswith('"'):
+            value, self._text = _json(self._text)
+            return value
+        if self._text.startswith("{"):
+            return dict(self._items("{", "}", lambda: (self._key(), self.value())))
+        if self._text.startswith("["):
+            return self._items("[", "]", self.value)
+        return json.loads(self._take(r"([^,}\]\s]+)"))
+
+    def _key(self) -> str:
+        quote = re.escape(self._quote)
+        key = self._take(rf"((?:{quote}.*?{quote}|[^:{{}},]+?))\s*:")
+        return key.replace(self._quote, "").strip().strip('"')
+
+    def _items(self, opens: str, closes: str, item: Callable[[], Any]) -> list[Any]:
+        self._take(f"({re.escape(opens)})")
+        found = []
+        while not self._text.startswith(closes):
+            found.append(item())
+            if self._text.startswith(","):
+                self._take("(,)")
+            elif not self._text.startswith(closes):
+                raise ValueError("no comma")
+        self._take(f"({re.escape(closes)})")
+        return found
+
+
+# --- which template teaches which ------------------------------------------------------------------
+
+HERMES = Format(tagged, TAGS, ('{"name":', '```json{"name":', '```{"name":'))
+LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",))
+MISTRAL = Format(mistral, {"[TOOL_CALLS]": ""}, ("[{",), ("[ARGS]", "[CALL_ID]"))
+LISTED = Format(listed, LISTS, ('[{"name":',))
+INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",))
+DEEPSEEK_CALLS = Format(deepseek, DEEPSEEK, (), ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"))
+FORMATS = (
+    Format(gemma, GEMMA, (), ('<|"|>',)),
+    Format(gemma, FUNCTION_GEMMA, (), ("<escape>",)),
+    INVOKED,
+    DEEPSEEK_CALLS,
+    LISTED,
+    MISTRAL,
+    HERMES,
+    LLAMA,
+)
+"""Those whose marks say more come first. Harmony's calls are sections of their own."""
+
+
+def format_of(template: str) -> Format:
+    """The format that a chat template teaches; Hermes's if that does not show."""
+    found = (one for one in FORMATS if any(mark in template for mark in one.marks))
+    return next(found, LLAMA if '"parameters"' in template else HERMES)
+
+
+def knows_tools(template: str | None) -> bool:
+    """Whether a chat template does anything with tools."""
+    return bool(template) and re.search(r"\btools\b", template or "") is not None

@@ -1,0 +1,114 @@
+"""From the tokens of an answer to its parts, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from medusa_cli.parts.call_formats import HERMES, Format, Schemas, format_of
+from medusa_cli.parts.calls import Call, CallReader, calls_in
+from medusa_cli.parts.marks import AROUND, Marks, begun, marks_of
+from medusa_cli.parts.sections import Section, sections
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """How the answers of a model are read. marks: None if it does not think. names: of tokens that are marks."""
+
+    marks: Marks | None = None
+    calls: Format = HERMES
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, template: str | None, tokenize: Callable[[str], Sequence[int]]) -> Grammar:
+        """That of a chat template and a vocabulary."""
+        marks = marks_of(template, lambda mark: len(tokenize(mark)) == 1)
+        calls = format_of(template or "")
+        names = {found[0]: mark for mark in calls.marks if len(found := tokenize(mark)) == 1}
+        return cls(marks, calls, names | {tokenize(mark)[0]: mark for mark in (marks.tokens if marks else ())})
+
+
+PLAIN = Grammar()
+"""Everything is text."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a piece of an answer adds to it."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[Call, ...] = ()
+
+    def __add__(self, other: Parts) -> Parts:
+        return Parts(self.text + other.text, self.thinking + other.thinking, self.calls + other.calls)
+
+
+class Splitter:
+    """Reads one answer. stop: texts that end it, if they are not in its thinking; what comes after is left out.
+
+    tools: those that may be called, with the schemas of their arguments. stopped: a text of `stop` came.
+    """
+
+    def __init__(self, grammar: Grammar, prompt: str, stop: Sequence[str] = (), tools: Schemas | None = None) -> None:
+        """prompt: its end, as text with all marks."""
+        self._grammar, self._schemas = grammar, tools or {}
+        self._sections = sections(grammar.marks, prompt)
+        self._calls = CallReader(grammar.calls, self._schemas) if tools else None
+        self._stop = tuple(stop)
+        self._held = ""
+        self.stopped = False
+
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is thinking."""
+        return self._sections.thinking
+
+    def feed(self, text: str, token: int = -1) -> Parts:
+        """The parts that are certain after a further token. text: what it wrote."""
+        if (mark := self._grammar.names.get(token)) is not None:
+            around = self._grammar.marks is not None and mark in self._grammar.marks.tokens
+            text = f"{AROUND}{mark}{AROUND}" if around else mark
+        return self._parts(self._sections.feed(text))
+
+    def end_thinking(self, ending: str) -> Parts:
+        """The thinking ends here, with that text, which is no part of the answer. Returns what is left of it."""
+        return self._parts(self._sections.end_thinking(ending))
+
+    def finish(self) -> Parts:
+        """What is left at the end."""
+        parts = self._parts(self._sections.finish())
+        held, self._held = self._held, ""
+        parts += self._said(held)
+        if self._calls is not None:
+            text, calls = self._calls.finish()
+            parts += Parts(text, calls=tuple(calls))
+        return parts
+
+    def _parts(self, found: Sequence[Section]) -> Parts:
+        parts = Parts()
+        for one in found:
+            if one.is_thinking:
+                parts += Parts(thinking=one.text)
+            elif one.tool and (calls := calls_in(one.text, one.tool, self._schemas)):
+                parts += Parts(calls=tuple(calls))
+            else:
+                parts += self._said(self._unstopped(one.text))
+        return parts
+
+    def _said(self, text: str) -> Parts:
+        if self._calls is None:
+            return Parts(text)
+        shown, calls = self._calls.feed(text)
+        return Parts(shown, calls=tuple(calls))
+
+    def _unstopped(self, text: str) -> str:
+        """The part of it that is certainly before any text that stops."""
+        if not self._stop or self.stopped:
+            return "" if self.stopped else text
+        self._held += text
+        at = min((at for stop in self._stop if (at := self._held.find(stop)) >= 0), default=-1)
+        self.stopped = at >= 0
+        sure = at if self.stopped else len(self._held) - max(begun(self._held, stop) for stop in self._stop)
+        text, self._held = self._held[:sure], "" if self.stopped else self._held[sure:]
+        return text

@@ -1,0 +1,117 @@
+"""From an answer to the response of Anthropic's `/v1/messages`: a list of blocks, whole or as it comes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.model import Model
+from medusa_cli.server.answers import Shape, counters, finish_reason, read_of
+from medusa_cli.server.errors import ANTHROPIC_PATH, ApiError
+
+REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
+"""Anthropic's words for OpenAI's finish reasons."""
+KINDS = {"thinking": "thinking_delta", "text": "text_delta"}
+
+
+class MessagesShape(Shape):
+    """/v1/messages. A block goes on until something of another kind comes."""
+
+    named = True
+
+    def __init__(self, engine: Model, stops: Sequence[str]) -> None:
+        self._engine, self._stops = engine, stops
+        self._id = f"msg_{secrets.token_hex(12)}"
+        self._block = ""
+        self._count = 0
+
+    def _message(self, content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._engine.name}
+        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, **more}
+
+    def opening(self) -> list[dict[str, Any]]:
+        usage = {"input_tokens": self.prompt_tokens, "output_tokens": 0}
+        return [{"type": "message_start", "message": self._message([], usage=usage)}]
+
+    def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        thinking, text, calls = read_of(pieces)
+        events = []
+        for kind, added in (("thinking", thinking), ("text", text)):
+            if added:
+                events += self._in_block(kind)
+                events.append(self._delta({"type": KINDS[kind], kind: added}))
+        for call in calls:
+            events += self._close()
+            events += self._open({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
+        return events
+
+    def _in_block(self, kind: str) -> list[dict[str, Any]]:
+        if self._block == kind:
+            return []
+        more = {"signature": ""} if kind == "thinking" else {}
+        return [*self._close(), *self._open({"type": kind, kind: "", **more})]
+
+    def _open(self, block: dict[str, Any]) -> list[dict[str, Any]]:
+        self._block = block["type"]
+        return [{"type": "content_block_start", "index": self._count, "content_block": block}]
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._count, "delta": delta}
+
+    def _close(self) -> list[dict[str, Any]]:
+        if not self._block:
+            return []
+        self._block, self._count = "", self._count + 1
+        return [{"type": "content_block_stop", "index": self._count - 1}]
+
+    def closing(self, answer: Answer) -> list[dict[str, Any]]:
+        delta = {
+            "type": "message_delta",
+            "delta": self._end(answer),
+            "usage": usage(answer),
+            "medusa": counters(answer),
+        }
+        return [*self._close(), delta, {"type": "message_stop"}]
+
+    def _end(self, answer: Answer) -> dict[str, Any]:
+        stop = self._stop_of(answer) if answer.stop_reason == "stop" and not answer.calls else None
+        reason = "stop_sequence" if stop is not None else REASONS[finish_reason(answer)]
+        return {"stop_reason": reason, "stop_sequence": stop}
+
+    def _stop_of(self, answer: Answer) -> str | None:
+        """Which text ended the answer."""
+        whole = b"".join(map(self._engine.token_bytes, answer.tokens)).decode("utf-8", "replace")
+        after = whole[whole.rfind(answer.text) + len(answer.text) :]
+        found = [stop for stop in self._stops if after.lstrip().startswith(stop.lstrip())]
+        return next(iter(found or self._stops), None)
+
+    def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
+        blocks: list[dict[str, Any]] = []
+        for event in [event for piece in pieces for event in self.step([piece])]:
+            if event["type"] == "content_block_start":
+                blocks.append(dict(event["content_block"]))
+            elif event["type"] == "content_block_delta":
+                kind = event["delta"]["type"]
+                if kind == "input_json_delta":
+                    blocks[-1]["input"] = json.loads(event["delta"]["partial_json"])
+                else:
+                    key = blocks[-1]["type"]
+                    blocks[-1][key] += event["delta"][key]
+        return self._message(blocks, **self._end(answer), usage=usage(answer), medusa=counters(answer))
+
+    def failed(self, error: ApiError) -> dict[str, Any]:
+        return error.body(ANTHROPIC_PATH)
+
+
+def usage(answer: Answer) -> dict[str, Any]:
+    """Anthropic's counts: cached tokens are not among those of the input."""
+    return {
+        "input_tokens": answer.prompt_tokens - answer.cached_tokens,
+        "cache_read_input_tokens": answer.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": len(answer.tokens),
+    }
