@@ -16,7 +16,7 @@ from medusa_cli.models.names import HubName
 class CachedModel:
     """name: loads it. path: its first part. size: bytes of all parts. files: those in the Hub's cache.
 
-    heads, drafter: draft heads and MTP layers from the same repository.
+    heads, drafter: draft heads and MTP layers from the same repository. beside: the latter's file, in the Hub's cache.
     """
 
     name: str
@@ -26,6 +26,7 @@ class CachedModel:
     files: tuple[CachedFile, ...] = ()
     heads: Path | None = None
     drafter: Path | None = None
+    beside: CachedFile | None = None
 
 
 def models() -> list[CachedModel]:
@@ -57,6 +58,7 @@ def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]
         size = sum(part.size for part in parts)
         beside = files[heads[0]].path if heads else None
         drafter = quantizations.drafter_for(one, drafters, sizes)
-        extra = files[drafter].path if drafter else None
-        models.append(CachedModel(str(name), parts[0].path, size, one.quant, parts, beside, extra))
+        extra = files[drafter] if drafter else None
+        path = extra.path if extra else None
+        models.append(CachedModel(str(name), parts[0].path, size, one.quant, parts, beside, path, extra))
     return models

@@ -88,9 +88,9 @@ def best(paths: Collection[Path], model: Path) -> DrafterRef | None:
 
 
 def _beside(model: Path) -> list[Path]:
-    return [
-        path for path in model.parent.glob("*.gguf") if path != model and quantizations.OF_DRAFTER.search(path.name)
-    ]
+    """Files that the names of drafters are given to; no links to what is gone."""
+    named = [path for path in model.parent.glob("*.gguf") if quantizations.OF_DRAFTER.search(path.name)]
+    return [path for path in named if path != model and path.is_file()]
 
 
 def fits(drafter: native.GgufFile, model: native.GgufFile) -> bool:

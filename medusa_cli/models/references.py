@@ -80,7 +80,7 @@ def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelR
     else:
         from medusa_cli.models import remote
 
-        fetched = remote.fetch_model(found, console)
+        fetched = remote.fetch_model(found, console, drafts=drafts)
         heads = HeadsRef(fetched.heads, Origin.repository) if fetched.heads else None
         drafter = DrafterRef(fetched.drafter, 0) if fetched.drafter else None
         ref = ModelRef(str(fetched.name), fetched.path, heads, drafter)

@@ -42,12 +42,16 @@ class Fetched:
     drafter: Path | None = None
 
 
-def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run: bool = True) -> Fetched:
+def fetch_model(
+    name: HubName, console: Console, *, update: bool = False, to_run: bool = True, drafts: bool = False
+) -> Fetched:
     """The model that `name` means, with the heads that its repository has; progress and remarks go to `console`.
 
-    to_run: it will be loaded here, so one that is larger than the memory is an error. MedusaError: not on the
-    Hub, no access, nothing that fits the name, no room.
+    to_run: it will be loaded here, so one that is larger than the memory is an error. drafts: a file that only drafts
+    for a model (MTP) will do, too. MedusaError: not on the Hub, no access, nothing that fits the name, no room.
     """
+    if drafts and not update and (layers := _cached_drafter(name)) is not None:
+        return layers
     if not update and (found := _cached_model(name)) is not None:
         model, fetched = found
         if name.quant is None and name.file is None and model.quant != quantizations.DEFAULT:
@@ -65,10 +69,13 @@ def fetch_model(name: HubName, console: Console, *, update: bool = False, to_run
     heads, drafters = heads_among(listing.files, start), drafters_among(listing.files, start)
     if name.file in heads:
         raise OptionError("{name}: holds draft heads, not a model: give the model, and {heads} {name}", name=name)
+    models = quantizations.candidates(listing.files, (*heads, *drafters))
+    if drafts and (file := _named_drafter(name, drafters, models)) is not None:
+        fetched = download.fetch_shown(name.repo, name.revision, listing.commit, [listing.files[file]], console)
+        return Fetched(HubName(name.repo, name.revision, file=file), fetched[0], None)
     if name.file in drafters:
         text = "{name}: drafts for a model (MTP), it is none: give the model, and {draft_model} {name}"
         raise OptionError(text, name=name)
-    models = quantizations.candidates(listing.files, (*heads, *drafters))
     if not models:
         raise MedusaError(_without_models(name, listing.files))
     chosen = quantizations.pick(models, _label(name), name.quant, name.file)
@@ -129,6 +136,22 @@ def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
     drafter = quantizations.drafter_for(chosen, drafters, sizes)
     beside = (files[heads[0]] if heads else None, files[drafter] if drafter else None)
     return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], *beside)
+
+
+def _cached_drafter(name: HubName) -> Fetched | None:
+    """The layers in the cache that `name` means."""
+    folder = repository.cached_snapshot(name.repo, name.revision)
+    files = {} if folder is None else repository.files_below(folder)
+    drafters = drafters_among(files, _local_start(files))
+    file = _named_drafter(name, drafters, quantizations.candidates(files, drafters)) if name.file else None
+    return Fetched(name, files[file], None) if file else None
+
+
+def _named_drafter(name: HubName, drafters: list[str], models: list[Candidate]) -> str | None:
+    """The file of layers (MTP) that is meant: by its name, or as the only one where there are no models."""
+    if name.file is not None:
+        return name.file if name.file in drafters else None
+    return drafters[0] if len(drafters) == 1 and not models and name.quant is None else None
 
 
 def _list(name: HubName) -> Listing:

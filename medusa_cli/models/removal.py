@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,19 @@ def find(wanted: Sequence[str]) -> list[Removal]:
             hint = f"did you mean {' or '.join(near)}?" if near else "see `medusa list`"
             raise MedusaError(f"{printable(name)} is not on this machine: {hint}")
         found |= {one.name: one for one in fitting}
-    return list(found.values())
+    return list(_with_layers(found, models).values())
+
+
+def _with_layers(found: dict[str, Removal], models: Sequence[cached.CachedModel]) -> dict[str, Removal]:
+    """The same, with the MTP layers that were fetched with these models and serve no other."""
+    used = {model.beside for model in models if model.name not in found}
+    for model in models:
+        if (layers := model.beside) is None or layers in used:
+            continue
+        used.add(layers)
+        one = found[model.name]
+        found[model.name] = dataclasses.replace(one, size=one.size + layers.size, cached=(*one.cached, layers))
+    return found
 
 
 def remove(found: Sequence[Removal]) -> int:

@@ -38,11 +38,12 @@ class MtpModel:
         """The number of layers that a plain pass has, and of the first next-token layer."""
         return int(ARCHITECTURES[self.name].keys["block_count"])
 
-    def architecture(self, part: Part = "all") -> Architecture:
+    def architecture(self, part: Part = "all", others: Keys | None = None) -> Architecture:
+        """others: keys that differ from what they would be."""
         keys = {**ARCHITECTURES[self.name].keys, "context_length": 2048}
         if part != "trunk" and self.layers:
             keys |= {**self.keys, "block_count": self.trunk + self.layers, "nextn_predict_layers": self.layers}
-        return Architecture(self.name, keys)
+        return Architecture(self.name, {**keys, **(others or {})})
 
 
 _WINDOWS = "attention.sliding_window_pattern"
@@ -90,33 +91,39 @@ ASSISTANT = Architecture(
 """For the gemma4 that ARCHITECTURES has: width 128. Its layers read the target's keys and values, and have none."""
 
 
-def write_mtp_model(path: Path, name: str, *, agree: float = 0.0, part: Part = "all", seed: int = 1) -> Path:
+def write_mtp_model(
+    path: Path, name: str, *, agree: float = 0.0, part: Part = "all", seed: int = 1, keys: Keys | None = None
+) -> Path:
     """One of MTP_MODELS. part: what the file holds; "layers" has the embeddings and the output matrix besides.
+
+    keys: those that differ; more of them make a model that is of no use with the others'.
 
     agree: the share of right drafts, 0.67 or 0.9; 0: weights that know nothing of each other.
     """
     model = MTP_MODELS[name]
-    tensors = random_tensors(path.parent, model.architecture(), seed)
-    _like_converted(model, tensors)
+    architecture = model.architecture("all", keys)
+    trunk = architecture.keys["block_count"] - model.layers
+    tensors = random_tensors(path.parent, architecture, seed)
+    _like_converted(model, trunk, tensors)
     if agree:
         _agree(tensors, model, agree, seed)
-        for layer in range(model.trunk, model.trunk + model.layers):
+        for layer in range(trunk, trunk + model.layers):
             _agree_layer(tensors, f"blk.{layer}.nextn.", model.strength[agree])
-    first = tuple(f"blk.{layer}." for layer in range(model.trunk))
-    last = tuple(f"blk.{layer}." for layer in range(model.trunk, model.trunk + model.layers))
+    first = tuple(f"blk.{layer}." for layer in range(trunk))
+    last = tuple(f"blk.{layer}." for layer in range(trunk, trunk + model.layers))
     for tensor in list(tensors):
         if (part == "layers" and tensor.startswith(first)) or (part == "trunk" and tensor.startswith(last)):
             del tensors[tensor]
-    write_model(path, model.architecture(part), tensors)
+    write_model(path, model.architecture(part, keys), tensors)
     return path
 
 
-def _like_converted(model: MtpModel, tensors: Tensors) -> None:
+def _like_converted(model: MtpModel, trunk: int, tensors: Tensors) -> None:
     """Without the tensors that a file of the model has not, though libllama would read them."""
     for name in [name for name in tensors if name.endswith("scale")]:  # of quantised weights only
         del tensors[name]
     _plain_gemma(tensors)
-    for layer in range(model.trunk, model.trunk + model.layers):
+    for layer in range(trunk, trunk + model.layers):
         block = f"blk.{layer}."
         for name in {"embed_tokens", "shared_head_head", "shared_head_norm"} - set(model.optional):
             del tensors[f"{block}nextn.{name}.weight"]
