@@ -1,6 +1,7 @@
 #include "draft_model/mtp_levels.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "draft_model/levels.h"
 
@@ -96,10 +97,19 @@ void MtpLevels::rolled_back(int position, int same) {
     }
 }
 
+// What was decoded below the committed tokens.
+void MtpLevels::drop_drafts() {
+    if (cache_.depth() > 0) {
+        cache_.truncate(cache_.position());
+    } else {
+        context_.remove(0, cache_.position(), -1);
+    }
+}
+
 void MtpLevels::decode() {
-    const DecodeStatus status = context_.decode(rows_, nullptr);
+    const std::vector<BatchRow> rows = std::exchange(rows_, {});
+    const DecodeStatus status = context_.decode(rows, nullptr);
     if (status != DecodeStatus::ok) throw DraftsEnd("the drafter's context is full");
-    rows_.clear();
 }
 
 void MtpLevels::add_waiting(bool outputs) {
@@ -118,7 +128,7 @@ void MtpLevels::use_layer(int layer, int position) {
 
 void MtpLevels::decode_waiting() {
     if (waiting_.empty()) return;
-    cache_.truncate(cache_.position());
+    drop_drafts();
     const int layers = way_ == Way::several ? depth_ : 1;
     for (int layer = 0; layer < layers; ++layer) {
         if (way_ == Way::several) use_layer(layer, cache_.position());
@@ -134,7 +144,7 @@ void MtpLevels::begin(const DraftInput& input) {
     root_ = input.context.back();
     const int position = static_cast<int>(input.context.size()) - 1;
     position > count_ ? start_at(position) : cut(position);
-    cache_.truncate(cache_.position());
+    if (way_ != Way::shared) drop_drafts();
     // Not part of what a level costs: many wait only where few steps asked for drafts.
     if (waiting_.size() > most_beside_root) decode_waiting();
 }
@@ -217,6 +227,7 @@ void MtpLevels::level(int depth, std::span<const Token> paths, int ranks, LevelD
 void MtpLevels::save(StateWriter& out) {
     decode_waiting();
     cut(count_);
+    if (way_ != Way::shared) drop_drafts();
     out.number<int32_t>(count_);
     out.number<int32_t>(known_);
     out.list<float>(newest_);
@@ -227,8 +238,9 @@ void MtpLevels::restore(StateReader& in) {
     start_at(0);
     const int count = in.number<int32_t>(), known = in.number<int32_t>();
     const std::vector<float> newest = in.list<float>();
-    const bool fits = newest.size() == width() && (way_ == Way::shared || cache_.restore(in));
-    if (!fits || (way_ != Way::shared && cache_.position() != count)) {
+    const bool own = way_ != Way::shared;
+    const bool fits = newest.size() == width() && (!own || cache_.restore(in));
+    if (!fits || (own && (cache_.position() != count || context_.end() != count))) {
         rolled_back(0, 0);
         start_at(0);
         throw Error("a saved cache is of another drafter");

@@ -49,6 +49,7 @@ class MtpLevels final : public LevelSource {
     void cut(int position);
     void use_layer(int layer, int position);
     void add_waiting(bool outputs);
+    void drop_drafts();
     void decode();
     void decode_waiting();
     void decode_root();
