@@ -70,6 +70,10 @@ std::optional<uint32_t> of_layer(const GgufFile& file, const char* name, uint32_
     return static_cast<const uint32_t*>(data)[layer];
 }
 
+std::string shown(const std::optional<uint32_t>& number) {
+    return number ? std::to_string(*number) : "missing";
+}
+
 bool has_tensor(const GgufFile& file, const std::string& name) {
     return std::ranges::any_of(file.tensors(), [&](const TensorInfo& info) { return info.name == name; });
 }
@@ -111,14 +115,15 @@ void check_cache_fits(const GgufFile& model, const GgufFile& assistant, const au
         any |= *windowed != 0;
         const auto has = of_layer(model, heads, layers - (*windowed ? 2 : 1)),
                    needs = of_layer(assistant, heads, layer);
-        if (!has || has != needs || *has == 0) refuse_pair(std::string(heads) + " is not the same");
+        if (!has || has != needs || *has == 0) {
+            refuse_pair(std::string(heads) + " is " + shown(needs) + ", not " + shown(has));
+        }
     }
     if (!any) refuse_pair("none of its layers has a window");
     for (const char* name : {"attention.key_length", "attention.key_length_swa", "attention.value_length",
                              "attention.value_length_swa", "attention.sliding_window"}) {
-        if (of_layer(model, name, 0) != of_layer(assistant, name, 0)) {
-            refuse_pair(std::string(name) + " is not the same");
-        }
+        const auto has = of_layer(model, name, 0), needs = of_layer(assistant, name, 0);
+        if (has != needs) refuse_pair(std::string(name) + " is " + shown(needs) + ", not " + shown(has));
     }
 }
 
