@@ -4,8 +4,8 @@
     python benchmarks/mtp.py beside MODEL --llama-server FILE [--accept 0.67]
     python benchmarks/mtp.py write FILE [--vocabulary 248320]
 
-Acceptance is made up: each draft is accepted with the same probability, whatever the model says. So made-up models
-will do, which `write` makes: in the shape of Qwen3.5, of 1.2 billion parameters, with one layer.
+The models are made up, too: `write` makes one in the shape of Qwen3.5, of 1.2 billion parameters, with one layer, which
+with `--agree 0.67` or `0.9` often says what the model says.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import common
 import made_up_model
+import numpy as np
 from rich.table import Table
 
 from medusa_cli import native
@@ -39,16 +40,23 @@ def chain(length: int) -> native.Tree:
     return native.Tree([[0] * depth for depth in range(1, length + 1)])
 
 
+def prompt(length: int, number: int = 0) -> list[int]:
+    """Made up: token ids."""
+    return [int(token) for token in np.random.default_rng(number).integers(5, 250, length)]
+
+
 @dataclass(frozen=True)
 class Speed:
-    """Plain decoding, a chain and trees grown by prices, in alternating rounds, each in a session of its own.
+    """Plain decoding and chains, and drafts grown by prices, in alternating rounds, each in a session of its own.
 
-    A level's share is that of its bytes: the layer and the output matrix beside all that a pass reads.
+    --accept: each draft is accepted with this probability, whatever the model says; growing learns nothing from that
+    and is left out. Else the model decides, on other made-up prompts in each round. A level's share is that of its
+    bytes: the layer and the output matrix beside all that a pass reads.
     """
 
     model: str
     _: KW_ONLY
-    accept: float = 0.67
+    accept: float | None = None
     behind: int = 60
     tokens: int = 96
     rounds: int = 5
@@ -60,22 +68,21 @@ class Speed:
             "plain": {},
             "chain of 1": {"tree": chain(1)},
             f"chain of {CHAIN}": {"tree": chain(CHAIN)},
-            "grown": {"dynamic": native.DynamicTree()},
+            **({} if self.accept else {"grown": {"dynamic": native.DynamicTree()}}),
         }
-        prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(self.behind)]
         sessions = {
             name: native.Session(model, mtp=model if way else None, n_ctx=self.behind + self.tokens + 64, **way)
             for name, way in ways.items()
         }
         found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
-        for _ in range(self.rounds + 1):
+        for number in range(self.rounds + 1):
             for name, session in sessions.items():
-                found[name].append(self._figures(session, prompt, drafts=name != "plain"))
+                found[name].append(self._figures(session, prompt(self.behind, number), drafts=name != "plain"))
         found = {name: figures[1:] for name, figures in found.items()}
         show(found, share(native.read_gguf(str(path))))
 
     def _figures(self, session: native.Session, prompt: Sequence[int], *, drafts: bool) -> dict[str, float]:
-        rule = native.Accept("synthetic", synthetic_rate=self.accept) if drafts else native.Accept("greedy")
+        rule = native.Accept("synthetic", synthetic_rate=self.accept) if drafts and self.accept else None
         stats = session.generate(prompt, max_tokens=self.tokens, ignore_eos=True, accept=rule).stats
         each = {name: ms / stats["steps"] for name, ms in stats["timings_ms"].items()}
         return {"speed": stats["tokens_per_second"], "tokens": stats["tokens_per_step"], **each}
@@ -134,12 +141,12 @@ class Beside:
     def run(self) -> None:
         path = str(common.find_model(self.model).path)
         model = native.Model(path, n_gpu_layers=0, next_layers=True)
-        prompt = [5 + (97 * i * i + i // 7) % 250 for i in range(60)]
+        text = prompt(60)
         rates = ",".join(f"{self.accept**depth:.4f}" for depth in range(1, CHAIN + 1))
         drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(CHAIN), "--spec-synth-rates", rates]
         ours: dict[str, dict[str, Any]] = {
             "medusa, plain": {},
-            "medusa, MTP": {"mtp": model, "dynamic": native.DynamicTree()},
+            "medusa, MTP": {"mtp": model, "tree": chain(CHAIN)},
         }
         sessions = {
             name: native.Session(model, n_ctx=1024, n_threads=self.threads, **way) for name, way in ours.items()
@@ -149,10 +156,10 @@ class Beside:
             for _ in range(self.rounds + 1):
                 for name, session in sessions.items():
                     rule = native.Accept("synthetic", synthetic_rate=self.accept) if "mtp" in ours[name] else None
-                    answer = session.generate(prompt, max_tokens=self.tokens, ignore_eos=True, accept=rule)
+                    answer = session.generate(text, max_tokens=self.tokens, ignore_eos=True, accept=rule)
                     speeds[name].append(answer.stats["tokens_per_second"])
-                speeds["llama-server, plain"].append(self._ask(plain, prompt))
-                speeds["llama-server, MTP"].append(self._ask(mtp, prompt))
+                speeds["llama-server, plain"].append(self._ask(plain, text))
+                speeds["llama-server, MTP"].append(self._ask(mtp, text))
         table = Table("", "tokens/s", "over its plain", "over llama-server's plain")
         middle = {name: statistics.median(found[1:]) for name, found in speeds.items()}
         for name, speed in middle.items():
@@ -200,11 +207,11 @@ class Write:
     file: Path
     _: KW_ONLY
     vocabulary: int = 32000
-    agree: float = 0.67
+    agree: float = 0.0
 
     def run(self) -> None:
         size = dataclasses.replace(made_up_model.HYBRID_1B, vocabulary=self.vocabulary)
-        made_up_model.write_hybrid(self.file, size, mtp=made_up_model.STRENGTHS[self.agree])
+        made_up_model.write_hybrid(self.file, size, mtp=made_up_model.STRENGTHS[self.agree] if self.agree else 0.0)
 
 
 def parser() -> ArgumentParser:
