@@ -71,8 +71,8 @@ def fetch_model(
         raise OptionError("{name}: holds draft heads, not a model: give the model, and {heads} {name}", name=name)
     models = quantizations.candidates(listing.files, (*heads, *drafters))
     if drafts and (file := _named_drafter(name, drafters, models)) is not None:
-        fetched = download.fetch_shown(name.repo, name.revision, listing.commit, [listing.files[file]], console)
-        return Fetched(HubName(name.repo, name.revision, file=file), fetched[0], None)
+        paths = download.fetch_shown(name.repo, name.revision, listing.commit, [listing.files[file]], console)
+        return Fetched(HubName(name.repo, name.revision, file=file), paths[0], None)
     if name.file in drafters:
         text = "{name}: drafts for a model (MTP), it is none: give the model, and {draft_model} {name}"
         raise OptionError(text, name=name)
