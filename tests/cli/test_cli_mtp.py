@@ -143,9 +143,7 @@ def test_what_does_not_fit_is_left_out(files: Path, tmp_path: Path) -> None:
     copied(files, tmp_path, trunk="m.gguf", assistant="m-assistant.gguf", step35="mtp-m.gguf")
     edited(files / "layers.gguf", tmp_path / "mtp-m-wide.gguf", {"glm4moe.embedding_length": 512})
     edited(files / "layers.gguf", tmp_path / "mtp-m-deep.gguf", {"glm4moe.block_count": 4})
-    edited(
-        files / "layers.gguf", tmp_path / "mtp-m-part.gguf", without=["blk.2.nextn.eh_proj.weight"]
-    )
+    edited(files / "layers.gguf", tmp_path / "mtp-m-part.gguf", without=["blk.2.nextn.eh_proj.weight"])
     (tmp_path / "mtp-m-text.gguf").write_text("no GGUF")
     (tmp_path / "mtp-m-short.gguf").write_bytes((files / "layers.gguf").read_bytes()[:3000])
     (tmp_path / "mtp-m-folder.gguf").mkdir()

@@ -6,19 +6,14 @@ In a process of its own, like tests/support/damaged_headers.py. libllama may end
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from damaged_headers import SECONDS_PER_FILE, Damage, complaint, limit_memory
-
-from medusa_cli.decoding import trial
-from medusa_cli.support.errors import MedusaError
+from damaged_headers import SECONDS_PER_FILE, Damage, complaint, is_found_by_trial, limit_memory
 
 PROMPT = list(range(3, 60, 2))
 NAME = "mtp-damaged.gguf"
@@ -81,16 +76,6 @@ def work(source: Path, model: Path | None, folder: Path, numbers: range) -> None
                 print(json.dumps({"number": number, "use": name, "found": found}), flush=True)
 
 
-def _is_found_by_trial(path: Path, model: Path | None) -> bool:
-    with patch.dict(os.environ):
-        os.environ.pop(trial.VARIABLE, None)
-        try:
-            trial.run(model or path, path, remembers=False)
-        except MedusaError as error:
-            return str(path) in str(error) and str(error).isprintable()
-    return False
-
-
 def run(source: Path, model: Path | None, folder: Path, total: int) -> list[str]:
     """Opens `total` damaged copies of `source`, which drafts for `model` (None: itself); returns what went wrong."""
     complaints: list[str] = []
@@ -102,7 +87,7 @@ def run(source: Path, model: Path | None, folder: Path, total: int) -> list[str]
         complaints += [line for line in lines if line.startswith("{")]
         last = max((int(line) for line in lines if line.isdigit()), default=None)
         finished = (done.returncode, done.stderr, last) == (0, "", total - 1)
-        if last is None or not (finished or _is_found_by_trial(folder / NAME, model)):
+        if last is None or not (finished or is_found_by_trial(model or folder / NAME, folder / NAME)):
             complaints.append(f"number {last}: code {done.returncode}, stderr {done.stderr[-2000:]!r}")
         begin = total if last is None else last + 1
     return complaints
