@@ -262,9 +262,9 @@ def test_inspect_names_layers(files: Path, tmp_path: Path) -> None:
 
 
 def test_inspect_says_why_layers_are_not_used(files: Path, tmp_path: Path) -> None:
-    path = edited(files / "step35.gguf", tmp_path / "m.gguf", without=["blk.2.ffn_gate.weight"])
+    path = edited(files / "step35.gguf", tmp_path / "m.gguf", without=["blk.2.nextn.eh_proj.weight"])
     found, line = inspected(path)
-    problem = "its layers for further tokens (MTP) cannot be used: tensor blk.2.ffn_gate.weight is missing"
+    problem = "its layers for further tokens (MTP) cannot be used: tensor blk.2.nextn.eh_proj.weight is missing"
     assert problem in found["mtp"]["problem"]
     assert f"3, not used: {path}: {problem}" in line
     answer, said = answered(path, "--temp", "0")

@@ -87,9 +87,7 @@ def test_more_layers_than_libllama_runs(folder: Path, tmp_path: Path, name: str)
     check_refused(outcome(folder / f"{name}-trunk.gguf", path), str(path), f"runs one in {name} models, not 2")
 
 
-@pytest.mark.parametrize(
-    "number", [3, 5, pytest.param(2**31, marks=pytest.mark.xfail(strict=True, reason="libllama asserts"))]
-)
+@pytest.mark.parametrize("number", [3, 5, 2**31])
 def test_an_assistant_has_all_the_layers_that_it_names(folder: Path, tmp_path: Path, number: int) -> None:
     values = {f"{ASSISTANT}{key}": number for key in ("block_count", "nextn_predict_layers")}
     path = edited(folder / "mtp-gemma4.gguf", tmp_path / "mtp.gguf", values)
@@ -136,10 +134,11 @@ def test_each_tensor_is_there_or_not_needed(folder: Path, tmp_path: Path, name: 
         if is_partial_expert(name, tensor):
             continue  # below
         assert works(found) or (found.error and str(path) in found.error and found.error.isprintable()), (tensor, found)
-        assert works(found) <= (tensor.endswith(OPTIONAL) or "norm" in tensor or "exp" in tensor or "inp" in tensor)
+        spare = any(part in tensor for part in ("norm", "exp", "inp"))
+        spare |= name == "step35" and ".ffn_" in tensor  # its layers have experts, and need no others
+        assert works(found) <= (tensor.endswith(OPTIONAL) or spare), tensor
 
 
-@pytest.mark.xfail(strict=True, reason="libllama crashes: nothing asks for all of them")
 @pytest.mark.parametrize("tensor", ["ffn_up_exps", "ffn_down_exps"])
 def test_experts_are_complete(folder: Path, tmp_path: Path, tensor: str) -> None:
     path = edited(folder / "step35.gguf", tmp_path / "mtp.gguf", without=[f"blk.2.{tensor}.weight"])
@@ -158,7 +157,7 @@ def heads_of(*layers: int) -> list[str]:
 
 @pytest.mark.parametrize(
     "missing",
-    [[2], [2, 3, 4], *(pytest.param(one, marks=pytest.mark.xfail(strict=True)) for one in ([3], [4], [3, 4]))],
+    [[2], [3], [4], [3, 4], [2, 3, 4]],
     ids=str,
 )
 def test_each_of_several_layers_needs_an_output_matrix(folder: Path, tmp_path: Path, missing: list[int]) -> None:
@@ -269,9 +268,7 @@ def test_vocabularies_of_far_other_sizes(
     check_refused(outcome(folder / f"{name}-trunk.gguf", path), str(path), f"has {size} tokens")
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(250, marks=pytest.mark.xfail(strict=True, reason="its tokens end answers")), 262]
-)
+@pytest.mark.parametrize("size", [250, 262])
 def test_a_vocabulary_of_nearly_the_same_size_serves_or_is_refused(
     folder: Path, tmp_path: Path, size: int, vocabulary: Callable[[int], dict[str, Any]]
 ) -> None:
@@ -281,7 +278,6 @@ def test_a_vocabulary_of_nearly_the_same_size_serves_or_is_refused(
 
 
 WINDOWS = "attention.sliding_window_pattern"
-XFAIL = pytest.mark.xfail(strict=True, reason="nothing asks for this before libllama crashes, or drafts nonsense")
 
 
 @pytest.mark.parametrize(
@@ -291,10 +287,10 @@ XFAIL = pytest.mark.xfail(strict=True, reason="nothing asks for this before libl
         ({"attention.key_length": 32, "attention.value_length": 32}, "attention.key_length is 64, not 32"),
         ({"attention.key_length_swa": 32, "attention.value_length_swa": 32}, "attention.key_length_swa is 64, not 32"),
         ({"attention.sliding_window": 64}, "attention.sliding_window is 32, not 64"),
-        pytest.param({"attention.head_count": 4, "attention.head_count_kv": 2}, "head_count_kv", marks=XFAIL),
-        pytest.param({WINDOWS: [*[True] * 4, False, *[True] * 5]}, "window", marks=XFAIL),
-        pytest.param({WINDOWS: [*[True] * 4, False, *[True] * 3, False, False]}, "window", marks=XFAIL),
-        pytest.param({WINDOWS: [True] * 10}, "window", marks=XFAIL),
+        ({"attention.head_count": 4, "attention.head_count_kv": 2}, "head_count_kv"),
+        ({WINDOWS: [*[True] * 4, False, *[True] * 5]}, "window"),
+        ({WINDOWS: [*[True] * 4, False, *[True] * 3, False, False]}, "window"),
+        ({WINDOWS: [True] * 10}, "window"),
     ],
     ids=str,
 )
@@ -316,9 +312,9 @@ def test_an_assistant_for_a_gemma4_of_another_shape(
         {"embedding_length_out": 256},
         {"attention.head_count": 0},
         {WINDOWS: [True] * 600},
-        pytest.param({WINDOWS: [False] * 4}, marks=XFAIL),
-        pytest.param({"attention.head_count_kv": 0}, marks=XFAIL),
-        pytest.param({"attention.head_count_kv": 2}, marks=XFAIL),
+        {WINDOWS: [False] * 4},
+        {"attention.head_count_kv": 0},
+        {"attention.head_count_kv": 2},
     ],
     ids=str,
 )

@@ -113,20 +113,8 @@ def asked(said: list[int], answer: list[int], turn: Turn, seed: int) -> list[int
     return (said + text(turn.added, seed))[-(CONTEXT - 60) :]
 
 
-REPEATED = ["qwen35", "glm4moe", "deepseek2"]
-"""One layer serves for all tokens that are drafted."""
-
-
-def kept_branches(*values: Any, strict: bool) -> Any:
-    reason = "a saved drafter's cache holds branches of the last step"
-    marks = [pytest.mark.xfail(strict=strict, reason=reason)] if values[0] in REPEATED else []
-    return pytest.param(*values, marks=marks)
-
-
-@pytest.mark.parametrize(
-    ("name", "moves"),
-    [*((name, False) for name in NAMES), *(kept_branches(name, True, strict=False) for name in NAMES)],
-)
+@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("name", NAMES)
 @given(
     ways=st.lists(st.sampled_from(["chain", "tree", "dynamic"]), min_size=1, max_size=3),
     lookup=st.booleans(),
@@ -193,7 +181,7 @@ def test_a_session_that_moves_drafts_as_if_it_had_stayed(pairs: Callable[[str], 
     assert again.reused_tokens > 200, "the model's cache is of use without the drafter's"
 
 
-@pytest.mark.parametrize("name", [kept_branches(name, strict=True) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_session_moves_after_answers_of_any_length(pairs: Callable[[str], Pair], name: str) -> None:
     pair = pairs(name)
     for seed in range(20):
