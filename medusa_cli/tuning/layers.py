@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_cli.decoding import profile, runtime
 from medusa_cli.decoding.drafting import DraftPlan, Mtp
 from medusa_cli.decoding.options import EngineOptions
+from medusa_cli.decoding.settings import engine_default
 from medusa_cli.decoding.trees import DYNAMIC, DynamicStart, TreeMethod
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
@@ -55,7 +56,9 @@ def open_layers(ref: ModelRef, options: EngineOptions, console: Console) -> Open
     if not own:
         small = runtime.load_model(layers.path, gpu_layers, console, options.device, drafts_for=ref.path)
     key = profile.key(model, layers.path, options)
-    return Opened(ref.name, model, small, Mtp(layers.path, 0), dataclasses.replace(options, ctx_size=4096), key)
+    most = engine_default("n_ctx")
+    sized = dataclasses.replace(options, ctx_size=min(model.n_ctx_train or most, most))
+    return Opened(ref.name, model, small, Mtp(layers.path, 0), sized, key)
 
 
 def tune(opened: Opened, minutes: float, file: Path | None, console: Console) -> dict[str, Any]:

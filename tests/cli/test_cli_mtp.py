@@ -328,3 +328,24 @@ def test_good_layers_pass_their_trial_once(files: Path, tmp_path: Path, monkeypa
     assert started == [[model], [model, layers]]
     answered(files / "glm4moe.gguf")
     assert started[2:] == [[str(files / "glm4moe.gguf")] * 2]
+
+
+def test_tune_decodes_with_and_without_the_layers(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    copied(files, tmp_path, trunk="m.gguf", layers="mtp-m.gguf")
+    model = str(tmp_path / "m.gguf")
+    code, out, err = invoke("tune", model, "--minutes", "0.1", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    names = [row["name"] for row in found["measured"]]
+    assert names == ["lookup", "dynamic", "dynamic+lookup", "dynamic+lookup+recycling"]
+    assert "MTP layers" in found["reason"]
+    speeds = {row["name"]: row["speedup"] for row in found["measured"]}
+    fastest = max(speeds, key=lambda name: speeds[name])
+    assert found["dynamic"] == (fastest != "lookup" and speeds[fastest] > 1)
+    code, out, err = invoke("tune", model, "--show")
+    assert code == 0, err
+    assert "MTP layers in mtp-m.gguf" in out
+    code, _, err = invoke("tune", model, "--write")
+    assert code == 1
+    assert "--write is for draft heads" in err
