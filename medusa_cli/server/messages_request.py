@@ -15,6 +15,7 @@ from medusa_cli.server.schemas import (
     Count,
     StopText,
     Strict,
+    as_chat,
     check_lacking,
     check_text,
 )
@@ -127,7 +128,7 @@ class CountRequest(Strict):
             told = {"thinking": thinking.type == "enabled", "think": thinking.budget_tokens}
         elif self.output_config is not None:
             told = {"reasoning_effort": self.output_config.effort}
-        return ChatRequest.model_validate(
+        return as_chat(
             {
                 "messages": [*system, *(message for turn in self.messages for message in _messages(turn))],
                 "tools": tools or None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from medusa_cli.decoding.thinking import REMEMBERED
-from medusa_cli.server.schemas import ONE_ERROR, ChatRequest, Count, Effort, Strict, check_lacking, check_text
+from medusa_cli.server.schemas import ONE_ERROR, ChatRequest, Count, Effort, Strict, as_chat, check_lacking, check_text
 
 LACKING: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("previous_response_id", "conversation", "prompt", "context_management"), ()),
@@ -113,7 +113,7 @@ class ResponsesRequest(Strict):
         """The same as a request for a chat completion."""
         tools = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or []]
         same = ("stream", "temperature", "top_p", "tool_choice", "parallel_tool_calls", "truncation")
-        return ChatRequest.model_validate(
+        return as_chat(
             {
                 "messages": self._messages(),
                 "max_completion_tokens": self.max_output_tokens,

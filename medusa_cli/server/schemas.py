@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from medusa_cli.decoding import fields
 from medusa_cli.decoding.options import SamplingOptions
@@ -229,6 +230,14 @@ class ChatRequest(Sampled):
     @property
     def chances(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def as_chat(fields: Mapping[str, Any]) -> ChatRequest:
+    """What another interface asks for. RequestValidationError where it breaks a rule that both share."""
+    try:
+        return ChatRequest.model_validate(fields)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
 
 
 # --- plain text ------------------------------------------------------------------------------------

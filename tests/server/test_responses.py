@@ -170,6 +170,7 @@ def test_effort(running: Running, model: FakeModel) -> None:
     ("fields", "place"),
     [
         ({"input": []}, "input"),
+        ({"input": [{"role": "assistant", "content": ""}]}, "messages"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
         ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "no JSON"}]}, "arguments"),
