@@ -17,7 +17,8 @@ from medusa_cli.decoding.settings import engine_default
 from medusa_cli.decoding.trees import DYNAMIC, DynamicStart, TreeMethod
 from medusa_cli.support import progress
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.tuning import choose, decode, texts
+from medusa_cli.tuning import choose, decode
+from medusa_cli.tuning.run import ANSWER_TOKENS, fitting_prompts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from medusa_cli import native
     from medusa_cli.models.references import ModelRef
 
-ANSWER_TOKENS = 96
 WITHOUT = "lookup"
 """What drafts where the layers do not: prompt lookup, and recycled tokens where the model takes trees."""
 
@@ -63,12 +63,8 @@ def open_layers(ref: ModelRef, options: EngineOptions, console: Console) -> Open
 
 def tune(opened: Opened, minutes: float, file: Path | None, console: Console) -> dict[str, Any]:
     """Measures for about `minutes` and returns the profile. Nothing is stored."""
-    from medusa_cli.decoding.prompts import chat_tokens
-
     began = time.monotonic()
-    asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
-    prompts = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
-    prompts = [tokens for tokens in prompts if len(tokens) < opened.options.ctx_size - ANSWER_TOKENS]
+    prompts = fitting_prompts(opened.model, file, opened.options.ctx_size - ANSWER_TOKENS)
     recycles = not opened.model.is_recurrent
     start, mtp = DynamicStart(), opened.mtp
     plans = {

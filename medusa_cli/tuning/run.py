@@ -213,11 +213,15 @@ def _measured(name: str, found: decode.Decoded, candidates: Sequence[choose.Cand
 
 
 def _prompts(opened: Opened, file: Path | None) -> list[list[int]]:
+    return fitting_prompts(opened.model, file, opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.sizes[-1])
+
+
+def fitting_prompts(model: native.Model, file: Path | None, room: int) -> list[list[int]]:
+    """The prompts of texts.prompts() below `room` tokens, as token ids. MedusaError if there are too few."""
     from medusa_cli.decoding.prompts import chat_tokens
 
     asked = [[{"role": "user", "content": text}] for text in texts.prompts(file)]
-    found = [chat_tokens(opened.model, messages, bare_if_no_template=True) for messages in asked]
-    room = opened.n_ctx - max(texts.MAX_TOKENS, ANSWER_TOKENS) - opened.sizes[-1]
+    found = [chat_tokens(model, messages, bare_if_no_template=True) for messages in asked]
     fitting = [tokens for tokens in found if len(tokens) < room]
     if len(fitting) < texts.MIN_PROMPTS:
         raise MedusaError(f"the prompts do not fit the model's context ({room} tokens are left for them): shorten them")
