@@ -4,10 +4,11 @@
 
 #include "draft_model/levels.h"
 #include "draft_model/llama_branches.h"
-#include "draft_model/mtp_levels.h"
+#include "draft_model/pair_levels.h"
 #include "drafting/lookahead.h"
 #include "heads/levels.h"
 #include "in_graph/levels.h"
+#include "llama/eagle.h"
 #include "llama/next_layers.h"
 #include "llama/sampler_chain.h"
 #include "llama/target.h"
@@ -135,9 +136,11 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     context.max_outputs = 1;
     context.tail = nullptr;
     context.next_states = false;
+    context.tap_layers.clear();
     if (params.mtp) {
-        if (params.mtp->reads_other_cache()) context.other = &target.context();
-        return std::make_unique<MtpLevels>(params.mtp, context, bounds, depth, target.vocab_size());
+        if (params.mtp.get() != &target.context().model()) context.other = &target.context();
+        return std::make_unique<PairLevels>(params.mtp, context, bounds, depth, target.vocab_size(),
+                                            target.context().model().embedding_size());
     }
     auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
     return std::make_unique<DraftModelLevels>(std::move(model), target.vocab_size(), depth);
@@ -189,8 +192,12 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.type_k = params.type_k;
     context.type_v = params.type_v;
     DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
-    needs.hidden |= context.next_states = params.mtp && plan.has_levels();
-    context.tap_layer = needs.layer;
+    if (params.mtp && plan.has_levels()) {
+        needs.hidden = true;
+        context.next_states = !params.mtp->encodes_states();
+        if (params.mtp->encodes_states()) needs.layers = eagle_layers(params.mtp->file());
+    }
+    context.tap_layers = needs.layers;
     context.tap_attention = needs.attention;
     StepFacts facts = step_facts(*model, plan, params);
     if (heads && plan.has_levels()) facts.heads_need = in_graph::heads_need(*heads);

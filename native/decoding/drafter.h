@@ -15,12 +15,12 @@ namespace medusa {
 
 // What a drafter reads besides token ids.
 struct DrafterNeeds {
-    bool hidden = false;         // hidden states: of the last accepted node in draft(), of all of them in committed()
-    std::optional<int> layer{};  // hidden states are those after this layer (from 0), not those after the last norm
-    bool next_states = false;    // hidden states are those that layers for further tokens (MTP) read
-    bool attention = false;      // and what the layers above that one attend to
-    bool all_states = false;     // committed() for every token of the prompt, not only for its last one
-    bool rows = false;           // verified(): what the model said at every node of a draft
+    bool hidden = false;        // hidden states: of the last accepted node in draft(), of all of them in committed()
+    std::vector<int> layers{};  // hidden states are those after these layers (from 0), not those after the last norm
+    bool next_states = false;   // hidden states are those that layers for further tokens (MTP) read
+    bool attention = false;     // and what the layers above that one attend to
+    bool all_states = false;    // committed() for every token of the prompt, not only for its last one
+    bool rows = false;          // verified(): what the model said at every node of a draft
 };
 
 // The distribution from which a node's children are drawn without replacement: likeliest first, summing to 1.

@@ -24,7 +24,7 @@ DrafterNeeds needs_of(const Heads& heads) {
     needs.all_states = metadata.has_prefix && !metadata.prefix.from_answer;
     if (metadata.layers_above_input > 0) {
         needs.attention = heads.streams() != nullptr;
-        needs.layer = heads.model().layer_count() - 1 - metadata.layers_above_input;
+        needs.layers = {heads.model().layer_count() - 1 - metadata.layers_above_input};
     }
     return needs;
 }

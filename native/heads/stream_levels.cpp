@@ -195,7 +195,7 @@ ContextParams params_for(const Heads& heads, int longest, Threads threads) {
     ContextParams params;
     params.context_size = longest + heads.head_count();  // cells for the streams after those of the text
     params.threads = threads;
-    params.tap_layer = needs.layer;
+    params.tap_layers = needs.layers;
     params.tap_attention = needs.attention;
     return params;
 }

@@ -16,8 +16,8 @@ namespace medusa {
 namespace {
 
 constexpr int cancelled = 2;  // what llama_decode() returns then
-// libllama's name for them where they are wanted; where the name differs, nothing is saved.
-constexpr std::string_view final_states = "result_embd_pooled";
+// libllama's names for states after the final norm; where they differ, nothing is saved.
+constexpr std::string_view final_states = "result_embd_pooled", final_states_of_drafter = "result_norm";
 
 // Keys and values of one head.
 struct HeadSizes {
@@ -44,8 +44,9 @@ bool flash_attention_is_slow(const LlamaModel& model, const ContextParams& param
 }
 
 void check_tap(const LlamaModel& model, const ContextParams& params) {
-    const int layer = *params.tap_layer, last = model.layer_count() - 2;
-    if (layer < 0 || layer > last) {
+    const int last = model.layer_count() - 2;
+    for (const int layer : params.tap_layers) {
+        if (layer >= 0 && layer <= last) continue;
         throw Error(model.path() + ": states after layer " + std::to_string(layer) +
                     " cannot be read, those after layers 0 to " + std::to_string(last) + " can");
     }
@@ -53,9 +54,10 @@ void check_tap(const LlamaModel& model, const ContextParams& params) {
 }
 
 std::unique_ptr<LayerTap> tap_for(const LlamaModel& model, const ContextParams& params) {
-    const int layer = *params.tap_layer, above = layer + 1;
-    if (!params.tap_attention) return std::make_unique<LayerTap>(layer);
-    return std::make_unique<LayerTap>(layer, std::make_unique<AttentionTap>(above, model.layer_count() - above));
+    if (!params.tap_attention) return std::make_unique<LayerTap>(params.tap_layers);
+    const int above = params.tap_layers.front() + 1;
+    return std::make_unique<LayerTap>(params.tap_layers,
+                                      std::make_unique<AttentionTap>(above, model.layer_count() - above));
 }
 
 // Whether passes with different numbers of threads give the same bits, and can be repeated.
@@ -110,7 +112,7 @@ llama_context_params plain_params(const LlamaModel& model, const ContextParams& 
     if (flash_attention_is_slow(owner, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
-    if (params.next_layer) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    if (params.next_layer && !model.encodes_states()) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
     if (params.other) p.ctx_other = params.other->handle();
     return p;
 }
@@ -147,12 +149,15 @@ struct LlamaContext::Batch {
 };
 
 LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParams& params)
-    : model_(std::move(model)), threads_(threads_for(*model_, params.threads)), batch_(std::make_unique<Batch>()) {
+    : model_(std::move(model)),
+      threads_(threads_for(*model_, params.threads)),
+      batch_(std::make_unique<Batch>()),
+      states_(params.next_layer ? final_states_of_drafter : final_states) {
     initialise_backend();
     if (!threads_are_free(*model_, params)) threads_.keep_within_answers();
     auto p = plain_params(*model_, params);
     llama_sampler_seq_config tap_config = {};
-    if (params.tap_layer) {
+    if (!params.tap_layers.empty()) {
         check_tap(*model_, params);
         tap_ = tap_for(*model_, params);
         tap_config = {static_cast<llama_seq_id>(p.n_seq_max++), tap_->sampler()};
@@ -195,7 +200,8 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
 
 // libllama asks before each node of a graph; false after a node whose values were requested ends the computation there.
 bool LlamaContext::goes_on(ggml_tensor* node, bool ask, void* self) {
-    return ask && static_cast<LlamaContext*>(self)->ends_at_states_ && ggml_get_name(node) == final_states;
+    const auto* context = static_cast<LlamaContext*>(self);
+    return ask && context->ends_at_states_ && ggml_get_name(node) == context->states_;
 }
 
 LlamaContext::~LlamaContext() {
@@ -221,15 +227,17 @@ void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);
 }
 
-int LlamaContext::try_decode(std::span<const BatchRow> rows) {
-    const int threads = threads_.begin(static_cast<int>(rows.size()));
-    llama_set_n_threads(context_, threads, threads);
-    if (tail_ && tail_->tail().attached()) llama_set_nextn_layer_offset(context_, tail_->tail().kind());
-    const int attention_left = kernels::attention_use().left;
-    const int status = guarded([&] { return llama_decode(context_, batch_->fill(rows)); });
-    // llama.cpp's own attention may divide a row's cells among the threads.
-    if (kernels::attention_use().left != attention_left) threads_.keep_within_answers();
-    return status;
+int LlamaContext::run(int rows, const std::function<int()>& pass, const std::function<void()>& take_back) {
+    for (;;) {
+        const int threads = threads_.begin(rows);
+        llama_set_n_threads(context_, threads, threads);
+        const int attention_left = kernels::attention_use().left;
+        const int status = guarded(pass);
+        // llama.cpp's own attention may divide a row's cells among the threads.
+        if (kernels::attention_use().left != attention_left) threads_.keep_within_answers();
+        if (!threads_.end(status == cancelled)) return status;
+        take_back();
+    }
 }
 
 // Removes what an abandoned pass has left in the cache.
@@ -244,11 +252,8 @@ DecodeStatus LlamaContext::decode(std::span<const BatchRow> rows, const StopPoll
     rows_ = static_cast<int>(rows.size());
     if (tap_) tap_->forget();
     ends_at_states_ = std::exchange(next_ends_at_states_, false);
-    int status = try_decode(rows);
-    while (threads_.end(status == cancelled)) {
-        take_back(rows);
-        status = try_decode(rows);
-    }
+    if (tail_ && tail_->tail().attached()) llama_set_nextn_layer_offset(context_, tail_->tail().kind());
+    const int status = run(rows_, [&] { return llama_decode(context_, batch_->fill(rows)); }, [&] { take_back(rows); });
     stop_ = nullptr;
     if (status == 0) return DecodeStatus::ok;
     if (status == 1) return DecodeStatus::context_full;
@@ -315,6 +320,20 @@ std::span<const float> LlamaContext::next_state(int row) const {
 
 void LlamaContext::use_next_layer(int layer) {
     llama_set_nextn_layer_offset(context_, layer);
+}
+
+std::vector<float> LlamaContext::encode(std::span<const float> states, size_t wide) {
+    llama_batch batch = {};
+    batch.n_tokens = rows_ = static_cast<int>(states.size() / wide);
+    batch.embd = const_cast<float*>(states.data());  // libllama only reads them
+    const int status = run(rows_, [&] { return llama_encode(context_, batch); }, [] {});
+    if (status != 0) throw Error("llama_encode failed with status " + std::to_string(status) + log_reason());
+    std::vector<float> out;
+    for (int row = 0; row < rows_; ++row) {
+        const std::span<const float> made = next_state(row);
+        out.insert(out.end(), made.begin(), made.end());
+    }
+    return out;
 }
 
 std::span<const float> LlamaContext::tapped(int row) const {

@@ -1,9 +1,12 @@
 // A context of a loaded model: its KV cache, decoding, and the rows that come out.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "decoding/sequence_memory.h"
 #include "decoding/target.h"
@@ -25,8 +28,8 @@ struct ContextParams {
     int snapshots = 0;    // how many of the newest tokens a recurrent state can step back by, where the model can
     Threads threads;
     bool unified = true;                  // sequences share cells
-    std::optional<int> tap_layer;         // states after this layer are wanted (unified caches only)
-    bool tap_attention = false;           // and what the layers above it attend to
+    std::vector<int> tap_layers{};        // states after these layers are wanted (unified caches only)
+    bool tap_attention = false;           // and what the layers above the first of them attend to
     bool states_alone = false;            // end_at_states() will be called
     bool next_states = false;             // the states that layers for further tokens read are wanted, of every row
     bool next_layer = false;              // runs one of these layers instead of the model: rows carry states
@@ -78,12 +81,15 @@ class LlamaContext final : public CacheOps {
     // With a tail, the row is fetched from the device.
     std::span<const float> logits(int row);
     std::span<const float> hidden(int row) const;
-    // State of any row of the newest decode, output or not, after the tapped layer.
+    // States of any row of the newest decode, output or not, after the tapped layers: one after the other.
     std::span<const float> tapped(int row) const;
     // Where next states are wanted, or a layer for them runs (then of outputs only).
     std::span<const float> next_state(int row) const;
     // The layer that runs from now on, from 0.
     void use_next_layer(int layer);
+    // What the layer for further tokens makes of states of the model drafted for: [n][wide] to [n][embedding_size()],
+    // for at most batch_size() of them. Only where its model says that it encodes.
+    std::vector<float> encode(std::span<const float> states, size_t wide);
     // What the layers above it attend to, where that was requested; else null.
     const AttentionTap* attention() const { return tap_ ? tap_->attention() : nullptr; }
 
@@ -110,7 +116,8 @@ class LlamaContext final : public CacheOps {
 
   private:
     static bool goes_on(ggml_tensor* node, bool ask, void* self);
-    int try_decode(std::span<const BatchRow> rows);
+    // What `pass` returns, a function of libllama; `take_back` undoes what an abandoned pass left.
+    int run(int rows, const std::function<int()>& pass, const std::function<void()>& take_back);
     void take_back(std::span<const BatchRow> rows);
 
     std::shared_ptr<LlamaModel> model_;
@@ -123,6 +130,7 @@ class LlamaContext final : public CacheOps {
     std::unique_ptr<TailSamplers> tail_;
     std::string tail_lacks_;
     std::vector<float> found_;
+    const std::string_view states_;  // libllama's name for them where end_at_states() ends
     bool ends_at_states_ = false, next_ends_at_states_ = false;
     std::vector<float> row_;  // of logits, fetched
     int rows_ = 0;            // in the newest decode

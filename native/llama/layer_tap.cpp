@@ -138,8 +138,10 @@ struct LayerTap::Hooks {
         if (ggml_graph_n_nodes(graph) == 0) return;
         data->logits = nullptr;  // nothing is sampled
         auto* tap = static_cast<LayerTap*>(sampler->ctx);
-        tap->tensor_ = ggml_graph_get_tensor(graph, ("l_out-" + std::to_string(tap->layer_)).c_str());
-        if (tap->tensor_) ggml_set_output(tap->tensor_);
+        for (size_t i = 0; i < tap->layers_.size(); ++i) {
+            tap->tensors_[i] = ggml_graph_get_tensor(graph, ("l_out-" + std::to_string(tap->layers_[i])).c_str());
+            if (tap->tensors_[i]) ggml_set_output(tap->tensors_[i]);
+        }
         if (tap->attention_) tap->attention_->read(graph);
     }
 
@@ -159,9 +161,10 @@ struct LayerTap::Hooks {
     };
 };
 
-LayerTap::LayerTap(int layer, std::unique_ptr<AttentionTap> attention)
-    : layer_(layer),
+LayerTap::LayerTap(std::vector<int> layers, std::unique_ptr<AttentionTap> attention)
+    : layers_(std::move(layers)),
       attention_(std::move(attention)),
+      tensors_(layers_.size(), nullptr),
       chain_(llama_sampler_chain_init(llama_sampler_chain_default_params())) {
     llama_sampler_chain_add(chain_, llama_sampler_init(&Hooks::table, this));
 }
@@ -176,17 +179,32 @@ std::span<const float> LayerTap::row(int row, int rows) {
     return std::span<const float>(values_).subspan(static_cast<size_t>(row) * width, width);
 }
 
+void LayerTap::check(size_t layer, int rows) const {
+    const ggml_tensor* tensor = tensors_[layer];
+    const std::string name = std::to_string(layers_[layer]);
+    if (!tensor || tensor->type != GGML_TYPE_F32) {
+        throw Error("the state after layer " + name + " cannot be read from models of this architecture");
+    }
+    if (tensor->ne[1] != rows) {
+        throw Error("layer " + name + " has " + std::to_string(tensor->ne[1]) + " rows of a batch of " +
+                    std::to_string(rows));
+    }
+}
+
 void LayerTap::read(int rows) {
-    if (!tensor_ || tensor_->type != GGML_TYPE_F32) {
-        throw Error("the state after layer " + std::to_string(layer_) +
-                    " cannot be read from models of this architecture");
+    size_t width = 0;
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+        check(layer, rows);
+        width += static_cast<size_t>(tensors_[layer]->ne[0]);
     }
-    if (tensor_->ne[1] != rows) {
-        throw Error("layer " + std::to_string(layer_) + " has " + std::to_string(tensor_->ne[1]) +
-                    " rows of a batch of " + std::to_string(rows));
+    values_.resize(width * static_cast<size_t>(rows));
+    size_t at = 0;
+    for (const ggml_tensor* tensor : tensors_) {
+        const size_t row = static_cast<size_t>(tensor->ne[0]) * sizeof(float);
+        ggml_backend_tensor_get_2d(tensor, values_.data() + at, 0, row, static_cast<size_t>(rows), tensor->nb[1],
+                                   width * sizeof(float));
+        at += static_cast<size_t>(tensor->ne[0]);
     }
-    values_.resize(static_cast<size_t>(ggml_nelements(tensor_)));
-    ggml_backend_tensor_get(tensor_, values_.data(), 0, ggml_nbytes(tensor_));
     read_ = true;
 }
 

@@ -62,38 +62,38 @@ class AttentionTap {
     std::string lacks_ = "no graph is known yet";
 };
 
-// The state after one layer, for every row of a batch, taken from libllama's own graph.
+// States after some layers, for every row of a batch, taken from libllama's own graph.
 //
 // libllama lets a sequence's sampler add to its graph. Ours adds nothing: for a sequence that no row belongs to, it
-// looks up the layer's tensor by name and marks it as an output, so that its memory is kept until it has been read.
+// looks up the layers' tensors by name and marks them as outputs, so that their memory is kept until they are read.
 class LayerTap {
   public:
-    // layer: from 0. Not the last one, which is computed only for output rows. attention: reads the same graphs.
-    explicit LayerTap(int layer, std::unique_ptr<AttentionTap> attention = nullptr);
+    // layers: from 0. Not the last one, which is computed only for output rows. attention: reads the same graphs.
+    explicit LayerTap(std::vector<int> layers, std::unique_ptr<AttentionTap> attention = nullptr);
     ~LayerTap();
     LayerTap(const LayerTap&) = delete;
     LayerTap& operator=(const LayerTap&) = delete;
 
-    int layer() const { return layer_; }
     const AttentionTap* attention() const { return attention_.get(); }
     // What a context needs for a sequence of its own that stays empty. Must outlive the context.
     llama_sampler* sampler() const { return chain_; }
     // A decode has begun: what was read belongs to an older one.
     void forget() { read_ = false; }
-    // Row `row` of the newest decode, which had `rows` rows and is done. Throws Error where the graph has no such
-    // layer. Valid until the next decode.
+    // Row `row` of the newest decode, which had `rows` rows and is done: the states after the layers, one after the
+    // other. Throws Error where the graph has no such layer. Valid until the next decode.
     std::span<const float> row(int row, int rows);
 
   private:
     struct Hooks;
+    void check(size_t layer, int rows) const;
     void read(int rows);
 
-    int layer_;
+    std::vector<int> layers_;
     std::unique_ptr<AttentionTap> attention_;
-    ggml_tensor* tensor_ = nullptr;  // in the newest graph
+    std::vector<ggml_tensor*> tensors_;  // of the layers, in the newest graph
     llama_sampler* chain_ = nullptr;
     bool read_ = false;
-    std::vector<float> values_;
+    std::vector<float> values_;  // [rows][layers][h]
 };
 
 }  // namespace medusa

@@ -5,6 +5,7 @@
 #include "base/platform.h"
 #include "kernels/ggml_internals.h"
 #include "llama/backend.h"
+#include "llama/eagle.h"
 #include "llama/next_layers.h"
 
 namespace medusa {
@@ -136,7 +137,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported",
                     next_layers ? "use {no_drafter}" : "");
     vocab_ = llama_model_get_vocab(model_);
-    if (!llama_model_has_decoder(model_) || llama_model_has_encoder(model_) || llama_model_is_diffusion(model_) ||
+    const bool encodes = llama_model_has_encoder(model_) && !(next_layers && encodes_states());
+    if (!llama_model_has_decoder(model_) || encodes || llama_model_is_diffusion(model_) ||
         llama_vocab_n_tokens(vocab_) == 0) {
         llama_model_free(model_);
         throw Error(path + " is not a decoder-only language model (" + *architecture_key +
@@ -185,7 +187,12 @@ bool LlamaModel::can_draft() const {
 }
 
 int LlamaModel::next_layers() const {
-    return next_layers_ ? llama_model_n_layer_nextn(model_) : 0;
+    if (!next_layers_) return 0;
+    return encodes_states() ? llama_model_n_layer(model_) : llama_model_n_layer_nextn(model_);
+}
+
+bool LlamaModel::encodes_states() const {
+    return architecture() == eagle_architecture;
 }
 
 bool LlamaModel::reads_other_cache() const {

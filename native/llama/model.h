@@ -49,8 +49,10 @@ class LlamaModel final : public Vocabulary {
     bool has_experts() const;
     // False: libllama ends the process on some of the batches that drafting makes.
     bool can_draft() const;
-    // How many layers for further tokens (MTP) were loaded; they come after the others.
+    // How many layers for further tokens (MTP, EAGLE-3) were loaded; they come after the others.
     int next_layers() const;
+    // Its layer for further tokens reads states of several layers of the model drafted for, after encoding them.
+    bool encodes_states() const;
     // A file of such layers alone, which read another model's cache: its decodes write no cells.
     bool reads_other_cache() const;
     // Throws Error where a decode gives no hidden states along with its logits: nothing can be drafted from them.

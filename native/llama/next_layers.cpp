@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "llama/eagle.h"
 #include "llama/model.h"
 
 namespace medusa {
@@ -130,15 +131,17 @@ void check_cache_fits(const GgufFile& model, const GgufFile& assistant, const au
 }  // namespace
 
 uint32_t next_layer_count(const GgufFile& file) {
+    if (is_eagle(file)) return 1;
     return key(file, file.get_string("general.architecture").value_or(""), "nextn_predict_layers");
 }
 
 bool has_next_layers_alone(const GgufFile& file) {
     const bool assists = file.get_string("general.architecture") == assistant_architecture;
-    return next_layer_count(file) > 0 && (assists || !has_tensor(file, "blk.0.attn_norm.weight"));
+    return next_layer_count(file) > 0 && (assists || is_eagle(file) || !has_tensor(file, "blk.0.attn_norm.weight"));
 }
 
 void check_next_layers(const GgufFile& file) {
+    if (is_eagle(file)) return check_eagle(file);
     const std::string architecture = file.get_string("general.architecture").value_or("");
     const uint32_t count = next_layer_count(file), all = key(file, architecture, "block_count");
     if (count == 0) refuse(file, "it has none");
@@ -165,6 +168,7 @@ void check_next_layers(const GgufFile& file) {
 
 void check_next_layers_fit(const LlamaModel& model, const LlamaModel& drafter) {
     if (&model == &drafter) return;
+    if (drafter.encodes_states()) return check_eagle_fits(model, drafter);
     const auto refuse_pair = [&](const std::string& reason) {
         throw Error(drafter.path() + ": it cannot draft for " + model.path() + ": " + reason,
                     "choose the right pair, or use {no_drafter}");

@@ -78,7 +78,7 @@ std::vector<int> with_first(const std::vector<int>& sequences, int first) {
 
 LlamaTarget::LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden)
     : most_outputs_(sized_for(params, bounds).max_outputs),
-      tapped_(params.tap_layer.has_value()),
+      tapped_(!params.tap_layers.empty()),
       next_(params.next_states),
       hidden_(hidden && !tapped_ && !next_),
       pads_(params.tail && params.pads) {

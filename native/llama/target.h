@@ -12,7 +12,7 @@ namespace medusa {
 
 class LlamaTarget final : public Target, private GraphSteps {
   public:
-    // `hidden`: rows carry hidden states, after params.tap_layer where there is one, or params.next_states. verify()
+    // `hidden`: rows carry hidden states, after params.tap_layers where there are any, or params.next_states. verify()
     // will get trees within `bounds`, or chains where the model is recurrent.
     LlamaTarget(std::shared_ptr<LlamaModel> model, ContextParams params, const TreeBounds& bounds, bool hidden);
 

@@ -25,7 +25,7 @@ ContextParams context_for(int least, int context_size, Threads threads, std::opt
     ContextParams context;
     context.context_size = std::max(least, context_size);
     context.threads = threads;
-    context.tap_layer = tap_layer;
+    if (tap_layer) context.tap_layers = {*tap_layer};
     return context;
 }
 

@@ -13,7 +13,7 @@ class StreamProbe {
         const DrafterNeeds needs = needs_of(*heads_);
         ContextParams params;
         params.context_size = context_size;
-        params.tap_layer = needs.layer;
+        params.tap_layers = needs.layers;
         params.tap_attention = needs.attention;
         constexpr TreeBounds bounds{24, 64};
         target_ = std::make_unique<LlamaTarget>(std::move(model), params, bounds, needs.hidden);

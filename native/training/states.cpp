@@ -17,7 +17,7 @@ ContextParams sized(int longest, std::optional<int> tap_layer, bool outputs, Thr
     params.context_size = longest;
     params.max_outputs = outputs ? output_rows : 1;
     params.threads = threads;
-    params.tap_layer = tap_layer;
+    if (tap_layer) params.tap_layers = {*tap_layer};
     return params;
 }
 

@@ -1,5 +1,5 @@
-// Layers for further tokens that a model brings along (multi-token prediction, MTP; DeepSeek-V3, arXiv:2412.19437,
-// section 2.2) as the source of drafts.
+// Layers that read pairs of a token and a state as the source of drafts: those for further tokens that a model brings
+// along (multi-token prediction, MTP; DeepSeek-V3, arXiv:2412.19437, section 2.2), and EAGLE-3's (arXiv:2503.01840).
 #pragma once
 
 #include <memory>
@@ -12,16 +12,17 @@
 namespace medusa {
 
 // The layer at position p reads the token there and the model's state of the token before it: a pair. Below the last
-// committed token, the states are the layer's own.
+// committed token, the states are the layer's own. EAGLE-3's layer reads the next token instead, so that a text's first
+// one has no pair, and states after three of the model's layers, which are encoded first.
 //
 // The cache holds the pairs of committed tokens, all with states of the model, and the root's. Drafts are dropped after
 // each step, and those that were accepted are decoded again with the model's states.
-class MtpLevels final : public LevelSource {
+class PairLevels final : public LevelSource {
   public:
-    // model: has the layers. params: of the model drafted for; `other` where its cache is read. bounds: branches at a
-    // time, and rows of one level. vocab_size: of the model drafted for.
-    MtpLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds, int depth,
-              int vocab_size);
+    // model: has the layers. params: of the model drafted for; `other` where its cache or weights are read. bounds:
+    // branches at a time, and rows of one level. vocab_size, state_size: of the model drafted for.
+    PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds, int depth,
+               int vocab_size, int state_size);
 
     DrafterNeeds needs() const override;
     int depth() const override { return depth_; }
@@ -42,13 +43,16 @@ class MtpLevels final : public LevelSource {
     };
     static Way way_of(const LlamaModel& model);
 
-    size_t width() const { return newest_.size(); }
+    size_t width() const { return static_cast<size_t>(context_.model().embedding_size()); }
+    // Numbers in a state of the model drafted for.
+    size_t wide() const { return newest_.size(); }
     // The model drafted for may have a few tokens more.
     Token known(Token token) const { return token < context_.model().vocab_size() ? token : 0; }
     void start_at(int position);
     void cut(int position);
     void use_layer(int layer, int position);
-    void add_waiting(bool outputs);
+    std::vector<float> encoded(std::span<const float> states);
+    void add_waiting(std::span<const float> states, bool outputs);
     void drop_drafts();
     void decode();
     void decode_waiting();
@@ -59,15 +63,17 @@ class MtpLevels final : public LevelSource {
 
     const Way way_;
     const int depth_, vocab_size_;
+    const std::vector<int> layers_;  // whose states are encoded; none: states are the model's last
+    const int first_;                // the token whose pair is at position 0
     LlamaContext context_;
     BranchCache cache_;
     std::vector<BatchRow> rows_;
     int first_row_ = 0;  // of the newest level in the newest decode
 
-    int count_ = 0;                      // committed tokens
-    std::vector<Token> waiting_;         // the last of them, whose pairs are not in the cache yet
-    std::vector<float> waiting_states_;  // [waiting][h]: before each of them
-    std::vector<float> newest_;          // [h]: the model's state of token known_ - 1; zeros where it is not known
+    int count_ = 0;                      // pairs of committed tokens
+    std::vector<Token> waiting_;         // those of the last of them, which are not in the cache yet
+    std::vector<float> waiting_states_;  // [waiting][wide]: before each of them
+    std::vector<float> newest_;          // [wide]: the model's state of token known_ - 1; zeros where it is not known
     int known_ = 0;
     Token root_ = no_token;
     std::vector<Token> paths_;   // of the newest level: [n][level], from the root on

@@ -1,9 +1,10 @@
-#include "draft_model/mtp_levels.h"
+#include "draft_model/pair_levels.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "draft_model/levels.h"
+#include "llama/eagle.h"
 
 namespace medusa {
 namespace {
@@ -14,38 +15,43 @@ const std::vector<int> first_sequence{0};
 // columns.
 constexpr size_t most_beside_root = 7;
 
-ContextParams sized_for(ContextParams params, const TreeBounds& bounds, int depth) {
+ContextParams sized_for(const LlamaModel& model, ContextParams params, const TreeBounds& bounds, int depth) {
     params.context_size += bounds.nodes * depth;
     params.max_sequences = bounds.leaves;
     params.max_outputs = std::max({bounds.nodes, depth, static_cast<int>(most_beside_root) + 1});
     params.next_layer = true;
+    params.states_alone = model.encodes_states();
     return params;
 }
 
 }  // namespace
 
-MtpLevels::Way MtpLevels::way_of(const LlamaModel& model) {
+PairLevels::Way PairLevels::way_of(const LlamaModel& model) {
     if (model.reads_other_cache()) return Way::shared;
     return model.next_layers() > 1 ? Way::several : Way::repeated;
 }
 
-MtpLevels::MtpLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds,
-                     int depth, int vocab_size)
+PairLevels::PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds,
+                       int depth, int vocab_size, int state_size)
     : way_(way_of(*model)),
       depth_(depth),
       vocab_size_(std::min(vocab_size, model->vocab_size())),
-      context_(model, sized_for(params, bounds, depth)),
+      layers_(model->encodes_states() ? eagle_layers(model->file()) : std::vector<int>()),
+      first_(layers_.empty() ? 0 : 1),
+      context_(model, sized_for(*model, params, bounds, depth)),
       cache_(context_, bounds.leaves),
-      newest_(static_cast<size_t>(model->embedding_size()), 0.0f) {}
+      newest_(static_cast<size_t>(state_size) * std::max<size_t>(layers_.size(), 1), 0.0f) {}
 
-DrafterNeeds MtpLevels::needs() const {
+DrafterNeeds PairLevels::needs() const {
     DrafterNeeds needs;
-    needs.hidden = needs.next_states = needs.all_states = true;
+    needs.hidden = needs.all_states = true;
+    needs.next_states = layers_.empty();
+    needs.layers = layers_;
     return needs;
 }
 
-// The next pair is that of the token at `position`; nothing before it is in the cache.
-void MtpLevels::start_at(int position) {
+// The next pair is at `position`; none before it is in the cache.
+void PairLevels::start_at(int position) {
     count_ = position;
     if (way_ == Way::shared) return;
     context_.clear();
@@ -56,7 +62,7 @@ void MtpLevels::start_at(int position) {
 }
 
 // Drops the pairs from `position` on.
-void MtpLevels::cut(int position) {
+void PairLevels::cut(int position) {
     count_ = std::min(count_, position);
     if (way_ == Way::shared) return;
     if (cache_.position() > position && (position < context_.shortest() || !cache_.truncate(position))) {
@@ -64,13 +70,14 @@ void MtpLevels::cut(int position) {
     }
     const size_t left = static_cast<size_t>(count_ - std::min(cache_.position(), count_));
     waiting_.resize(std::min(waiting_.size(), left));
-    waiting_states_.resize(waiting_.size() * width());
+    waiting_states_.resize(waiting_.size() * wide());
 }
 
-void MtpLevels::committed(int position, Token token, std::span<const float> state) {
+void PairLevels::committed(int position, Token token, std::span<const float> state) {
     if (position != known_) std::ranges::fill(newest_, 0.0f);
-    if (position > count_) start_at(position);
-    if (position == count_) {
+    const int pair = position - first_;
+    if (pair > count_) start_at(pair);
+    if (pair == count_) {
         const bool is_root = cache_.position() == count_ + 1 && token == root_;
         if (!is_root && cache_.position() > count_) cut(position);
         if (!is_root && way_ != Way::shared) {
@@ -85,12 +92,12 @@ void MtpLevels::committed(int position, Token token, std::span<const float> stat
 }
 
 // A state that is not the newest one was not kept: its token has to be decoded again.
-int MtpLevels::resumes_at(int same) const {
-    return count_ < same || known_ == same ? same : std::max(same - 1, 0);
+int PairLevels::resumes_at(int same) const {
+    return count_ + first_ < same || known_ == same ? same : std::max(same - 1, 0);
 }
 
-void MtpLevels::rolled_back(int position, int same) {
-    cut(same);
+void PairLevels::rolled_back(int position, int same) {
+    cut(std::max(same - first_, 0));
     if (position == 0) {
         std::ranges::fill(newest_, 0.0f);
         known_ = 0;
@@ -98,7 +105,7 @@ void MtpLevels::rolled_back(int position, int same) {
 }
 
 // What was decoded below the committed tokens.
-void MtpLevels::drop_drafts() {
+void PairLevels::drop_drafts() {
     if (cache_.depth() > 0) {
         cache_.truncate(cache_.position());
     } else {
@@ -106,33 +113,43 @@ void MtpLevels::drop_drafts() {
     }
 }
 
-void MtpLevels::decode() {
+void PairLevels::decode() {
     const std::vector<BatchRow> rows = std::exchange(rows_, {});
     const DecodeStatus status = context_.decode(rows, nullptr);
     if (status != DecodeStatus::ok) throw DraftsEnd("the drafter's context is full");
 }
 
-void MtpLevels::add_waiting(bool outputs) {
+// As the layers read them: [n][wide] to [n][h].
+std::vector<float> PairLevels::encoded(std::span<const float> states) {
+    if (layers_.empty() || states.empty()) return {states.begin(), states.end()};
+    return context_.encode(states, wide());
+}
+
+// states: before each of them, encoded.
+void PairLevels::add_waiting(std::span<const float> states, bool outputs) {
     for (size_t i = 0; i < waiting_.size(); ++i) {
-        const std::span<const float> state = std::span(waiting_states_).subspan(i * width(), width());
+        const std::span<const float> state = states.subspan(i * width(), width());
         rows_.push_back({waiting_[i], cache_.position() + static_cast<int>(i), first_sequence, outputs, state});
     }
 }
 
 // Each of several layers has keys and values of its own in a cell: what is decoded by one, from `position` on, is
 // decoded again by the next.
-void MtpLevels::use_layer(int layer, int position) {
+void PairLevels::use_layer(int layer, int position) {
     context_.remove(0, position, -1);
     context_.use_next_layer(layer);
 }
 
-void MtpLevels::decode_waiting() {
+void PairLevels::decode_waiting() {
     if (waiting_.empty()) return;
     drop_drafts();
     const int layers = way_ == Way::several ? depth_ : 1;
+    const std::vector<float> states = encoded(waiting_states_);
     for (int layer = 0; layer < layers; ++layer) {
         if (way_ == Way::several) use_layer(layer, cache_.position());
-        add_waiting(false);
+        add_waiting(states, false);
+        // EAGLE-3's graph multiplies all rows by the output matrix, the others only outputs.
+        if (!layers_.empty()) context_.end_at_states();
         decode();
     }
     cache_.appended(static_cast<int>(waiting_.size()));
@@ -140,17 +157,17 @@ void MtpLevels::decode_waiting() {
     waiting_states_.clear();
 }
 
-void MtpLevels::begin(const DraftInput& input) {
+void PairLevels::begin(const DraftInput& input) {
     root_ = input.context.back();
-    const int position = static_cast<int>(input.context.size()) - 1;
-    position > count_ ? start_at(position) : cut(position);
+    const int pair = static_cast<int>(input.context.size()) - 1 - first_;
+    pair > count_ ? start_at(pair) : cut(std::max(pair, 0));
     if (way_ != Way::shared) drop_drafts();
     // Not part of what a level costs: many wait only where few steps asked for drafts.
     if (waiting_.size() > most_beside_root) decode_waiting();
 }
 
 // The newest decode's states, by which the next level is decoded: its buffer is then overwritten.
-void MtpLevels::keep_states(int rows) {
+void PairLevels::keep_states(int rows) {
     if (way_ != Way::several) own_.clear();
     for (int row = first_row_; row < first_row_ + rows; ++row) {
         const std::span<const float> state = context_.next_state(row);
@@ -158,13 +175,17 @@ void MtpLevels::keep_states(int rows) {
     }
 }
 
-void MtpLevels::decode_root() {
+void PairLevels::decode_root() {
     paths_.assign(1, root_);
-    own_ = newest_;
-    if (way_ == Way::several) return decode_chain(paths_);
-    add_waiting(true);
+    if (way_ == Way::several) {
+        own_ = newest_;
+        return decode_chain(paths_);
+    }
+    waiting_states_.insert(waiting_states_.end(), newest_.begin(), newest_.end());
+    before_ = encoded(waiting_states_);
+    add_waiting(before_, true);
     first_row_ = static_cast<int>(rows_.size());
-    rows_.push_back({known(root_), count_, first_sequence, true, newest_});
+    rows_.push_back({known(root_), count_, first_sequence, true, std::span(before_).last(width())});
     decode();
     if (way_ == Way::repeated) cache_.appended(first_row_ + 1);
     waiting_.clear();
@@ -173,7 +194,7 @@ void MtpLevels::decode_root() {
 }
 
 // The layer of the last token's level decodes the whole path; what follows the last token is what it drafts.
-void MtpLevels::decode_chain(std::span<const Token> path) {
+void PairLevels::decode_chain(std::span<const Token> path) {
     decode_waiting();
     const auto length = static_cast<int>(path.size());
     use_layer(length - 1, count_);
@@ -186,7 +207,7 @@ void MtpLevels::decode_chain(std::span<const Token> path) {
     keep_states(1);
 }
 
-void MtpLevels::decode_level(int depth, std::span<const Token> paths) {
+void PairLevels::decode_level(int depth, std::span<const Token> paths) {
     const auto length = static_cast<size_t>(depth);
     std::vector<int> parents;
     before_.clear();
@@ -209,7 +230,7 @@ void MtpLevels::decode_level(int depth, std::span<const Token> paths) {
     paths_.assign(paths.begin(), paths.end());
 }
 
-void MtpLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
+void PairLevels::level(int depth, std::span<const Token> paths, int ranks, LevelDrafts& out) {
     out = {ranks, {}, {}};
     if (depth == 1) {
         decode_root();
@@ -224,7 +245,7 @@ void MtpLevels::level(int depth, std::span<const Token> paths, int ranks, LevelD
     }
 }
 
-void MtpLevels::save(StateWriter& out) {
+void PairLevels::save(StateWriter& out) {
     decode_waiting();
     cut(count_);
     if (way_ != Way::shared) drop_drafts();
@@ -234,12 +255,12 @@ void MtpLevels::save(StateWriter& out) {
     if (way_ != Way::shared) cache_.save(out);
 }
 
-void MtpLevels::restore(StateReader& in) {
+void PairLevels::restore(StateReader& in) {
     start_at(0);
     const int count = in.number<int32_t>(), known = in.number<int32_t>();
     const std::vector<float> newest = in.list<float>();
     const bool own = way_ != Way::shared;
-    const bool fits = newest.size() == width() && (!own || cache_.restore(in));
+    const bool fits = newest.size() == wide() && (!own || cache_.restore(in));
     if (!fits || (own && (cache_.position() != count || context_.end() != count))) {
         rolled_back(0, 0);
         start_at(0);

@@ -1,0 +1,133 @@
+#include "llama/eagle.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "llama/model.h"
+
+namespace medusa {
+namespace {
+
+constexpr size_t layers_read = 3;
+
+// Models in which the state that a layer reads is not what the layer before it has made.
+constexpr std::array<std::string_view, 2> mixes_states{"deepseek4", "qwen4exp"};
+
+[[noreturn]] void refuse(const GgufFile& file, const std::string& reason) {
+    throw Error(file.path() + ": this EAGLE-3 drafter cannot be used: " + reason, "use {no_drafter}");
+}
+
+uint32_t key(const GgufFile& file, const char* name, uint32_t otherwise = 0) {
+    return file.get_u32((std::string(eagle_architecture) + "." + name).c_str()).value_or(otherwise);
+}
+
+size_t token_count(const GgufFile& file) {
+    const int64_t id = gguf_find_key(file.header(), "tokenizer.ggml.tokens");
+    const bool listed = id >= 0 && gguf_get_kv_type(file.header(), id) == GGUF_TYPE_ARRAY;
+    return listed ? gguf_get_arr_n(file.header(), id) : 0;
+}
+
+// libllama and ggml end the process where these are not so.
+void check_attention(const GgufFile& file) {
+    const uint32_t width = key(file, "embedding_length"), heads = key(file, "attention.head_count"),
+                   key_heads = key(file, "attention.head_count_kv", heads);
+    if (width == 0 || heads == 0 || key_heads == 0 || heads % key_heads != 0) {
+        refuse(file, std::to_string(heads) + " heads of attention over " + std::to_string(key_heads) +
+                         " of keys, and states of " + std::to_string(width) + " numbers");
+    }
+    const uint32_t size = key(file, "attention.key_length", width / heads);
+    if (const uint32_t value = key(file, "attention.value_length", width / heads); size == 0 || size != value) {
+        refuse(file, "keys have " + std::to_string(size) + " numbers, values " + std::to_string(value));
+    }
+    if (const uint32_t turned = key(file, "rope.dimension_count", size); turned > size || turned % 2 != 0) {
+        refuse(file, "rope.dimension_count is " + std::to_string(turned) + ", of " + std::to_string(size));
+    }
+}
+
+// The drafter's own vocabulary: which of the model's tokens each of its rows stands for.
+void check_vocabulary(const GgufFile& file) {
+    const size_t tokens = token_count(file);
+    if (const TensorInfo* rows = file.find("token_embd.weight"); rows && static_cast<size_t>(rows->ne[1]) < tokens) {
+        refuse(file, "token_embd.weight has " + std::to_string(rows->ne[1]) + " rows for " + std::to_string(tokens) +
+                         " tokens");
+    }
+    const TensorInfo* table = file.find("d2t");
+    if (!table) return;
+    if (table->type != GGML_TYPE_I64) refuse(file, std::string("d2t has type ") + ggml_type_name(table->type));
+    if (!file.find("output.weight")) refuse(file, "it has a vocabulary of its own (d2t), and no output matrix");
+    std::vector<int64_t> ids(static_cast<size_t>(table->ne[0]));
+    if (table->size != ids.size() * sizeof(int64_t)) refuse(file, "d2t is not a list of tokens");
+    file.read(*table, 0, table->size, ids.data());
+    for (size_t row = 0; row < ids.size(); ++row) {
+        if (ids[row] >= 0 && static_cast<size_t>(ids[row]) < tokens) continue;
+        refuse(file, "row " + std::to_string(row) + " of d2t is token " + std::to_string(ids[row]) + ", of " +
+                         std::to_string(tokens));
+    }
+}
+
+}  // namespace
+
+bool is_eagle(const GgufFile& file) {
+    return file.get_string("general.architecture") == eagle_architecture;
+}
+
+std::vector<int> eagle_layers(const GgufFile& file) {
+    const std::string name = std::string(eagle_architecture) + ".target_layers";
+    const int64_t id = gguf_find_key(file.header(), name.c_str());
+    if (id < 0 || gguf_get_kv_type(file.header(), id) != GGUF_TYPE_ARRAY) refuse(file, name + " is missing");
+    const gguf_type type = gguf_get_arr_type(file.header(), id);
+    const size_t count = gguf_get_arr_n(file.header(), id);
+    if ((type != GGUF_TYPE_INT32 && type != GGUF_TYPE_UINT32) || count != layers_read) {
+        refuse(file, name + " are not " + std::to_string(layers_read) + " layers");
+    }
+    std::vector<int32_t> layers(count);
+    std::memcpy(layers.data(), gguf_get_arr_data(file.header(), id), count * sizeof(int32_t));
+    for (int32_t& layer : layers) {
+        // What a layer reads is what the one before it has made.
+        if (layer < 1) refuse(file, name + " has layer " + std::to_string(layer) + ", those from 1 on can be read");
+        --layer;
+    }
+    return layers;
+}
+
+void check_eagle(const GgufFile& file) {
+    if (const uint32_t layers = key(file, "block_count"); layers != 1) {
+        refuse(file, "it has " + std::to_string(layers) + " layers, not 1");
+    }
+    eagle_layers(file);
+    if (key(file, "target_hidden_size") == 0) refuse(file, "target_hidden_size is missing");
+    check_attention(file);
+    check_vocabulary(file);
+}
+
+void check_eagle_fits(const LlamaModel& model, const LlamaModel& drafter) {
+    const GgufFile& file = drafter.file();
+    const auto refuse_pair = [&](const std::string& reason) {
+        throw Error(drafter.path() + ": it cannot draft for " + model.path() + ": " + reason,
+                    "choose the right pair, or use {no_drafter}");
+    };
+    const std::string width = std::to_string(model.embedding_size());
+    if (const uint32_t wanted = key(file, "target_hidden_size"); static_cast<int>(wanted) != model.embedding_size()) {
+        refuse_pair("it reads states of " + std::to_string(wanted) + " numbers, the model has " + width);
+    }
+    for (const int layer : eagle_layers(file)) {
+        if (layer + 1 < model.layer_count()) continue;
+        refuse_pair("it reads the state before layer " + std::to_string(layer + 1) + ", those up to " +
+                    std::to_string(model.layer_count() - 1) + " of this model can be read");
+    }
+    if (std::ranges::find(mixes_states, model.architecture()) != mixes_states.end()) {
+        refuse_pair("states of " + model.architecture() + " models cannot be read");
+    }
+    const bool same_width = model.embedding_size() == drafter.embedding_size();
+    if (!file.find("token_embd.weight") && !same_width) {
+        refuse_pair("it uses the model's embeddings, of " + width + " numbers, and its own have " +
+                    std::to_string(drafter.embedding_size()));
+    }
+    if (!file.find("output.weight") && (!same_width || model.vocab_size() != drafter.vocab_size())) {
+        refuse_pair("it uses the model's output matrix, which has another size");
+    }
+}
+
+}  // namespace medusa
