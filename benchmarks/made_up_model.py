@@ -43,6 +43,7 @@ class Size:
 
 
 SIZES = {
+    "8b": Size(4096, 32, 14336, 32, 8, 128256, 32000),  # Llama 3.1 8B, and EAGLE-3's vocabulary for it
     "7b": Size(4096, 32, 14336, 32, 8, 32000, 8192),  # Mistral 7B
     "1b": Size(2048, 22, 5632, 32, 4, 32000, 8192),  # TinyLlama
     "tiny": Size(256, 2, 512, 4, 2, 512, 128, 4096),  # to try the scripts out
@@ -128,6 +129,39 @@ def write_base(path: Path, size: Size, seed: int = 0) -> None:
             matrix(f"{name}.ffn_gate", size.inner, size.hidden)
             matrix(f"{name}.ffn_up", size.inner, size.hidden)
             matrix(f"{name}.ffn_down", size.hidden, size.inner, more)
+        finish(writer)
+
+
+def write_eagle(path: Path, size: Size, seed: int = 0) -> None:
+    """An EAGLE-3 drafter for a base of this size, with a vocabulary of its own. Whole or not at all."""
+    rng = np.random.default_rng(seed)
+    largest = size.hidden * max(size.inner, size.draft_vocabulary, 3 * size.hidden)
+    pools = {kind: Blocks(kind, largest, rng) for kind in (Kind.Q4_K, Kind.Q6_K)}
+    for pool in pools.values():
+        pool.set_scales(2 * size.hidden)
+    with atomic_path(path) as temporary:
+        writer = gguf.GGUFWriter(temporary, "eagle3")
+        write_metadata(writer, replace(size, layers=1))
+        writer.add_array("eagle3.target_layers", [min(2, size.layers - 1), size.layers // 2, max(size.layers - 3, 1)])
+        writer.add_uint32("eagle3.target_hidden_size", size.hidden)
+
+        def matrix(name: str, rows: int, columns: int, kind: Kind = Kind.Q4_K) -> None:
+            writer.add_tensor(f"{name}.weight", pools[kind].matrix(rows, columns), raw_dtype=kind)
+
+        keys = size.hidden // size.heads * size.key_heads
+        matrix("fc", size.hidden, 3 * size.hidden)
+        matrix("blk.0.attn_q", size.hidden, 2 * size.hidden)
+        matrix("blk.0.attn_k", keys, 2 * size.hidden)
+        matrix("blk.0.attn_v", keys, 2 * size.hidden)
+        matrix("blk.0.attn_output", size.hidden, size.hidden)
+        matrix("blk.0.ffn_gate", size.inner, size.hidden)
+        matrix("blk.0.ffn_up", size.inner, size.hidden)
+        matrix("blk.0.ffn_down", size.hidden, size.inner)
+        matrix("output", size.draft_vocabulary, size.hidden, Kind.Q6_K)
+        for norm in ("output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm"):
+            writer.add_tensor(f"{norm}.weight", np.ones(size.hidden, np.float32))
+        rows = rng.permutation(size.vocabulary)[: size.draft_vocabulary]
+        writer.add_tensor("d2t", np.sort(rows).astype(np.int64))
         finish(writer)
 
 

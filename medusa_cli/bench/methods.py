@@ -65,7 +65,7 @@ _ALL = (
     Method(PLAIN, "plain decoding with medusa's kernels (--no-spec)", NO_DRAFTS),
     Method(
         MEDUSA,
-        "drafts from the model's heads, or its MTP layers",
+        "drafts from the model's heads, or its drafter",
         {"lookup": False, "recycling": False},
         needs_heads=True,
     ),

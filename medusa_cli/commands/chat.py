@@ -87,8 +87,8 @@ def first_screen(engine: Engine, settings: Settings) -> list[str]:
     beside = "".join(f" and {other}" for other in others)
     if plan.draft_model is not None:
         drafting = f"{plan.draft_model.file.name} drafts, {tree} ({plan.tree_name}){beside}"
-    elif plan.mtp is not None:
-        own = "the model's own MTP layers draft" if engine.small is None else f"{plan.mtp.file.name} drafts"
+    elif plan.drafter is not None:
+        own = "the model's own MTP layers draft" if engine.small is None else f"{plan.drafter.ref.path.name} drafts"
         drafting = f"{own}, {tree} ({plan.tree_name}){beside}"
     elif heads is not None and plan.tree is None:
         drafting = (

@@ -96,11 +96,11 @@ def _model_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["heads"] is None:
         rows.append(("heads", "none"))
-    if (mtp := found["mtp"]) is not None:
-        where = "" if mtp["path"] == found["path"] else f", in {mtp['path']}"
+    if (drafter := found["drafter"]) is not None:
+        where = "" if drafter["path"] == found["path"] else f", in {drafter['path']}"
         use = "for a model in another file" if found["content"] == "drafter" else "used where no heads draft"
-        use = f"not used: {mtp['problem']}" if mtp["problem"] else use
-        rows.append(("MTP layers", f"{mtp['layers']}{where}, {use}"))
+        use = f"not used: {drafter['problem']}" if drafter["problem"] else use
+        rows.append((f"{drafter['kind']} layers", f"{drafter['layers']}{where}, {use}"))
     return rows
 
 

@@ -34,8 +34,9 @@ def _print(found: dict[str, Any], out: Console, messages: Console) -> None:
 
     def heads_of(model: dict[str, Any]) -> str:
         heads = model["heads"]
-        if heads is None and (mtp := model["mtp"]) is not None:
-            return f"{mtp['layers']} MTP, {'its file' if mtp['path'] == model['path'] else Origin.repository.value}"
+        if heads is None and (drafter := model["drafter"]) is not None:
+            where = "its file" if drafter["path"] == model["path"] else Origin.repository.value
+            return f"{drafter['layers']} {drafter['kind']}, {where}"
         return MISSING if heads is None else f"{heads['head_count']} {heads['kind']}, {heads['origin']}"
 
     if not found["models"] and not found["heads"]:

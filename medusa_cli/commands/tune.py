@@ -82,7 +82,7 @@ def tune(
     else:
         opened = run.open_heads(ref, draft.heads, engine, messages, method)
     if write and isinstance(opened, layers.Opened):
-        raise MedusaError(f"--write is for draft heads, {opened.name} drafts with MTP layers")
+        raise MedusaError(f"--write is for draft heads, {opened.name} drafts with a drafter (MTP, EAGLE-3)")
     if write and isinstance(opened, run.Opened):
         run.check_can_write(opened)
     if show:

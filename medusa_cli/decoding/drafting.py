@@ -77,10 +77,10 @@ class DraftModel:
 
 
 @dataclass(frozen=True)
-class Mtp:
-    """Layers for further tokens that fill trees. most: tokens in a row; 0: as many as pay."""
+class Drafter:
+    """Layers that fill trees. most: tokens in a row; 0: as many as pay."""
 
-    file: Path
+    ref: DrafterRef
     most: int
 
 
@@ -88,7 +88,7 @@ class Mtp:
 class DraftPlan:
     """Who drafts.
 
-    heads: the file of the heads that are loaded, if any. tree: what they, the draft model or the MTP layers fill;
+    heads: the file of the heads that are loaded, if any. tree: what they, the draft model or the drafter fill;
     None: they draft nothing. tree_name: "" if none of them drafts.
     watchdog: steps may leave out drafts that do not pay.
     recycling: the model's own likeliest tokens draft, too: alone, or in a dynamic tree with the heads.
@@ -101,7 +101,7 @@ class DraftPlan:
     watchdog: bool = False
     recycling: bool = False
     draft_model: DraftModel | None = None
-    mtp: Mtp | None = None
+    drafter: Drafter | None = None
 
     @property
     def dynamic(self) -> bool:
@@ -177,7 +177,7 @@ def plan(
 ) -> DraftPlan:
     """Who drafts. MedusaError, one line, for what does not fit together.
 
-    heads: those of heads_to_load(). tuned: their profile, or that of MTP layers, read if uses_profile(). tree:
+    heads: those of heads_to_load(). tuned: their profile, or that of a drafter, read if uses_profile(). tree:
     named_tree(), if any.
     repeats: all runs must draft alike: lookup and dynamic trees, which depend on the clock, have to be asked for.
     """
@@ -187,7 +187,7 @@ def plan(
     layers = drafter(options, model.ref, model.holds_heads)
     slower = tuned is not None and not tuned.dynamic and options.tree is None
     if layers is not None and not slower:
-        return _with_mtp(options, model, layers, tuned, tree, repeats)
+        return _with_drafter(options, model, layers, tuned, tree, repeats)
     lookup = _lookup(options, repeats)
     recycling = False if options.no_spec else options.recycling
     may_recycle = _is_default(options) and not repeats and not model.is_recurrent and not options.no_spec
@@ -222,7 +222,7 @@ def _with_draft_model(options: DraftOptions, model: ModelFacts, tree: AskedTree 
     return DraftPlan(None, chosen, name, lookup, False, recycling, DraftModel(Path(options.draft_model), most))
 
 
-def _with_mtp(
+def _with_drafter(
     options: DraftOptions,
     model: ModelFacts,
     layers: DrafterRef,
@@ -230,7 +230,7 @@ def _with_mtp(
     tree: AskedTree | None,
     repeats: bool,
 ) -> DraftPlan:
-    """The plan when layers for further tokens draft: trees grown by prices, unless steps have to repeat."""
+    """The plan when a drafter drafts: trees grown by prices, unless steps have to repeat."""
     most = min(options.draft_max or DRAFT_MAX, layers.most or DRAFT_MAX)
     grows = options.tree == trees.DYNAMIC or (options.tree is None and not repeats)
     name, chosen = _tree_of_model(tree, most, dynamic=grows)
@@ -240,7 +240,7 @@ def _with_mtp(
     recycling, lookup = _recycles(options, name, chosen), _lookup(options, repeats)
     if tuned is not None and isinstance(chosen, DynamicStart):
         chosen, recycling = tuned.start, recycling or (options.recycling is None and tuned.recycling)
-    return DraftPlan(None, chosen, name, lookup, watchdog, recycling, mtp=Mtp(layers.path, options.draft_max))
+    return DraftPlan(None, chosen, name, lookup, watchdog, recycling, drafter=Drafter(layers, options.draft_max))
 
 
 def _tree_of_model(tree: AskedTree | None, most: int, *, dynamic: bool) -> tuple[str, Tree]:

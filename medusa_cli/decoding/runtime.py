@@ -48,7 +48,7 @@ class Engine:
     """Context size in tokens: what was asked for, even if llama.cpp rounds it up."""
     options: EngineOptions
     small: native.Model | None = None
-    """The model of plan.draft_model, or of plan.mtp where these layers are not in the model's own file."""
+    """The model of plan.draft_model, or of plan.drafter where that is not in the model's own file."""
     sampling: ModelSampling = field(default_factory=ModelSampling)
     """The model's own sampling defaults."""
     heads_file: Path | None = None
@@ -163,7 +163,7 @@ def open_engine(
 
 
 def resolve(reference: str, draft: DraftOptions, console: Console) -> references.ModelRef:
-    """The model's files, with what the options name or what is found to draft for it: heads, or else MTP layers."""
+    """The model's files, with what the options name or what is found to draft for it: heads, or else a drafter."""
     uses_heads = drafting.may_use_heads(draft)
     if uses_heads and draft.heads is not None:
         heads.check(draft.heads)
@@ -224,10 +224,11 @@ def _open(
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
         context_size.check(model, options)
-    small, drafts = None, None if own else plan.draft_model or plan.mtp
-    if drafts is not None:
-        target = None if plan.mtp is None else ref.path
-        small = load_model(drafts.file, layers, console, options.device, drafts_for=target)
+    small = None
+    if plan.draft_model is not None:
+        small = load_model(plan.draft_model.file, layers, console, options.device)
+    elif plan.drafter is not None and not own:
+        small = load_model(plan.drafter.ref.path, layers, console, options.device, drafts_for=ref.path)
     session = plan_session(model, loaded, plan, options, small)
     n_ctx = min(session.n_ctx, options.ctx_size)
     return Engine(ref.name, model, loaded, plan, session, n_ctx, options, small, _sampling(ref, console), path)
@@ -395,8 +396,8 @@ def plan_session(
 ) -> native.Session:
     """A session that drafts by the plan. small: as in Engine."""
     given: dict[str, Any] = {}
-    if plan.mtp is not None:
-        given = {"mtp": small or model, "draft_max": plan.mtp.most}
+    if plan.drafter is not None:
+        given = {"mtp": small or model, "draft_max": plan.drafter.most}
     if plan.draft_model is not None:
         given = {"draft_model": small, "draft_max": plan.draft_model.most}
     return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)
@@ -407,7 +408,7 @@ def load_model(
 ) -> native.Model:
     """Loads the base model, with a progress bar on a terminal once it takes noticeable time.
 
-    device: --device. drafts_for: with its layers for further tokens (MTP), for the model in this file.
+    device: --device. drafts_for: with the layers that draft, for the model in this file.
     """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

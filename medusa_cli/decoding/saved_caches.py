@@ -81,7 +81,7 @@ def _drafts_key(engine: Engine) -> list[Any]:
     """What has to be the same for the drafts' state to fit, too."""
     heads = _identity(engine.heads_file) if engine.heads_file is not None and engine.plan.tree is not None else None
     small = _identity(engine.small.path) if engine.small is not None else None
-    return [heads, small, engine.plan.mtp is not None, engine.plan.recycling]
+    return [heads, small, engine.plan.drafter is not None, engine.plan.recycling]
 
 
 # --- one file --------------------------------------------------------------------------------------

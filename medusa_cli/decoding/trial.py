@@ -35,16 +35,16 @@ BEGUN, PASSED, REFUSED = "begun", "passed", "refused"
 """What a trial says on stdout: that it is about to load the file, and how that went."""
 
 
-def run(path: Path, mtp: Path | None = None, *, remembers: bool = True) -> None:
+def run(path: Path, drafter: Path | None = None, *, remembers: bool = True) -> None:
     """MedusaError when decoding with the model at `path` ends its process. Nothing for files that passed already.
 
-    mtp: layers for further tokens in this file, perhaps the same one, draft for it. remembers: the file is not about
+    drafter: the layers in this file, perhaps the same one, draft for it. remembers: the file is not about
     to vanish. Files that are refused with an error pass here: whoever opens them gets
     that error. A trial that cannot start, or is killed, raises nothing, either.
     """
     if os.environ.get(VARIABLE) == "off" or getattr(sys, "frozen", False) or not sys.executable:
         return
-    files = [path] if mtp is None else [path, mtp]
+    files = [path] if drafter is None else [path, drafter]
     known, name, marks = _remembered(), " + ".join(map(str, files)), [_mark(file) for file in files]
     mark = marks[0] if len(marks) == 1 else marks
     if None in marks or known.get(name) == mark:
@@ -59,10 +59,10 @@ def run(path: Path, mtp: Path | None = None, *, remembers: bool = True) -> None:
         if remembers:
             _remember({**known, name: mark})
     elif BEGUN in said and REFUSED not in said and done.returncode not in ENDED:
-        what = "this file" if mtp is None else "its layers for further tokens (MTP)"
-        hint = "use another" if mtp is None else "use {no_drafter}"
+        what = "this file" if drafter is None else "the layers in it that draft"
+        hint = "use another" if drafter is None else "use {no_drafter}"
         text = "{file}: llama.cpp crashes on {what} ({cause}): damaged or not supported, " + hint
-        raise OptionError(text, file=mtp or path, what=what, cause=_cause(done))
+        raise OptionError(text, file=drafter or path, what=what, cause=_cause(done))
 
 
 def _environment() -> dict[str, str]:
@@ -106,7 +106,7 @@ def _cause(done: subprocess.CompletedProcess[bytes]) -> str:
     return said[0] if said else f"exit code {done.returncode}"
 
 
-def _verdict(path: str, mtp: str | None) -> str:
+def _verdict(path: str, drafter: str | None) -> str:
     # Without the Python part of llama_cpp, which takes longer to import than a small model to load.
     try:
         from medusa_cli import _native as native
@@ -115,10 +115,10 @@ def _verdict(path: str, mtp: str | None) -> str:
 
     print(BEGUN, flush=True)
     try:
-        model = native.Model(path, n_gpu_layers=0, repack=False, next_layers=mtp == path)
+        model = native.Model(path, n_gpu_layers=0, repack=False, next_layers=drafter == path)
         drafts: dict[str, Any] = {}
-        if mtp is not None:
-            layers = model if mtp == path else native.Model(mtp, n_gpu_layers=0, repack=False, next_layers=True)
+        if drafter is not None:
+            layers = model if drafter == path else native.Model(drafter, n_gpu_layers=0, repack=False, next_layers=True)
             drafts = {"mtp": layers, "tree": native.Tree([[0], [0, 0]][: layers.next_layers])}
         session = native.Session(model, None, n_ctx=256, n_threads=0, **drafts)
         session.generate([1 % model.n_vocab], max_tokens=TOKENS, ignore_eos=True)

@@ -9,6 +9,7 @@ from medusa_cli.converters.gguf.file_types import FILE_TYPES
 from medusa_cli.converters.heads import schema
 from medusa_cli.decoding import drafting, trees
 from medusa_cli.decoding.trees import AskedTree
+from medusa_cli.models import drafters
 from medusa_cli.support.errors import MedusaError, describe, is_reportable
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ def inspect_file(
 
     tree: reported in place of the one stored with the heads; MedusaError if they cannot fill it.
 
-    drafter: MTP layers in another file that draft for it.
+    drafter: layers in another file that draft for it.
 
-    "content" is "model", "single file" (model with heads), "heads" (sidecar) or "drafter" (MTP layers alone). Keys that
-    do not apply are None.
+    "content" is "model", "single file" (model with heads), "heads" (sidecar) or "drafter" (layers that draft for
+    another model). Keys that do not apply are None.
     """
     metadata = gguf.metadata
     own_heads = _head_tensors(gguf)
@@ -58,12 +59,12 @@ def inspect_file(
         "vocabulary": _vocabulary(gguf.path, metadata),
         "chat_template": None if sidecar else bool(metadata.get("tokenizer.chat_template")),
         "heads": None if head_source is None else _heads(head_source, tree),
-        "mtp": _mtp(gguf if gguf.next_layers else drafter),
+        "drafter": _drafter(gguf if gguf.next_layers else drafter),
     }
 
 
-def _mtp(gguf: native.GgufFile | None) -> dict[str, Any] | None:
-    """The file's layers for further tokens. "problem": why llama.cpp cannot run them; None if it can."""
+def _drafter(gguf: native.GgufFile | None) -> dict[str, Any] | None:
+    """The file's layers that draft. "kind": "MTP" or "EAGLE-3". "problem": why llama.cpp cannot run them, or None."""
     if gguf is None:
         return None
     problem = None
@@ -73,7 +74,7 @@ def _mtp(gguf: native.GgufFile | None) -> dict[str, Any] | None:
         if not is_reportable(error):
             raise
         problem = describe(error)
-    return {"path": gguf.path, "layers": gguf.next_layers, "problem": problem}
+    return {"path": gguf.path, "kind": drafters.kind_of(gguf), "layers": gguf.next_layers, "problem": problem}
 
 
 def _of_architecture(metadata: dict[str, Any], key: str) -> Any:

@@ -30,12 +30,13 @@ def _model(model: CachedModel, tuned: set[tuple[str, str]]) -> dict[str, Any]:
         "size": model.size,
         "quant": model.quant or None,
         "heads": None,
-        "mtp": None,
+        "drafter": None,
         "tuned": False,
     }
     try:
         metadata, layers = gguf_files.read_header(model.path).metadata, drafters.for_model(model.path, model.drafter)
-        found["mtp"] = {"path": str(layers.path), "layers": layers.layers} if layers else None
+        if layers is not None:
+            found["drafter"] = {"path": str(layers.path), "kind": layers.kind, "layers": layers.layers}
         if (of_model := _heads(model, metadata)) is None:
             return found
         path, origin = of_model

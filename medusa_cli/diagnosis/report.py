@@ -156,10 +156,9 @@ def _drafts_by(engine: Engine) -> list[str]:
     plan, found = engine.plan, []
     if engine.heads is not None and plan.tree is not None:
         found.append(f"{engine.heads.head_count} {engine.heads.kind} heads")
-    if plan.mtp is not None:
-        layers = (engine.small or engine.model).next_layers
-        where = "its file" if engine.small is None else plan.mtp.file.name
-        found.append(f"{layers} MTP {'layer' if layers == 1 else 'layers'} in {where}")
+    if plan.drafter is not None:
+        where = "its file" if engine.small is None else plan.drafter.ref.path.name
+        found.append(f"{plan.drafter.ref.label} in {where}")
     return found + ["prompt lookup"] * plan.lookup + ["recycling"] * plan.recycling
 
 

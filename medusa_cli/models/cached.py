@@ -16,7 +16,7 @@ from medusa_cli.models.names import HubName
 class CachedModel:
     """name: loads it. path: its first part. size: bytes of all parts. files: those in the Hub's cache.
 
-    heads, drafter: draft heads and MTP layers from the same repository. beside: the latter's file, in the Hub's cache.
+    heads, drafter: draft heads and a drafter from the same repository. beside: the latter's file, in the Hub's cache.
     """
 
     name: str

@@ -28,10 +28,13 @@ NO_MODEL = re.compile(r"(^|[^a-z])(mmproj|imatrix|lora|adapter|vocab|control[-_]
 """Files beside models that are not models."""
 OF_HEADS = re.compile(r"medusa|hydra", re.IGNORECASE)
 """Files that may hold draft heads alone."""
-DRAFTER_PREFIX, ASSISTANT = "mtp-", "gemma4-assistant"
-"""The prefix of files with layers for further tokens (MTP) alone, and the architecture of those without it."""
-OF_DRAFTER = re.compile(rf"^{DRAFTER_PREFIX}|assistant", re.IGNORECASE)
-"""Files that may hold such layers alone."""
+DRAFTER_PREFIX = "mtp-"
+"""Of files with layers for further tokens (MTP) alone."""
+ASSISTANT, EAGLE = "gemma4-assistant", "eagle3"
+DRAFTERS = (ASSISTANT, EAGLE)
+"""The architectures of other files that only draft for a model."""
+OF_DRAFTER = re.compile(rf"^{DRAFTER_PREFIX}|assistant|eagle", re.IGNORECASE)
+"""Files that may hold a drafter alone."""
 LARGEST_DRAFTER = 0.5
 """A drafter is fetched with its model up to this share of its size."""
 MOST_PARTS = 1000

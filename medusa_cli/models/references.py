@@ -41,14 +41,20 @@ class HeadsRef:
 
 @dataclass(frozen=True)
 class DrafterRef:
-    """Layers for further tokens (MTP). path: the model's own file, or another one. layers: how many.
+    """Layers that draft. path: the model's own file, or another one. kind: "MTP" or "EAGLE-3". layers: how many.
 
     most: tokens that they draft in a row; 0: any number, since one serves for all of them.
     """
 
     path: Path
+    kind: str
     layers: int
     most: int = 0
+
+    @property
+    def label(self) -> str:
+        """What they are, in a few words."""
+        return f"{self.layers} {self.kind} {'layer' if self.layers == 1 else 'layers'}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class ModelRef:
 def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelRef:
     """The files behind a reference, with the heads that come with them. Fetches what is not here yet.
 
-    drafts: a file that only drafts for a model (MTP) will do, too.
+    drafts: a file that only drafts for a model will do, too.
 
     MedusaError: no such file, a directory, not a GGUF, damaged, heads where a model is needed; see remote.fetch_model()
     for names on the Hub.
@@ -82,13 +88,13 @@ def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelR
 
         fetched = remote.fetch_model(found, console, drafts=drafts)
         heads = HeadsRef(fetched.heads, Origin.repository) if fetched.heads else None
-        drafter = DrafterRef(fetched.drafter, 0) if fetched.drafter else None
+        drafter = DrafterRef(fetched.drafter, "", 0) if fetched.drafter else None
         ref = ModelRef(str(fetched.name), fetched.path, heads, drafter)
     header = read_header(ref.path)
     if header.get("general.architecture") == schema.ARCHITECTURE:
         text = "{path} holds draft heads, not a model: give the model, and {heads} {reference}"
         raise OptionError(text, path=ref.path, reference=reference)
     if header.next_layers_alone and not drafts:
-        text = "{path} drafts for a model (MTP), it is none: give the model, and {draft_model} {reference}"
+        text = "{path} drafts for a model, it is none: give the model, and {draft_model} {reference}"
         raise OptionError(text, path=ref.path, reference=reference)
     return ref

@@ -34,7 +34,7 @@ ReadStart = Callable[[str], bytes]
 
 @dataclass(frozen=True)
 class Fetched:
-    """A model in the cache. path: its first part. heads, drafter: the draft heads and MTP layers of its repository."""
+    """A model in the cache. path: its first part. heads, drafter: the draft heads and the drafter of its repository."""
 
     name: HubName
     path: Path
@@ -48,7 +48,7 @@ def fetch_model(
     """The model that `name` means, with the heads that its repository has; progress and remarks go to `console`.
 
     to_run: it will be loaded here, so one that is larger than the memory is an error. drafts: a file that only drafts
-    for a model (MTP) will do, too. MedusaError: not on the Hub, no access, nothing that fits the name, no room.
+    for a model will do, too. MedusaError: not on the Hub, no access, nothing that fits the name, no room.
     """
     if drafts and not update and (layers := _cached_drafter(name)) is not None:
         return layers
@@ -74,7 +74,7 @@ def fetch_model(
         paths = download.fetch_shown(name.repo, name.revision, listing.commit, [listing.files[file]], console)
         return Fetched(HubName(name.repo, name.revision, file=file), paths[0], None)
     if name.file in drafters:
-        text = "{name}: drafts for a model (MTP), it is none: give the model, and {draft_model} {name}"
+        text = "{name}: drafts for a model, it is none: give the model, and {draft_model} {name}"
         raise OptionError(text, name=name)
     if not models:
         raise MedusaError(_without_models(name, listing.files))
@@ -148,7 +148,7 @@ def _cached_drafter(name: HubName) -> Fetched | None:
 
 
 def _named_drafter(name: HubName, drafters: list[str], models: list[Candidate]) -> str | None:
-    """The file of layers (MTP) that is meant: by its name, or as the only one where there are no models."""
+    """The drafter that is meant: by its name, or as the only one where there are no models."""
     if name.file is not None:
         return name.file if name.file in drafters else None
     return drafters[0] if len(drafters) == 1 and not models and name.quant is None else None
@@ -173,12 +173,12 @@ def heads_among(names: Collection[str], start: ReadStart) -> list[str]:
 
 
 def drafters_among(names: Collection[str], start: ReadStart) -> list[str]:
-    """The files that hold layers for further tokens (MTP) alone, recognised by name and beginning."""
+    """The files that only draft for a model, recognised by name and beginning."""
     likely = [name for name in sorted(names) if name.lower().endswith(".gguf")]
     likely = [name for name in likely if quantizations.OF_DRAFTER.search(name.rpartition("/")[2])]
     alone = [name for name in likely if name.rpartition("/")[2].lower().startswith(quantizations.DRAFTER_PREFIX)]
     others = [name for name in likely if name not in alone][:MOST_PEEKS]
-    return alone + [name for name in others if architecture_of(start(name)) == quantizations.ASSISTANT]
+    return alone + [name for name in others if architecture_of(start(name)) in quantizations.DRAFTERS]
 
 
 def _named_heads(name: HubName, names: Collection[str], start: ReadStart) -> str | None:
@@ -241,7 +241,7 @@ def _announce(
     heads = ""
     if more := wanted[len(chosen.files) :]:
         layers = quantizations.OF_DRAFTER.search(more[0].name.rpartition("/")[2])
-        drafter = f", {size(more[0].size or 0)} of them a drafter (MTP), which stays in memory beside the model"
+        drafter = f", {size(more[0].size or 0)} of them a drafter, which stays in memory beside the model"
         heads = drafter if layers else ", draft heads"
     parts = f" in {len(chosen.files)} files" if len(chosen.files) > 1 else ""
     others = quantizations.listed(models, without=_what(chosen))

@@ -48,7 +48,7 @@ def find(wanted: Sequence[str]) -> list[Removal]:
 
 
 def _with_layers(found: dict[str, Removal], models: Sequence[cached.CachedModel]) -> dict[str, Removal]:
-    """The same, with the MTP layers that were fetched with these models and serve no other."""
+    """The same, with the drafters that were fetched with these models and serve no other."""
     used = {model.beside for model in models if model.name not in found}
     for model in models:
         if (layers := model.beside) is None or layers in used:

@@ -1,4 +1,4 @@
-"""`medusa tune` for MTP layers: decodes for real with and without them, and keeps the faster way."""
+"""`medusa tune` for drafters (MTP, EAGLE-3): decodes for real with and without them, and keeps the faster way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import profile, runtime
-from medusa_cli.decoding.drafting import DraftPlan, Mtp
+from medusa_cli.decoding.drafting import Drafter, DraftPlan
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.settings import engine_default
 from medusa_cli.decoding.trees import DYNAMIC, DynamicStart, TreeMethod
@@ -37,7 +37,7 @@ class Opened:
     name: str
     model: native.Model
     small: native.Model | None
-    mtp: Mtp
+    drafter: Drafter
     options: EngineOptions
     key: profile.Key
 
@@ -58,7 +58,7 @@ def open_layers(ref: ModelRef, options: EngineOptions, console: Console) -> Open
     key = profile.key(model, layers.path, options)
     most = engine_default("n_ctx")
     sized = dataclasses.replace(options, ctx_size=min(model.n_ctx_train or most, most))
-    return Opened(ref.name, model, small, Mtp(layers.path, 0), sized, key)
+    return Opened(ref.name, model, small, Drafter(layers, 0), sized, key)
 
 
 def tune(opened: Opened, minutes: float, file: Path | None, console: Console) -> dict[str, Any]:
@@ -66,15 +66,15 @@ def tune(opened: Opened, minutes: float, file: Path | None, console: Console) ->
     began = time.monotonic()
     prompts = fitting_prompts(opened.model, file, opened.options.ctx_size - ANSWER_TOKENS)
     recycles = not opened.model.is_recurrent
-    start, mtp = DynamicStart(), opened.mtp
+    start, drafter = DynamicStart(), opened.drafter
     plans = {
         choose.PLAIN: DraftPlan(),
         WITHOUT: DraftPlan(lookup=True, recycling=recycles),
-        DYNAMIC: DraftPlan(tree=start, tree_name=DYNAMIC, mtp=mtp),
-        choose.WITH_LOOKUP: DraftPlan(tree=start, tree_name=DYNAMIC, mtp=mtp, lookup=True),
+        DYNAMIC: DraftPlan(tree=start, tree_name=DYNAMIC, drafter=drafter),
+        choose.WITH_LOOKUP: DraftPlan(tree=start, tree_name=DYNAMIC, drafter=drafter, lookup=True),
     }
     if recycles:
-        with_all = DraftPlan(tree=start, tree_name=DYNAMIC, mtp=mtp, lookup=True, recycling=True)
+        with_all = DraftPlan(tree=start, tree_name=DYNAMIC, drafter=drafter, lookup=True, recycling=True)
         plans[choose.WITH_RECYCLING] = with_all
     sessions = {name: opened.session(plan) for name, plan in plans.items()}
     with progress.phase(console, "Decoding", "answers") as bar:
@@ -97,7 +97,7 @@ def tune(opened: Opened, minutes: float, file: Path | None, console: Console) ->
         "recycling": best == choose.WITH_RECYCLING,
         "reason": reason,
         "method": TreeMethod.accuracies.value,
-        "drafter": opened.mtp.file.name,
+        "drafter": opened.drafter.ref.path.name,
         "accuracy": [],
         "texts": {"prompts": "made up" if file is None else str(file),
                   "count": len(decoded[choose.PLAIN].ratios), "positions": 0},
@@ -120,5 +120,5 @@ def verdict(speeds: Mapping[str, float]) -> tuple[str, str]:
     without = max(speeds[choose.PLAIN], speeds[WITHOUT])
     most = max(speed for name, speed in speeds.items() if name not in (choose.PLAIN, WITHOUT))
     if best in (choose.PLAIN, WITHOUT):
-        return best, f"the MTP layers do not pay here: {most:.2f} of plain speed with them, {without:.2f} without"
-    return best, f"the MTP layers pay: {most:.2f} of plain speed with them, {without:.2f} without"
+        return best, f"the drafter does not pay here: {most:.2f} of plain speed with it, {without:.2f} without"
+    return best, f"the drafter pays: {most:.2f} of plain speed with it, {without:.2f} without"

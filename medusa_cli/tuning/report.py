@@ -62,7 +62,7 @@ def heading(profile: dict[str, Any]) -> list[str]:
     how = f"{texts['positions']} positions in {texts['count']} answers (prompts: {texts['prompts']}), "
     how += f"trees by {METHODS[profile['method']]}, "
     if drafter := profile.get("drafter"):
-        how = f"MTP layers in {drafter}, {texts['count']} answers in each way (prompts: {texts['prompts']}), "
+        how = f"drafts from {drafter}, {texts['count']} answers in each way (prompts: {texts['prompts']}), "
     return [
         f"{model['name']} ({model['description']}) on {where}, {key['threads'] or '?'} threads, "
         f"kernels: {key['kernels']}",
@@ -75,7 +75,7 @@ def verdict(profile: dict[str, Any]) -> list[str]:
     nodes = len(profile["tree"]) + 1
     chosen = f"tree of {nodes} nodes" if nodes > PLAIN else "plain decoding"
     if profile.get("drafter"):
-        chosen = "no drafts from the MTP layers"
+        chosen = "no drafts from the drafter"
     if profile["dynamic"]:
         also = " with recycling" if profile["recycling"] else ""
         fixed = "a chain" if profile.get("drafter") else chosen

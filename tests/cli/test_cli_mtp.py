@@ -220,7 +220,7 @@ def test_a_file_of_layers_is_no_model(files: Path) -> None:
     for path in (files / "layers.gguf", files / "assistant.gguf"):
         for command in (("generate", str(path), "-p", "x"), ("chat", str(path)), ("doctor", str(path))):
             _, out, error = invoke(*command)
-            line = f"{path} drafts for a model (MTP), it is none: give the model, and --draft-model {path}"
+            line = f"{path} drafts for a model, it is none: give the model, and --draft-model {path}"
             assert line in " ".join((error or out).split())
 
 
@@ -248,24 +248,24 @@ def inspected(path: Path) -> tuple[dict[str, Any], str]:
 
 def test_inspect_names_layers(files: Path, tmp_path: Path) -> None:
     found, line = inspected(files / "glm4moe.gguf")
-    assert found["mtp"] == {"path": str(files / "glm4moe.gguf"), "layers": 1, "problem": None}
+    assert found["drafter"] == {"path": str(files / "glm4moe.gguf"), "kind": "MTP", "layers": 1, "problem": None}
     assert (found["content"], line.split(maxsplit=2)[2]) == ("model", "1, used where no heads draft")
     found, line = inspected(files / "layers.gguf")
     assert (found["content"], line.split(maxsplit=2)[2]) == ("drafter", "1, for a model in another file")
     found, line = inspected(files / "assistant.gguf")
-    assert (found["content"], found["mtp"]["layers"]) == ("drafter", 4)
+    assert (found["content"], found["drafter"]["layers"]) == ("drafter", 4)
     copied(files, tmp_path, trunk="m.gguf", layers="mtp-m.gguf")
     found, line = inspected(tmp_path / "m.gguf")
-    assert found["mtp"]["path"] == str(tmp_path / "mtp-m.gguf")
+    assert found["drafter"]["path"] == str(tmp_path / "mtp-m.gguf")
     assert f"1, in {tmp_path}/mtp-m.gguf, used where no heads draft" in line
-    assert inspected(files / "trunk.gguf") == (inspected(files / "trunk.gguf")[0] | {"mtp": None}, "")
+    assert inspected(files / "trunk.gguf") == (inspected(files / "trunk.gguf")[0] | {"drafter": None}, "")
 
 
 def test_inspect_says_why_layers_are_not_used(files: Path, tmp_path: Path) -> None:
     path = edited(files / "step35.gguf", tmp_path / "m.gguf", without=["blk.2.nextn.eh_proj.weight"])
     found, line = inspected(path)
     problem = "its layers for further tokens (MTP) cannot be used: tensor blk.2.nextn.eh_proj.weight is missing"
-    assert problem in found["mtp"]["problem"]
+    assert problem in found["drafter"]["problem"]
     assert f"3, not used: {path}: {problem}" in line
     answer, said = answered(path, "--temp", "0")
     assert (answer["tokens_per_step"], said) == (1, ""), "it is a model without them"
@@ -306,7 +306,7 @@ def test_layers_that_crash_are_one_line(files: Path, tmp_path: Path, monkeypatch
     copied(files, tmp_path, trunk="m.gguf", layers="mtp-m.gguf")
     for model, layers in ((files / "glm4moe.gguf",) * 2, (tmp_path / "m.gguf", tmp_path / "mtp-m.gguf")):
         code, out, error = invoke("generate", str(model), "--raw", "-p", "x", "-n", "3")
-        line = f"error: {layers}: llama.cpp crashes on its layers for further tokens (MTP) (Segmentation fault): "
+        line = f"error: {layers}: llama.cpp crashes on the layers in it that draft (Segmentation fault): "
         assert (code, out, error.splitlines()[-1]) == (1, "", f"{line}damaged or not supported, use --no-drafter")
         assert answered(model, "--no-drafter", "--temp", "0")[0]["tokens_per_step"] == 1
 
@@ -339,13 +339,13 @@ def test_tune_decodes_with_and_without_the_layers(files: Path, tmp_path: Path, m
     found = json.loads(out)
     names = [row["name"] for row in found["measured"]]
     assert names == ["lookup", "dynamic", "dynamic+lookup", "dynamic+lookup+recycling"]
-    assert "MTP layers" in found["reason"]
+    assert "the drafter" in found["reason"]
     speeds = {row["name"]: row["speedup"] for row in found["measured"]}
     fastest = max(speeds, key=lambda name: speeds[name])
     assert found["dynamic"] == (fastest != "lookup" and speeds[fastest] > 1)
     code, out, err = invoke("tune", model, "--show")
     assert code == 0, err
-    assert "MTP layers in mtp-m.gguf" in out
+    assert "drafts from mtp-m.gguf" in out
     code, _, err = invoke("tune", model, "--write")
     assert code == 1
     assert "--write is for draft heads" in err

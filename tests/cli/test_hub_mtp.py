@@ -64,7 +64,7 @@ def refused(*arguments: str) -> str:
 def test_model_and_layers_come_in_one_go_and_are_announced_in_one_line(hub: LocalHub) -> None:
     hub.add("org/m", {"m-Q4_K_M.gguf": MODEL, "mtp-m-Q4_K_M.gguf": SMALL, "m-Q8_0.gguf": MODEL, "README.md": b"x"})
     found, said = pulled("org/m")
-    size = "org/m: Q4_K_M, 1.3 MB, 440.0 kB of them a drafter (MTP), which stays in memory beside the model"
+    size = "org/m: Q4_K_M, 1.3 MB, 440.0 kB of them a drafter, which stays in memory beside the model"
     assert said == f"{size}; also available: Q8_0\n"
     assert found["name"] == "org/m:Q4_K_M"
     assert Path(found["path"]).read_bytes() == MODEL
@@ -102,7 +102,7 @@ def test_assistants_are_told_by_their_architecture(hub: LocalHub, files: dict[st
     hub.add("org/m", {"m-it-Q4_K_M.gguf": files["gemma4"], "m-it-assistant-Q4_K_M.gguf": files["assistant"]})
     found, said = pulled("org/m")
     assert Path(found["drafter"]).name == "m-it-assistant-Q4_K_M.gguf"
-    assert "a drafter (MTP)" in said
+    assert "a drafter, which" in said
     hub.add("org/assistant", {"Assistant-7B-Q4_K_M.gguf": files["trunk"], "Assistant-7B-Q8_0.gguf": files["trunk"]})
     found, said = pulled("org/assistant")
     assert (Path(found["path"]).name, found["drafter"]) == ("Assistant-7B-Q4_K_M.gguf", None)
@@ -123,7 +123,7 @@ def test_layers_are_no_model(hub: LocalHub) -> None:
     for _ in range(2):
         line = refused("pull", "org/m/mtp-m-Q4_K_M.gguf")
         name = "org/m/mtp-m-Q4_K_M.gguf"
-        assert line == f"{name}: drafts for a model (MTP), it is none: give the model, and --draft-model {name}"
+        assert line == f"{name}: drafts for a model, it is none: give the model, and --draft-model {name}"
         pulled("org/m")
     hub.add("org/alone", {"mtp-m.gguf": SMALL})
     assert refused("pull", "org/alone").startswith("org/alone: has no GGUF model")
@@ -144,7 +144,7 @@ def test_the_cached_layers_draft(hub: LocalHub, files: dict[str, bytes]) -> None
     assert hub.server.requests == []
     assert generated("org/m", "--no-drafter", "--temp", "0") == (1, "")
     code, out, _ = invoke("inspect", "org/m", "--json")
-    assert (code, Path(json.loads(out)["mtp"]["path"]).name) == (0, "mtp-m-Q4_K_M.gguf")
+    assert (code, Path(json.loads(out)["drafter"]["path"]).name) == (0, "mtp-m-Q4_K_M.gguf")
 
 
 def test_named_layers_on_the_hub(hub: LocalHub, files: dict[str, bytes], tmp_path: Path) -> None:
@@ -175,16 +175,20 @@ def test_list_names_layers_and_rm_takes_them_along(hub: LocalHub, files: dict[st
     found = listed()
     assert sorted(found) == ["org/m:Q4_K_M", "org/m:Q8_0", "org/own:Q4_K_M"]
     for name in ("org/m:Q4_K_M", "org/m:Q8_0"):
-        mtp = found[name]["mtp"]
+        mtp = found[name]["drafter"]
         assert isinstance(mtp, dict)
         assert (Path(mtp["path"]).name, mtp["layers"]) == ("mtp-m.gguf", 1)
-    assert found["org/own:Q4_K_M"]["mtp"] == {"path": found["org/own:Q4_K_M"]["path"], "layers": 1}
+    assert found["org/own:Q4_K_M"]["drafter"] == {
+        "path": found["org/own:Q4_K_M"]["path"],
+        "kind": "MTP",
+        "layers": 1,
+    }
     _, out, _ = invoke("list")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("org/")}
     assert "1 MTP, repository" in lines["org/m:Q8_0"]
     assert "1 MTP, its file" in lines["org/own:Q4_K_M"]
 
-    layers = found["org/m:Q8_0"]["mtp"]
+    layers = found["org/m:Q8_0"]["drafter"]
     assert isinstance(layers, dict)
     assert invoke("rm", "org/m:Q8_0", "-y")[0] == 0
     assert Path(layers["path"]).is_file(), "the other model is drafted for"
@@ -197,7 +201,7 @@ def test_list_names_layers_and_rm_takes_them_along(hub: LocalHub, files: dict[st
 def test_damaged_layers_in_the_cache_are_left_out(hub: LocalHub, files: dict[str, bytes]) -> None:
     hub.add("org/m", {"m-Q4_K_M.gguf": files["long"], "mtp-m.gguf": files["layers"][:3000]})
     assert generated("org/m", "--temp", "0")[0] == 1
-    assert listed()["org/m:Q4_K_M"]["mtp"] is None
+    assert listed()["org/m:Q4_K_M"]["drafter"] is None
     assert "error" not in listed()["org/m:Q4_K_M"]
 
 

@@ -1,11 +1,13 @@
-"""What layers for further tokens (MTP) bring: levels beside their bytes, whole speed, llama.cpp's own driving.
+"""What MTP layers and EAGLE-3 files bring: levels beside their bytes, whole speed, llama.cpp's own driving.
 
-    python benchmarks/mtp.py speed MODEL [--accept 0.67] [--behind 8000]
-    python benchmarks/mtp.py beside MODEL --llama-server FILE [--accept 0.67]
-    python benchmarks/mtp.py write FILE [--vocabulary 248320]
+    python benchmarks/drafters.py speed MODEL [--drafter FILE] [--accept 0.67] [--behind 8000]
+    python benchmarks/drafters.py beside MODEL --llama-server FILE [--drafter FILE] [--accept 0.67]
+    python benchmarks/drafters.py write FILE [--vocabulary 248320]
+    python benchmarks/drafters.py eagle MODEL FILE [--size 8b]
 
 The models are made up, too: `write` makes one in the shape of Qwen3.5, of 1.2 billion parameters, with one layer, which
-with `--agree 0.67` or `0.9` often says what the model says.
+with `--agree 0.67` or `0.9` often says what the model says. `eagle` makes one in the shape of Llama 3.1 8B, and an
+EAGLE-3 drafter for it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
 
 CHAIN = 3
-"""Drafts in a row: llama-server's default."""
+"""Drafts in a row, unless --chain says otherwise: llama-server's default."""
 STARTS_S = 120
 
 
@@ -49,29 +51,32 @@ def prompt(length: int, number: int = 0) -> list[int]:
 class Speed:
     """Plain decoding and chains, and drafts grown by prices, in alternating rounds, each in a session of its own.
 
-    --accept: each draft is accepted with this probability, whatever the model says; growing learns nothing from that
-    and is left out. Else the model decides, on other made-up prompts in each round. A level's share is that of its
-    bytes: the layer and the output matrix beside all that a pass reads.
+    --drafter: a file that drafts in place of the model's own layers. --accept: each draft is accepted with this
+    probability, whatever the model says; growing learns nothing from that and is left out. Else the model decides, on
+    other made-up prompts in each round. A level's share is that of its bytes: the layer and the output matrix beside
+    all that a pass reads.
     """
 
     model: str
     _: KW_ONLY
+    drafter: Path | None = None
     accept: float | None = None
+    chain: int = CHAIN
     behind: int = 60
     tokens: int = 96
     rounds: int = 5
 
     def run(self) -> None:
-        path = common.find_model(self.model).path
-        model = native.Model(str(path), n_gpu_layers=0, next_layers=True)
+        path = str(common.find_model(self.model).path)
+        model, drafter = load(path, self.drafter)
         ways: dict[str, dict[str, Any]] = {
             "plain": {},
             "chain of 1": {"tree": chain(1)},
-            f"chain of {CHAIN}": {"tree": chain(CHAIN)},
+            f"chain of {self.chain}": {"tree": chain(self.chain)},
             **({} if self.accept else {"grown": {"dynamic": native.DynamicTree()}}),
         }
         sessions = {
-            name: native.Session(model, mtp=model if way else None, n_ctx=self.behind + self.tokens + 64, **way)
+            name: native.Session(model, mtp=drafter if way else None, n_ctx=self.behind + self.tokens + 64, **way)
             for name, way in ways.items()
         }
         found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
@@ -79,7 +84,8 @@ class Speed:
             for name, session in sessions.items():
                 found[name].append(self._figures(session, prompt(self.behind, number), drafts=name != "plain"))
         found = {name: figures[1:] for name, figures in found.items()}
-        show(found, share(native.read_gguf(str(path))))
+        files = [native.read_gguf(str(path))] + ([native.read_gguf(str(self.drafter))] if self.drafter else [])
+        show(found, share(*files), self.chain)
 
     def _figures(self, session: native.Session, prompt: Sequence[int], *, drafts: bool) -> dict[str, float]:
         rule = native.Accept("synthetic", synthetic_rate=self.accept) if drafts and self.accept else None
@@ -88,8 +94,17 @@ class Speed:
         return {"speed": stats["tokens_per_second"], "tokens": stats["tokens_per_step"], **each}
 
 
-def share(file: native.GgufFile) -> float:
+def load(path: str, drafter: Path | None) -> tuple[native.Model, native.Model]:
+    """The model, and what drafts for it: another file, or itself."""
+    model = native.Model(path, n_gpu_layers=0, next_layers=drafter is None)
+    return model, native.Model(str(drafter), n_gpu_layers=0, next_layers=True) if drafter else model
+
+
+def share(file: native.GgufFile, drafter: native.GgufFile | None = None) -> float:
     """Bytes of one next-token layer with the output matrix, over those that a plain pass reads."""
+    if drafter is not None:
+        level = sum(t.nbytes for t in drafter.tensors if not t.name.startswith(("token_embd", "fc")))
+        return level / sum(t.nbytes for t in file.tensors if not t.name.startswith("token_embd"))
     first = int(file.get(f"{file.get('general.architecture')}.block_count")) - file.next_layers
     sizes = {tensor.name: tensor.nbytes for tensor in file.tensors}
     tied = "output.weight" not in sizes
@@ -103,7 +118,7 @@ def is_next(name: str, first: int) -> bool:
     return int(name.split(".")[1]) >= first
 
 
-def show(found: dict[str, list[dict[str, float]]], share: float) -> None:
+def show(found: dict[str, list[dict[str, float]]], share: float, longest: int) -> None:
     def middle(name: str, key: str) -> float:
         return statistics.median(figures[key] for figures in found[name])
 
@@ -116,8 +131,8 @@ def show(found: dict[str, list[dict[str, float]]], share: float) -> None:
             name, f"{middle(name, 'speed'):.1f}", f"{ratio:.2f}", f"{middle(name, 'tokens'):.2f}",
             f"{middle(name, 'draft'):.2f}", f"{middle(name, 'verify'):.2f}",
         )  # fmt: skip
-    long = f"chain of {CHAIN}"
-    levels = [(b["draft"] - a["draft"]) / (CHAIN - 1) for a, b in zip(found["chain of 1"], found[long], strict=True)]
+    long = f"chain of {longest}"
+    levels = [(b["draft"] - a["draft"]) / (longest - 1) for a, b in zip(found["chain of 1"], found[long], strict=True)]
     costs = [level / base["verify"] for level, base in zip(levels, found["plain"], strict=True)]
     cost = statistics.median(costs)
     common.show(table, f"a level takes {cost:.3f} of a plain pass, {cost / share:.2f} of its share of the bytes")
@@ -125,7 +140,7 @@ def show(found: dict[str, list[dict[str, float]]], share: float) -> None:
 
 @dataclass(frozen=True)
 class Beside:
-    """`medusa` beside llama-server with the same layers, a chain of 3 and the same acceptance, and both plain.
+    """`medusa` beside llama-server with the same drafter, chains as long, the same acceptance, and both plain.
 
     llama-server, a program of the same release built from its source, runs on its own kernels.
     """
@@ -133,33 +148,36 @@ class Beside:
     model: str
     _: KW_ONLY
     llama_server: Path
+    drafter: Path | None = None
     accept: float = 0.67
+    chain: int = CHAIN
     tokens: int = 96
     rounds: int = 5
     threads: int = 2
 
     def run(self) -> None:
         path = str(common.find_model(self.model).path)
-        model = native.Model(path, n_gpu_layers=0, next_layers=True)
+        model, drafter = load(path, self.drafter)
         text = prompt(60)
-        rates = ",".join(f"{self.accept**depth:.4f}" for depth in range(1, CHAIN + 1))
-        drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(CHAIN), "--spec-synth-rates", rates]
+        rates = ",".join(f"{self.accept**depth:.4f}" for depth in range(1, self.chain + 1))
+        kind = ["draft-eagle3", "--model-draft", str(self.drafter)] if self.drafter else ["draft-mtp"]
+        drafts = ["--spec-type", *kind, "--spec-draft-n-max", str(self.chain), "--spec-synth-rates", rates]
         ours: dict[str, dict[str, Any]] = {
             "medusa, plain": {},
-            "medusa, MTP": {"mtp": model, "tree": chain(CHAIN)},
+            "medusa, drafts": {"mtp": drafter, "tree": chain(self.chain)},
         }
         sessions = {
             name: native.Session(model, n_ctx=1024, n_threads=self.threads, **way) for name, way in ours.items()
         }
-        speeds: dict[str, list[float]] = {name: [] for name in (*ours, "llama-server, plain", "llama-server, MTP")}
-        with self._server(path, 8191, []) as plain, self._server(path, 8192, drafts) as mtp:
+        speeds: dict[str, list[float]] = {name: [] for name in (*ours, "llama-server, plain", "llama-server, drafts")}
+        with self._server(path, 8191, []) as plain, self._server(path, 8192, drafts) as drafting:
             for _ in range(self.rounds + 1):
                 for name, session in sessions.items():
                     rule = native.Accept("synthetic", synthetic_rate=self.accept) if "mtp" in ours[name] else None
                     answer = session.generate(text, max_tokens=self.tokens, ignore_eos=True, accept=rule)
                     speeds[name].append(answer.stats["tokens_per_second"])
                 speeds["llama-server, plain"].append(self._ask(plain, text))
-                speeds["llama-server, MTP"].append(self._ask(mtp, text))
+                speeds["llama-server, drafts"].append(self._ask(drafting, text))
         table = Table("", "tokens/s", "over its plain", "over llama-server's plain")
         middle = {name: statistics.median(found[1:]) for name, found in speeds.items()}
         for name, speed in middle.items():
@@ -214,8 +232,23 @@ class Write:
         made_up_model.write_hybrid(self.file, size, mtp=made_up_model.STRENGTHS[self.agree] if self.agree else 0.0)
 
 
+@dataclass(frozen=True)
+class Eagle:
+    """A made-up model in the shape of Llama 3.1 8B, and an EAGLE-3 drafter for it."""
+
+    model: Path
+    drafter: Path
+    _: KW_ONLY
+    size: str = "8b"
+
+    def run(self) -> None:
+        size = made_up_model.SIZES[self.size]
+        made_up_model.write_base(self.model, size)
+        made_up_model.write_eagle(self.drafter, size)
+
+
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Speed, Beside, Write)
+    return common.parser(__doc__, Speed, Beside, Write, Eagle)
 
 
 if __name__ == "__main__":
