@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from draft_comparison import chain, drafts_of
+from draft_references import MTP, read_references
 from mtp_models import MTP_MODELS, write_assistant, write_mtp_model
-from mtp_reference import Reference, read_references
 
 from medusa_cli import native
 
-REFERENCES = {f"{one.name}-{one.agree}": one for one in read_references()}
-
-
-def chain(length: int) -> native.Tree:
-    return native.Tree([[0] * depth for depth in range(1, length + 1)])
+REFERENCES = {f"{one.name}-{one.agree}": one for one in read_references(MTP)}
 
 
 class Pair:
@@ -31,29 +28,6 @@ class Pair:
 
     def session(self, *, tree: native.Tree | None = None, dynamic: native.DynamicTree | None = None) -> native.Session:
         return native.Session(self.model, mtp=self.mtp, tree=tree, dynamic=dynamic, n_ctx=1024, n_threads=1)
-
-
-def drafts_of(session: native.Session, reference: Reference) -> tuple[int, int, list[str]]:
-    """How many drafts there are, how many are the reference's, and the first that are not.
-
-    The reference drafts first after a prompt's last token, ours after the token that follows it: so the first step of
-    each turn is part of our prompt.
-    """
-    text: list[int] = []
-    drafts = same = 0
-    others: list[str] = []
-    for number, turn in enumerate(reference.turns):
-        first, *steps = turn.steps
-        prompt = text[: turn.kept] + turn.tokens + first.draft[: first.accepted]
-        answer = session.generate(prompt, max_tokens=1 + sum(step.accepted + 1 for step in steps), ignore_eos=True)
-        text = prompt + answer.tokens
-        assert len(answer.drafts) == len(steps), f"turn {number}: another text"
-        for step, ours in zip(steps, answer.drafts, strict=True):
-            drafts += 1
-            same += ours == [step.root, *step.draft]
-            if ours != [step.root, *step.draft]:
-                others.append(f"turn {number}: {ours} for {step}")
-    return drafts, same, others[:3]
 
 
 @pytest.mark.parametrize("name", REFERENCES)

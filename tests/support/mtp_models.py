@@ -151,7 +151,7 @@ def _next_token(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return following
 
 
-def _output_for(embeddings: Matrix, seed: int) -> Matrix:
+def output_for(embeddings: Matrix, seed: int) -> Matrix:
     """The output matrix that finds each token's follower in its embedding."""
     output = np.empty_like(embeddings)
     output[_next_token(seed)] = embeddings
@@ -168,7 +168,7 @@ def _agree(tensors: Tensors, model: MtpModel, agree: float, seed: int) -> None:
     in_graph = model.name == "gemma4"  # libllama multiplies by this root itself
     embeddings *= np.float32(model.strength[agree] * (1 if in_graph else embeddings.shape[1] ** 0.5))
     tensors["token_embd.weight"] = embeddings
-    tensors["output.weight"] = _output_for(embeddings, seed)
+    tensors["output.weight"] = output_for(embeddings, seed)
 
 
 def _agree_layer(tensors: Tensors, nextn: str, strength: float) -> None:
@@ -209,6 +209,6 @@ def write_assistant(path: Path, *, agree: float = 0.0, seed: int = 1) -> Path:
     if agree:
         embeddings = random_values("token_embd.weight", (TOKENS, target), seed)  # as the target has them
         projection = tensors["nextn.pre_projection.weight"]
-        tensors["token_embd.weight"] = _output_for(embeddings @ projection[:, :target].T, seed)
+        tensors["token_embd.weight"] = output_for(embeddings @ projection[:, :target].T, seed)
     write_model(path, ASSISTANT, tensors)
     return path

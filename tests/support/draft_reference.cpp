@@ -1,27 +1,34 @@
-// What the pinned llama.cpp drafts with a model's next-token layers (MTP): the reference that our drafter is compared
-// with. make_mtp_fixtures.py runs it; the tests need only what it wrote.
+// What the pinned llama.cpp drafts with a model's next-token layers (MTP) or with an EAGLE-3 drafter: the reference
+// that our drafters are compared with. make_draft_fixtures.py runs it; the tests need only what it wrote.
 //
-//     mtp_reference MODEL DRAFTS TURNS [SIDECAR]
+//     draft_reference KIND MODEL DRAFTS TURNS [DRAFTER]
 //
-// DRAFTS: tokens in a chain. TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to
-// keep (-1: all but the root), how many steps to take, and the tokens that follow what is kept, the first root last. A
-// text ends with the root that the last step left behind; it can be kept up to there, not beyond.
+// KIND: mtp or eagle3. DRAFTER: the drafter's file; without it, the layers of MODEL itself. DRAFTS: tokens in a chain.
+// TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to keep (-1: all but the
+// root), how many steps to take, and the tokens that follow what is kept, the first root last. A text ends with the
+// root that the last step left behind; it can be kept up to there, not beyond.
 //
 // Prints a line for each step: {"root": id, "draft": [ids], "accepted": n, "gap": x}. The next root is the target's
-// choice. gap: the smallest distance between the target's two best logits, of the choices that counted.
+// choice. gap: the smallest distance between the target's two best logits, of the choices that counted. EAGLE-3 has no
+// draft for a text of one token.
 //
-// With MTP_PLAIN_ATTENTION in the environment, attention rounds otherwise: steps that differ then were close to a tie.
+// With DRAFT_PLAIN_ATTENTION in the environment, attention rounds otherwise: steps that differ then were close to a
+// tie.
 //
 // The driver is common/speculative.cpp of the pinned source, included here as it is; contexts are made and rolled back
-// as examples/speculative-simple does it. One thing differs: the reference never resets the state that the next batch's
-// first token is paired with, so that after a cut this token is paired with the state of a token that is gone. Here
-// this state is set at every cut: that of the last token kept, zeros at the start of a text.
+// as examples/speculative-simple does it. Two things differ:
+//
+// - The driver never resets the state that the next batch's first token is paired with, so that after a cut this token
+//   is paired with the state of a token that is gone. Here this state is set at every cut: that of the last token kept;
+//   at the start of a text, zeros (MTP) or none (EAGLE-3).
+// - EAGLE-3's driver pairs the first token of a further batch of a prompt with the state of that batch's last one: it
+//   overwrites the state that it has only pointed at. Here this pair is written before.
 //
 // To build it, with S the pinned source (vendor/llama.cpp of llama-cpp-python's sdist) and B a build of it with
 // -DLLAMA_BUILD_COMMON=ON -DBUILD_SHARED_LIBS=ON (the common library is a target of its own, llama-common):
 //
-//     g++ -std=c++17 -O2 -I$S/common -I$S/include -I$S/ggml/include -I$S/vendor mtp_reference.cpp -o mtp_reference \
-//         -L$B/bin -Wl,-rpath,$B/bin -lllama-common -lllama -lggml -lggml-base
+//     g++ -std=c++17 -O2 -I$S/common -I$S/include -I$S/ggml/include -I$S/vendor draft_reference.cpp \
+//         -o draft_reference -L$B/bin -Wl,-rpath,$B/bin -lllama-common -lllama -lggml -lggml-base
 
 #include "speculative.cpp"
 
@@ -58,19 +65,19 @@ std::vector<Turn> read_turns(const char* path) {
 // A target, its drafter, and one text.
 class Decoder {
   public:
-    Decoder(const char* model, int drafts, const char* sidecar) {
+    Decoder(bool eagle, const char* model, int drafts, const char* drafter) : eagle(eagle) {
         params.model.path = model;
         params.n_batch = params.n_ubatch = 512;
         params.swa_full = true;  // after a cut, a sliding window needs cells that it had left
-        if (std::getenv("MTP_PLAIN_ATTENTION")) {
+        if (std::getenv("DRAFT_PLAIN_ATTENTION")) {
             params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         }
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1;
-        params.speculative.types = {COMMON_SPECULATIVE_TYPE_DRAFT_MTP};
+        params.speculative.types = {eagle ? COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 : COMMON_SPECULATIVE_TYPE_DRAFT_MTP};
         params.speculative.draft.n_max = drafts;
         params.speculative.draft.backend_sampling = false;
-        if (sidecar) {
-            params.speculative.draft.mparams.path = sidecar;
+        if (drafter) {
+            params.speculative.draft.mparams.path = drafter;
         }
         target_model.reset(llama_model_load_from_file(model, common_model_params_to_llama(params)));
         GGML_ASSERT(target_model);
@@ -83,7 +90,7 @@ class Decoder {
         params.speculative.draft.ctx_dft = draft->context();
         driver.reset(common_speculative_init(params.speculative, 1));
         GGML_ASSERT(driver);
-        width = llama_model_n_embd_out(target_model.get());
+        width = eagle ? llama_model_n_embd(draft->model()) : llama_model_n_embd_out(target_model.get());
         tokens = llama_vocab_n_tokens(llama_model_get_vocab(target_model.get()));
     }
 
@@ -100,6 +107,7 @@ class Decoder {
         set_pending();
         while (decoded() + 1 < text.size()) {
             const size_t end = std::min(text.size() - 1, decoded() + params.n_batch);
+            pair_pending(text[decoded()]);
             decode({text.begin() + decoded(), text.begin() + end});
         }
         const llama_tokens past(text.begin(), text.end() - 1);
@@ -141,19 +149,54 @@ class Decoder {
   private:
     size_t decoded() const { return states.size() / width; }
 
+    // An EAGLE-3 drafter's cell of a position is that of the token after it, too: its last one is written once that
+    // token is known.
     bool remove_from(size_t position) {
+        const size_t drafted = eagle && position > 0 ? position - 1 : position;
         return llama_memory_seq_rm(llama_get_memory(target.get()), SEQUENCE, position, -1) &&
-               llama_memory_seq_rm(llama_get_memory(draft->context()), SEQUENCE, position, -1);
+               llama_memory_seq_rm(llama_get_memory(draft->context()), SEQUENCE, drafted, -1);
     }
 
     // The state that the driver pairs with the next token: that of the last decoded one.
     void set_pending() {
-        auto& mtp = dynamic_cast<common_speculative_impl_draft_mtp&>(*driver->impls.at(0));
         std::vector<float> row(width, 0.0f);
         if (!states.empty()) {
             row.assign(states.end() - width, states.end());
         }
-        mtp.pending_h.at(SEQUENCE) = row;
+        auto& impl = *driver->impls.at(0);
+        if (eagle) {
+            auto& eagle3 = dynamic_cast<common_speculative_impl_draft_eagle3&>(impl);
+            eagle3.pending_g_last.at(SEQUENCE) = row;
+            eagle3.pending_pos_last.at(SEQUENCE) = (llama_pos)decoded() - 1;
+        } else {
+            dynamic_cast<common_speculative_impl_draft_mtp&>(impl).pending_h.at(SEQUENCE) = row;
+        }
+    }
+
+    // Writes the EAGLE-3 drafter's cell that waited for the next token, before the driver would do so.
+    void pair_pending(llama_token next) {
+        if (!eagle || states.empty()) {
+            return;
+        }
+        common_batch batch(draft->context());
+        const int row = batch.add(next, decoded() - 1, SEQUENCE, false);
+        batch.set_embd(row, {states.data() + states.size() - width, 1, (size_t)width});
+        GGML_ASSERT(llama_process(draft->context(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0);
+    }
+
+    // The rows that the driver pairs tokens with, of the batch that it has just seen.
+    void keep_states(size_t rows) {
+        if (eagle) {
+            const auto& encoded = dynamic_cast<common_speculative_impl_draft_eagle3&>(*driver->impls.at(0)).verify_g;
+            const auto& batch = encoded.at(SEQUENCE);
+            GGML_ASSERT(batch.size() == rows * width);
+            states.insert(states.end(), batch.begin(), batch.end());
+            return;
+        }
+        for (size_t i = 0; i < rows; i++) {
+            const float* row = llama_get_embeddings_nextn_ith(target.get(), i);
+            states.insert(states.end(), row, row + width);
+        }
     }
 
     void decode(const llama_tokens& ids) {
@@ -163,10 +206,7 @@ class Decoder {
         }
         GGML_ASSERT(llama_process(target.get(), LLAMA_PROCESS_TYPE_DECODE, batch.get()) == 0);
         GGML_ASSERT(common_speculative_process(driver.get(), batch));
-        for (size_t i = 0; i < ids.size(); i++) {
-            const float* row = llama_get_embeddings_nextn_ith(target.get(), i);
-            states.insert(states.end(), row, row + width);
-        }
+        keep_states(ids.size());
     }
 
     // The target's choice after a row of the batch. gap: becomes the distance to the second best, if it is smaller.
@@ -189,6 +229,7 @@ class Decoder {
         std::cout << "], \"accepted\": " << accepted << ", \"gap\": " << gap << "}\n";
     }
 
+    const bool eagle;
     common_params params;
     llama_model_ptr target_model;
     llama_context_ptr target;
@@ -203,8 +244,9 @@ class Decoder {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc < 4) {
-        std::cerr << "usage: mtp_reference MODEL DRAFTS TURNS [SIDECAR]\n";
+    const std::string kind = argc < 5 ? "" : argv[1];
+    if (kind != "mtp" && kind != "eagle3") {
+        std::cerr << "usage: draft_reference mtp|eagle3 MODEL DRAFTS TURNS [DRAFTER]\n";
         return 2;
     }
     llama_log_set(
@@ -215,8 +257,8 @@ int main(int argc, char** argv) {
         },
         nullptr);
     llama_backend_init();
-    Decoder decoder(argv[1], std::atoi(argv[2]), argc > 4 ? argv[4] : nullptr);
-    for (const Turn& turn : read_turns(argv[3])) {
+    Decoder decoder(kind == "eagle3", argv[2], std::atoi(argv[3]), argc > 5 ? argv[5] : nullptr);
+    for (const Turn& turn : read_turns(argv[4])) {
         decoder.start(turn);
         for (int step = 0; step < turn.steps; step++) {
             decoder.step();

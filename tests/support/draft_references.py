@@ -1,4 +1,4 @@
-"""What llama.cpp's own driver drafts with the models of mtp_models, as make_mtp_fixtures.py stored it."""
+"""What llama.cpp drafts with the models of mtp_models and eagle_models, as make_draft_fixtures.py stored it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-PATH = Path(__file__).parents[1] / "data" / "mtp_reference.json"
+DATA = Path(__file__).parents[1] / "data"
+MTP, EAGLE = DATA / "mtp_reference.json", DATA / "eagle_reference.json"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reference:
-    """All turns in one context, one after another. agree: of write_mtp_model. drafts: tokens in a chain."""
+    """All turns in one context, one after another. name: of the models. drafts: tokens in a chain.
+
+    agree: of write_mtp_model; in those of EAGLE-3, 1 for pairs that agree.
+    """
 
     name: str
     agree: float
@@ -38,11 +42,11 @@ class Reference:
     turns: list[Turn]
 
 
-def read_references() -> list[Reference]:
-    """Two for each model: of random weights, and of such that draft right often."""
+def read_references(path: Path) -> list[Reference]:
+    """Two for each model, from MTP or EAGLE: of random weights, and of such that draft right often."""
     return [
         Reference(name, agree, drafts, [Turn(kept, tokens, _steps(flat, drafts)) for kept, tokens, flat in turns])
-        for name, agree, drafts, turns in json.loads(PATH.read_text())
+        for name, agree, drafts, turns in json.loads(path.read_text())
     ]
 
 
@@ -53,7 +57,7 @@ def _steps(flat: list[int], drafts: int) -> list[Step]:
     return [Step(root, draft, accepted) for root, *draft, accepted in rows]
 
 
-def write_references(references: list[Reference]) -> None:
+def write_references(path: Path, references: list[Reference]) -> None:
     """A line for each turn."""
     lines = []
     for reference in references:
@@ -62,4 +66,4 @@ def write_references(references: list[Reference]) -> None:
             for t in reference.turns
         )
         lines.append(f'["{reference.name}", {reference.agree}, {reference.drafts}, [\n{turns}\n]]')
-    PATH.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
