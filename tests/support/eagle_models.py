@@ -6,6 +6,7 @@ Drafts of random weights are hardly ever accepted, which is right for comparing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,18 @@ def _embeddings(width: int, seed: int) -> Matrix:
     return random_values("token_embd.weight", (TOKENS, width), seed)
 
 
-def write_eagle(path: Path, name: str, *, agree: bool = False, seed: int = 1, keys: Keys | None = None) -> Path:
-    """One of EAGLE_MODELS, for the target of the same seed, name and `agree`. keys: those that differ.
+def write_eagle(
+    path: Path,
+    name: str,
+    *,
+    agree: bool = False,
+    seed: int = 1,
+    keys: Keys | None = None,
+    change: Callable[[Tensors], object] | None = None,
+) -> Path:
+    """One of EAGLE_MODELS, for the target of the same seed, name and `agree`.
 
+    keys: those that differ; shapes follow them. change: makes of its tensors what is written.
     libllama makes no model of these keys alone, as it does of others: all shapes are here.
     """
     model = EAGLE_MODELS[name]
@@ -123,6 +133,8 @@ def write_eagle(path: Path, name: str, *, agree: bool = False, seed: int = 1, ke
         tensors["d2t"] = draft_tokens(seed)
     if agree:
         _agree(tensors, model, architecture.keys, seed)
+    if change:
+        change(tensors)
     write_model(path, architecture, tensors)
     return path
 
@@ -153,9 +165,9 @@ def _shapes(model: EagleModel, keys: Keys) -> dict[str, tuple[int, ...]]:
     if keys["norm_before_fc"]:
         shapes["enc.output_norm"] = (features,)
     if "token_embd" in model.own:
-        shapes["token_embd"] = (TOKENS, width)
+        shapes["token_embd"] = (keys["vocab_size"], width)
     if "output" in model.own:
-        shapes["output"] = (DRAFT_TOKENS if model.d2t else TOKENS, width)
+        shapes["output"] = (DRAFT_TOKENS if model.d2t else keys["vocab_size"], width)
     if model.scaled:
         shapes["rope_freqs"] = (head // 2,)
     return shapes
