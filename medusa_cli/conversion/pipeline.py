@@ -21,8 +21,9 @@ from rich.console import Console
 from medusa_cli import native
 from medusa_cli.conversion import self_check, sources
 from medusa_cli.conversion.quantize import quantize
+from medusa_cli.converters.base.model_file import plain_type
 from medusa_cli.converters.base.registry import find_architecture
-from medusa_cli.converters.base.write import plain_type, write_base
+from medusa_cli.converters.base.write import write_base
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
