@@ -66,7 +66,7 @@ class DrafterConversion(Run):
 
     def convert(self, scratch: Path) -> dict[str, Any]:
         """Writes, quantizes and checks in `scratch`."""
-        plain = self.quant if self.quant in UNQUANTIZED else plain_type(self.checkpoint)
+        plain = self.quant if self.quant in UNQUANTIZED else _whole_type(self.checkpoint)
         finished = scratch / "plain.gguf"
         provenance = {f"general.source.{key}": text for key, text in self.provenance.items()}
         if "repo" in self.provenance:
@@ -87,3 +87,9 @@ class DrafterConversion(Run):
             "bytes": self.output.stat().st_size,
             "seconds": self.seconds,
         }
+
+
+def _whole_type(checkpoint: Checkpoint) -> str:
+    """The narrowest type that changes no weight; drafters are small, so F32 is no burden where it is needed."""
+    wide = any(tensor.dtype in ("F32", "F64") and len(tensor.shape) > 1 for tensor in checkpoint.tensors.values())
+    return "F32" if wide else plain_type(checkpoint)

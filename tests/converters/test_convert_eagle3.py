@@ -21,10 +21,12 @@ from eagle_checkpoints import (
     write_checkpoint,
     write_target,
 )
-from gguf import GGUFReader, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import quantize
 from hf_files import convert as convert_base
 from hypothesis import given
 from hypothesis import strategies as st
+from local_hub import local_hub
 from make_eagle_fixtures import REFERENCE, TYPES, compared
 from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint, open_side_files
 from medusa_cli.converters.drafters import Eagle3, Target, is_eagle3, read_checkpoint_target, read_gguf_target
@@ -122,6 +124,25 @@ def test_the_base_that_speculators_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "out.gguf").exists()
 
 
+def test_of_a_base_on_the_hub_only_configuration_and_tokenizer_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = write_target(tmp_path / "target", "llama-spm")
+    files = {path.name: path.read_bytes() for path in target.iterdir()}
+    checkpoint = write_checkpoint(tmp_path / "drafter", LAYOUTS["speculators"])
+    with local_hub(tmp_path, monkeypatch) as hub:
+        hub.add("org/target", {**files, "model.safetensors": b"weights"})
+        hub.add("org/ggufs", {"a-Q8_0.gguf": b"GGUF"})
+        hub.add("org/drafter", {path.name: path.read_bytes() for path in checkpoint.iterdir()})
+        result = invoke("org/drafter", "-o", tmp_path / "out.gguf", "--json")
+        assert result.exit_code == 0, result.output
+        assert len(hub.blobs("org/target")) == len(files)
+        refused(invoke(checkpoint, "--base", "org/ggufs", "-o", tmp_path / "b.gguf"), "--base org/ggufs:QUANT")
+    assert json.loads(result.stdout)["base"]["provenance"]["repo"] == "org/target"
+    keys = read_header(tmp_path / "out.gguf")[0].metadata()
+    assert (keys["general.name"], keys["general.source.repo"]) == ("org/drafter", "org/drafter")
+
+
 def test_other_bases_are_refused(target: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
     checkpoint = write_checkpoint(tmp_path / "drafter", LAYOUTS["specforge"])
@@ -179,6 +200,14 @@ def test_libllama_loads_it(name: str, tmp_path: Path) -> None:
     assert model
     assert llama_cpp.llama_model_n_embd(model) == LAYOUTS[name].hidden
     llama_cpp.llama_model_free(model)
+
+
+def test_f32_weights_are_quantized_from_f32(target: Path, tmp_path: Path) -> None:
+    checkpoint, out = write_checkpoint(tmp_path / "drafter", LAYOUTS["speculators-full"]), tmp_path / "out.gguf"
+    assert invoke(checkpoint, "--base", target, "-o", out).exit_code == 0
+    found = next(tensor for tensor in GGUFReader(out).tensors if tensor.name == "fc.weight")
+    expected = quantize(weights_of(LAYOUTS["speculators-full"])["fc.weight"], GGMLQuantizationType.Q8_0)
+    assert np.array_equal(found.data, expected)
 
 
 def test_recognized_without_a_name_of_its_own(tmp_path: Path) -> None:
