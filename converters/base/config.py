@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -10,6 +9,7 @@ from ..errors import MedusaError
 
 MAX_LAYERS = 1024
 MAX_SIZE = 1 << 24
+MAX_F32 = (2 - 2**-23) * 2.0**127
 
 
 class Config:
@@ -64,5 +64,5 @@ class Config:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """True for finite ints and floats other than booleans."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """True for ints and floats, other than booleans, in the range of F32, in which GGUF keeps them."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_F32 <= value <= MAX_F32

@@ -68,7 +68,7 @@ def read_rope(config: Config, supported: tuple[str, ...], layers: str = "full_at
     if kind not in supported:
         raise MedusaError(
             f"{config.where}: rope scaling {kind[:40]!r} is not supported for this architecture "
-            f"(only {', '.join(supported)}): give a GGUF as the base"
+            f"(only {', '.join(supported)}): use a finished GGUF"
         )
     return Rope(kind, float(theta), values, config.where)
 
@@ -86,7 +86,7 @@ def _write_yarn(writer: gguf.GGUFWriter, rope: Rope, context_length: int) -> Non
     unusual = [key for key in ("mscale", "mscale_all_dim") if rope.values.get(key)]
     if unusual or rope.values.get("truncate") is False:
         name = (unusual or ["truncate"])[0]
-        raise MedusaError(f"{rope.where}: yarn rope scaling with {name} is not supported: give a GGUF as the base")
+        raise MedusaError(f"{rope.where}: yarn rope scaling with {name} is not supported: use a finished GGUF")
     factor = rope.number("factor")
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(factor)

@@ -21,7 +21,7 @@ from .safetensors_file import FLOATS, FLOATS8, SafetensorsFile, StoredTensor
 from .strict_json import parse_json
 from .torch_file import TorchFile
 
-__all__ = ["Checkpoint", "StoredTensor", "open_checkpoint"]
+__all__ = ["Checkpoint", "StoredTensor", "open_checkpoint", "open_side_files"]
 
 CONFIG = "config.json"
 MODEL_STEMS = (("model", ".safetensors"), ("pytorch_model", ".bin"))
@@ -115,6 +115,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
     except OSError as error:
         raise explain_os_error(error, path) from error
     return Checkpoint(path, path.parent, [_open_file(path)])
+
+
+def open_side_files(path: Path) -> Checkpoint:
+    """Configuration and tokenizer of the checkpoint in a folder, without its weights, which need not be there."""
+    path = Path(path)
+    if not path.is_dir():
+        raise MedusaError(f"{path}: neither a GGUF nor a folder with a model's config.json and tokenizer")
+    return Checkpoint(path, path, [])
 
 
 def _take_scales(label: str, tensors: dict[str, StoredTensor]) -> dict[str, str]:

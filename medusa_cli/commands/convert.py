@@ -31,7 +31,15 @@ def convert(
             "--base", metavar="BASE", help="Base model: GGUF, folder or org/repo; default: the one HEADS names."
         ),
     ] = None,
-    quant: Annotated[str, typer.Option("--quant", metavar="TYPE", help="Type of the base; F16, Q8_0, ...")] = "Q4_K_M",
+    quant: Annotated[
+        str | None,
+        typer.Option(
+            "--quant",
+            metavar="TYPE",
+            show_default=False,
+            help="Type of the base (usually Q4_K_M) or of a drafter (Q8_0); F16, ...",
+        ),
+    ] = None,
     heads_quant: Annotated[
         str, typer.Option("--heads-quant", metavar="TYPE", hidden=True, help="Type of the heads' output matrices.")
     ] = "Q8_0",
@@ -63,14 +71,18 @@ def convert(
         int, typer.Option("-t", "--threads", min=0, hidden=True, help="CPU threads; 0: physical cores.")
     ] = 0,
 ) -> None:
-    """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar)."""
-    from medusa_cli.conversion.pipeline import Conversion, ConvertOptions
+    """Convert Medusa or Hydra heads from Hugging Face, with their base model, to one GGUF (or a sidecar).
+
+    An EAGLE-3 drafter becomes a file of its own, with the tokenizer of its base.
+    """
+    from medusa_cli.conversion.run import ConvertOptions
+    from medusa_cli.conversion.start import start
     from medusa_cli.support import console
 
     if (output is None) != install:
         raise typer.BadParameter("give either -o FILE or --install", param_hint="--output")
     messages = console.messages()
-    conversion = Conversion(
+    conversion = start(
         ConvertOptions(
             heads=heads,
             output=output,
@@ -96,31 +108,51 @@ def convert(
 
 
 def _print(found: dict[str, Any], out: Console) -> None:
-    heads, base, check = found["heads"], found["base"], found.get("check")
-    lm_head = {"own": "own lm_heads", "base": "the base's lm_head", "draft_vocab": "a draft vocabulary"}[
-        heads["lm_head"]
-    ]
-    rows = [
-        ("heads", f"{heads['head_count']} {heads['kind']} heads of {heads['block_count']} blocks, {lm_head} "
-                  f"({heads['family']}, {size(heads['bytes'])}, {', '.join(heads['types'])})"),
-        ("base", f"{base['reference']}, {base['quant']}"),
-    ]  # fmt: skip
-    for part in ("heads", "base"):
-        if provenance := found[part]["provenance"]:
-            rows.append((f"{part} from", ", ".join(f"{key} {text}" for key, text in provenance.items())))
-    if check is not None:
-        shares = ", ".join(f"{share:.0%}" for share in check["top1"])
-        rows.append(("check", f"equal to the source within {check['deviation']:.1e}; best token right: {shares}"))
+    part = "drafter" if "drafter" in found else "heads"
+    rows = _drafter_rows(found) if part == "drafter" else _heads_rows(found)
+    for name in (part, "base"):
+        if provenance := found[name]["provenance"]:
+            rows.append((f"{name} from", ", ".join(f"{key} {text}" for key, text in provenance.items())))
+    if check := found.get("check"):
+        equal = f"equal to the source within {check['deviation']:.1e}"
+        shares = ", ".join(f"{share:.0%}" for share in check.get("top1", ()))
+        rows.append(("check", f"{equal}; best token right: {shares}" if shares else equal))
     done = "installed" if found["installed"] else "wrote"
     if "bytes" in found:
         rows.append((done, f"{found['output']} ({size(found['bytes'])})"))
     else:
-        rows.append((f"would {'install' if found['installed'] else 'write'}", found["output"] or "the heads"))
+        rows.append((f"would {'install' if found['installed'] else 'write'}", found["output"] or f"the {part}"))
     print_rows(rows, out)
     if "bytes" in found:
         use = f"medusa chat {found['output']}"
         if found["installed"]:
             use = "medusa chat BASE, with any quantization of it"
+        elif part == "drafter":
+            use = f"medusa chat BASE --draft-model {found['output']}"
         elif found["sidecar"]:
             use = f"medusa chat BASE --heads {found['output']}"
         out.print(f"\nRun it: {use}", markup=False, no_wrap=True, soft_wrap=True)
+
+
+def _drafter_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    drafter = found["drafter"]
+    shared = " and ".join(name for name in ("embedding", "output") if name not in drafter["own"])
+    using = f", the base's {shared}" if shared else ""
+    layers = ", ".join(map(str, drafter["target_layers"]))
+    return [
+        ("drafter", f"EAGLE-3, hidden size {drafter['hidden']}, {drafter['draft_vocabulary']} tokens{using}, "
+                    f"{drafter['quant']}"),
+        ("base", f"{found['base']['reference']}, states before layers {layers}"),
+    ]  # fmt: skip
+
+
+def _heads_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    heads, base = found["heads"], found["base"]
+    lm_head = {"own": "own lm_heads", "base": "the base's lm_head", "draft_vocab": "a draft vocabulary"}[
+        heads["lm_head"]
+    ]
+    return [
+        ("heads", f"{heads['head_count']} {heads['kind']} heads of {heads['block_count']} blocks, {lm_head} "
+                  f"({heads['family']}, {size(heads['bytes'])}, {', '.join(heads['types'])})"),
+        ("base", f"{base['reference']}, {base['quant']}"),
+    ]  # fmt: skip

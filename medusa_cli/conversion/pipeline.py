@@ -21,8 +21,10 @@ from rich.console import Console
 from medusa_cli import native
 from medusa_cli.conversion import self_check, sources
 from medusa_cli.conversion.quantize import quantize
+from medusa_cli.conversion.run import ConvertOptions, Run, worded
+from medusa_cli.converters.base.model_file import plain_type
 from medusa_cli.converters.base.registry import find_architecture
-from medusa_cli.converters.base.write import plain_type, write_base
+from medusa_cli.converters.base.write import write_base
 from medusa_cli.converters.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from medusa_cli.converters.gguf.file_types import UNQUANTIZED, file_type
 from medusa_cli.converters.gguf.fingerprint import fingerprint
@@ -41,61 +43,13 @@ from medusa_cli.converters.heads.write import (
 )
 from medusa_cli.decoding import trial
 from medusa_cli.models import heads as installed
-from medusa_cli.models import names, references
-from medusa_cli.support import paths
-from medusa_cli.support.atomic import explain_os_error, replace_synced, scratch_folder
+from medusa_cli.support.atomic import replace_synced
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.support.files import check_name
 from medusa_cli.support.locks import only_writer
-from medusa_cli.support.progress import Bar, phase
 
+USUAL_QUANT = "Q4_K_M"
 REPORTED = ("family", "kind", "head_count", "block_count", "lm_head", "hidden", "rows")
 """What is reported about the heads, by SourceHeads' names."""
-
-
-@dataclass(frozen=True)
-class ConvertOptions:
-    """heads, base: references (a path, or org/repo[@revision]); base None: what the heads' checkpoint names.
-
-    quant: file type of the base. heads_quant, blocks_quant: ggml types of lm_heads and residual blocks. draft_vocab:
-    keep the lm_head rows of the N tokens that are most frequent in `calibration`. strict: useless heads are an error.
-    output None: heads (a sidecar) are installed for their base, in place of others if `replace` allows it.
-    """
-
-    heads: str
-    output: Path | None
-    base: str | None = None
-    quant: str = "Q4_K_M"
-    heads_quant: str = "Q8_0"
-    blocks_quant: str = "F16"
-    sidecar: bool = False
-    draft_vocab: int | None = None
-    calibration: Path | None = None
-    allow_requantize: bool = False
-    strict: bool = False
-    threads: int = 0
-    replace: bool = False
-
-    def check(self) -> None:
-        """MedusaError for options that cannot work, before anything is fetched."""
-        with _worded("--quant {}"):
-            file_type(self.quant)
-        if self.output is not None:
-            check_name(self.output.absolute())
-        if (self.draft_vocab is None) != (self.calibration is None):
-            raise MedusaError("--draft-vocab and --calibration go together: N tokens, and the text that ranks them")
-        if self.calibration is not None and not self.calibration.is_file():
-            raise MedusaError(f"{self.calibration}: no such text file, give one with --calibration")
-        if self.output is None:
-            assert self.sidecar  # only heads alone are installed
-        elif self.output.is_dir() or not self.output.absolute().parent.is_dir():
-            raise MedusaError(f"{self.output}: not a file name in an existing folder, choose another output")
-        self.check_free()
-
-    def check_free(self) -> None:
-        """MedusaError if the output exists and may not be replaced."""
-        if self.output is not None and self.output.exists() and not self.replace:
-            raise MedusaError(f"{self.output} exists: give another name, or add --force to overwrite it")
 
 
 @dataclass(frozen=True)
@@ -109,17 +63,17 @@ class Base:
     rename: Callable[[str], str | None] | None = None
 
 
-class Conversion:
-    """One run: plan() reads headers only, run() does the work."""
+class Conversion(Run):
+    """Heads, alone or with their base."""
 
-    def __init__(self, options: ConvertOptions, console: Console) -> None:
-        options.check()
-        self.options, self.console = options, console
-        self.seconds: dict[str, float] = {}
-        found = sources.resolve_heads(options.heads, console)
-        self.heads_provenance = found.provenance
-        checkpoint = open_checkpoint(found.path)
+    def __init__(
+        self, options: ConvertOptions, console: Console, checkpoint: Checkpoint, provenance: dict[str, str]
+    ) -> None:
+        """provenance: of the checkpoint, which holds the heads."""
+        super().__init__(options, console)
+        self.heads_provenance = provenance
         self.source = read_heads(checkpoint)
+        self.remarks = self.source.remarks
         self.base = self._find_base(checkpoint)
         if self.base.checkpoint is not None:
             find_architecture(self.base.checkpoint.config, self.base.name)
@@ -129,19 +83,9 @@ class Conversion:
         if options.base is None and source.is_full_model:
             rename = base_tensor_filter(heads, source)
             return Base(str(options.heads), heads.root, self.heads_provenance, heads, rename)
-        reference = options.base or source.base_reference
-        if reference is None:
-            raise MedusaError(f"{options.heads}: its config names no base model, give one with --base")
-        named = names.parse(reference)
-        if isinstance(named, Path):
-            if named.is_file():
-                check_name(named)
-                return Base(named.name, named, {})
-        elif named.quant or named.file:
-            fetched = references.resolve(reference, self.console)
-            return Base(fetched.name, fetched.path, {})
-        found = sources.resolve_base(reference, self.console)
-        return Base(reference, found.path, found.provenance, open_checkpoint(found.path))
+        found = self.located_base(source.base_reference, sources.resolve_base)
+        checkpoint = None if found.is_gguf else open_checkpoint(found.path)
+        return Base(found.name, found.path, found.provenance, checkpoint)
 
     def plan(self) -> dict[str, Any]:
         """What run() will do, from headers alone. JSON-ready."""
@@ -167,28 +111,16 @@ class Conversion:
             "sidecar": options.sidecar,
         }
 
-    def run(self) -> dict[str, Any]:
-        """Writes the output and returns the plan with what was found. MedusaError leaves no file behind."""
-        place = paths.made(installed.folder()) if self.options.output is None else self.options.output.absolute().parent
-        for remark in self.source.remarks:
-            self.console.print(f"note: {remark}", markup=False)
-        known = [] if self.options.output is None else [self.options.output]
-        try:
-            with only_writer(*known), scratch_folder(place, ".convert.", ".part") as scratch:
-                self.options.check_free()
-                return self._convert(scratch)
-        except OSError as error:
-            raise explain_os_error(error, self.options.output or place) from error
-
-    def _convert(self, scratch: Path) -> dict[str, Any]:
+    def convert(self, scratch: Path) -> dict[str, Any]:
+        """The base, then the heads, joined and checked in `scratch`."""
         base = self._base_gguf(scratch)
         metadata = native.read_gguf(str(base)).metadata
-        with _worded("{} with --base"):
+        with worded("{} with --base"):
             source = fitted(self.source, self.options.heads, metadata, self.base.name)
         trial.run(base, remembers=base == self.base.path)
         if self.options.draft_vocab is not None:
             frequent = self._frequent_tokens(base)
-            with _worded("--draft-vocab: {}"):
+            with worded("--draft-vocab: {}"):
                 source = with_draft_vocabulary(source, frequent)
         name, print_ = str(metadata.get("general.name") or self.base.name), fingerprint(metadata)
         with self._output(name, print_) as output:
@@ -204,12 +136,12 @@ class Conversion:
     def _written(self, scratch: Path, base: Path, source: SourceHeads, plan: HeadsPlan) -> tuple[Path, dict[str, Any]]:
         """The finished file, checked, and the report."""
         finished = heads_file = scratch / "heads.gguf"
-        wider = _worded("{} with --heads-quant or --blocks-quant", BeyondF16)
-        with wider, self._phase("Writing heads", "bytes") as bar:
+        wider = worded("{} with --heads-quant or --blocks-quant", BeyondF16)
+        with wider, self.phase("Writing heads", "bytes") as bar:
             write_heads_file(heads_file, source, plan, bar.update)
         if not self.options.sidecar:
             finished = scratch / "joined.gguf"
-            with self._phase("Joining", "bytes") as bar:
+            with self.phase("Joining", "bytes") as bar:
                 single_file.join(base, heads_file, finished, bar.update)
         types = [tensor_type(tensor, plan) for tensor in source.tensors if len(tensor.shape) > 1]
         return finished, {**self.plan(), **self._self_check(base, finished, source, types)}
@@ -223,14 +155,6 @@ class Conversion:
         with only_writer(installed.place_for(base_name, base_fingerprint, replace=self.options.replace)):
             yield installed.place_for(base_name, base_fingerprint, replace=self.options.replace)
 
-    @contextlib.contextmanager
-    def _phase(self, title: str, unit: str) -> Iterator[Bar]:
-        """A progress bar; its time goes into the report."""
-        begun = time.monotonic()
-        with phase(self.console, title, unit) as bar:
-            yield bar
-        self.seconds[title] = round(time.monotonic() - begun, 3)
-
     def _base_gguf(self, scratch: Path) -> Path:
         """The base as a GGUF of the wanted type: the given file itself if there is nothing to do."""
         wanted = self._wanted_quant()
@@ -238,7 +162,7 @@ class Conversion:
         if self.base.checkpoint is not None:
             kind = wanted if wanted in UNQUANTIZED else plain_type(self.base.checkpoint)
             path = scratch / "base-plain.gguf"
-            with self._phase("Converting base", "bytes") as bar:
+            with self.phase("Converting base", "bytes") as bar:
                 write_base(
                     self.base.checkpoint,
                     path,
@@ -250,7 +174,7 @@ class Conversion:
         if wanted is None or (self.base.checkpoint and wanted in UNQUANTIZED):
             return path
         target = scratch / "base.gguf"
-        with self._phase("Quantizing base", "tensors") as bar:
+        with self.phase("Quantizing base", "tensors") as bar:
             quantize(
                 path,
                 target,
@@ -265,7 +189,7 @@ class Conversion:
 
     def _wanted_quant(self) -> str | None:
         """The file type to convert the base to; None: it stays as it is (quantized, or of that type already)."""
-        _, wanted = file_type(self.options.quant)
+        _, wanted = file_type(self.options.quant or USUAL_QUANT)
         if self.base.checkpoint is not None:
             return wanted
         types = {tensor.type for tensor in native.read_gguf(str(self.base.path)).tensors if len(tensor.shape) > 1}
@@ -318,12 +242,3 @@ class Conversion:
             self.console.print(f"warning: {message}", markup=False)
         patch_f32_array(finished, schema.SELF_CHECK_KEY, found.accuracy)
         return {"check": {"deviation": found.deviation, "bound": found.bound, "top1": found.accuracy}}
-
-
-@contextlib.contextmanager
-def _worded(form: str, kind: type[Exception] = MedusaError) -> Iterator[None]:
-    """Puts errors of the converters, which do not know options, into the words of `form`."""
-    try:
-        yield
-    except kind as error:
-        raise MedusaError(form.format(error)) from error

@@ -68,7 +68,7 @@ def check(
     """
     if not any(tensor.role == "output" for tensor in source.tensors):
         types = [*types, GGMLQuantizationType(read_base(base).output.type).name.lower()]
-    bound = 8.0 * 2.0 ** -min(BITS.get(type_, FEWEST_BITS) for type_ in types)
+    bound = bound_of(types)
     deviation = _deviation(model, heads, source, base)
     if not deviation <= bound:
         raise MedusaError(
@@ -76,6 +76,11 @@ def check(
             "please report this with the checkpoint's name"
         )
     return Check(deviation, bound, accuracy(model, heads))
+
+
+def bound_of(types: Sequence[str]) -> float:
+    """The largest relative difference that weights of these types may cause."""
+    return 8.0 * 2.0 ** -min(BITS.get(type_, FEWEST_BITS) for type_ in types)
 
 
 def reference_logits(

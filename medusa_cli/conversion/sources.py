@@ -63,6 +63,11 @@ def resolve_base(reference: str, console: Console) -> Found:
     return _resolve(reference, console, _choose_base)
 
 
+def resolve_side_files(reference: str, console: Console) -> Found:
+    """Like resolve_base, without the weights: configuration and tokenizer alone."""
+    return _resolve(reference, console, _choose_side_files)
+
+
 def _choose_heads(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
     model, where = model_files(present, index_of)
     weights = model + head_files(present) or other_files(present, label)
@@ -71,10 +76,22 @@ def _choose_heads(present: Collection[str], index_of: Callable[[str], dict[str, 
 
 def _choose_base(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
     model, where = model_files(present, index_of)
-    if not model and any(name.endswith(".gguf") for name in present):
-        raise MedusaError(f"{label}: contains only GGUF files: choose one with --base {label}:QUANT, Q8_0 for example")
+    if not model:
+        _refuse_ggufs(present, label)
     weights = model or other_files(set(present) - set(head_files(present)), label)
     return _with_side_files(present, weights, where, TOKENIZER_FILES)
+
+
+def _choose_side_files(present: Collection[str], index_of: Callable[[str], dict[str, str]], label: str) -> list[str]:
+    if "config.json" not in present:
+        _refuse_ggufs(present, label)
+        raise MedusaError(f"{label}: has no config.json, name the base model with --base")
+    return _with_side_files(present, [], {}, TOKENIZER_FILES)
+
+
+def _refuse_ggufs(present: Collection[str], label: str) -> None:
+    if any(name.endswith(".gguf") for name in present):
+        raise MedusaError(f"{label}: contains only GGUF files: choose one with --base {label}:QUANT, Q8_0 for example")
 
 
 def _with_side_files(

@@ -286,8 +286,9 @@ def llama_spm(folder: Path) -> None:
 
 def llama_bpe(folder: Path) -> None:
     """Llama 3: byte-level BPE, llama3 rope scaling, tied embedding, and biases everywhere."""
-    from medusa_cli.converters.base.pretokenizers import LLAMA3
     from transformers import LlamaConfig
+
+    from medusa_cli.converters.base.pretokenizers import LLAMA3
 
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>"]
     tokenizer, vocabulary = train_byte_level(folder, split(LLAMA3), names, ignore_merges=True)
@@ -323,8 +324,9 @@ def mistral_json(folder: Path) -> None:
 
 
 def qwen_tokenizer(folder: Path) -> int:
-    from medusa_cli.converters.base.pretokenizers import QWEN2
     from tokenizers import normalizers
+
+    from medusa_cli.converters.base.pretokenizers import QWEN2
 
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer, count = train_byte_level(folder, split(QWEN2), names, normalizer=normalizers.NFC())
@@ -425,8 +427,9 @@ def phi3_spm(folder: Path) -> None:
 
 def phi4_bpe(folder: Path) -> None:
     """Phi 4 mini: byte-level BPE with GPT-4o's splitting, three quarters of each head rotate, tied embedding."""
-    from medusa_cli.converters.base.pretokenizers import GPT4O
     from transformers import Phi3Config
+
+    from medusa_cli.converters.base.pretokenizers import GPT4O
 
     names = ["<|endoftext|>", "<|user|>", "<|end|>"]
     tokenizer, vocabulary = train_byte_level(folder, split(GPT4O), names)
@@ -457,12 +460,10 @@ FIXTURES: dict[str, Callable[[Path], None]] = {
 # --- goldens ---------------------------------------------------------------------------------------------------------
 
 
-def golden(folder: Path) -> dict[str, Any]:
-    """What the F16 conversion of a fixture must be: metadata (long lists as digests) and tensors."""
+def described(path: Path) -> dict[str, Any]:
+    """The metadata of a GGUF (long lists as digests), and shape, type and digest of its tensors."""
     from hashlib import sha256
 
-    from medusa_cli.converters.base import write_base
-    from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
     from medusa_cli.converters.gguf.header import read_header
 
     def short(value: Any) -> Any:
@@ -470,17 +471,25 @@ def golden(folder: Path) -> dict[str, Any]:
             return f"{len(value)} items, sha256 {sha256(json.dumps(value).encode()).hexdigest()[:16]}"
         return value
 
-    with tempfile.TemporaryDirectory() as temporary:
-        path = Path(temporary) / "base.gguf"
-        write_base(open_checkpoint(folder), path, "F16", provenance={"general.name": folder.name})
-        header, _ = read_header(path)
-        data = path.read_bytes()
+    header, _ = read_header(path)
+    data = path.read_bytes()
     tensors = {}
     for tensor in header.tensors:
         start = header.data_offset + tensor.offset
         digest = sha256(data[start : start + tensor.nbytes]).hexdigest()[:16]
         tensors[tensor.name] = [list(tensor.shape), tensor.type, digest]
     return {"metadata": {key: short(value) for key, value in header.metadata().items()}, "tensors": tensors}
+
+
+def golden(folder: Path) -> dict[str, Any]:
+    """What the F16 conversion of a fixture must be."""
+    from medusa_cli.converters.base import write_base
+    from medusa_cli.converters.checkpoints.checkpoint import open_checkpoint
+
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "base.gguf"
+        write_base(open_checkpoint(folder), path, "F16", provenance={"general.name": folder.name})
+        return described(path)
 
 
 def main(arguments: list[str]) -> None:
