@@ -54,7 +54,7 @@ class Speed:
     --drafter: a file that drafts in place of the model's own layers. --accept: each draft is accepted with this
     probability, whatever the model says; growing learns nothing from that and is left out. Else the model decides, on
     other made-up prompts in each round. A level's share is that of its bytes: the layer and the output matrix beside
-    all that a pass reads.
+    all that a pass reads. --draft-rows: of the output matrix; 0: all, by default a part of a large vocabulary.
     """
 
     model: str
@@ -65,6 +65,7 @@ class Speed:
     behind: int = 60
     tokens: int = 96
     rounds: int = 5
+    draft_rows: int | None = None
 
     def run(self) -> None:
         path = str(common.find_model(self.model).path)
@@ -75,10 +76,10 @@ class Speed:
             f"chain of {self.chain}": {"tree": chain(self.chain)},
             **({} if self.accept else {"grown": {"dynamic": native.DynamicTree()}}),
         }
-        sessions = {
-            name: native.Session(model, mtp=drafter if way else None, n_ctx=self.behind + self.tokens + 64, **way)
-            for name, way in ways.items()
-        }
+        for way in ways.values():
+            way.update({"mtp": drafter, "draft_rows": self.draft_rows} if way else {})
+        n_ctx = self.behind + self.tokens + 64
+        sessions = {name: native.Session(model, n_ctx=n_ctx, **way) for name, way in ways.items()}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
         for number in range(self.rounds + 1):
             for name, session in sessions.items():

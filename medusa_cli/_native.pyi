@@ -260,6 +260,7 @@ class Session:
         dynamic: DynamicTree | None = None,
         draft_model: Model | None = None,
         mtp: Model | None = None,
+        draft_rows: int | None = None,
         draft_max: int = 0,
         lookahead: Lookahead | None = None,
     ) -> None: ...

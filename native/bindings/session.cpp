@@ -83,7 +83,8 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
                                              const std::string& type_v, bool lookup, bool recycling,
                                              const std::optional<DynamicTreeStart>& dynamic,
                                              std::shared_ptr<LlamaModel> draft_model, std::shared_ptr<LlamaModel> mtp,
-                                             int draft_max, const std::optional<LookaheadParams>& lookahead) {
+                                             std::optional<int> draft_rows, int draft_max,
+                                             const std::optional<LookaheadParams>& lookahead) {
     ModelSessionParams params;
     params.context_size = n_ctx;
     params.threads = resolve_threads(n_threads);
@@ -95,6 +96,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.recycling = recycling;
     params.draft_model = std::move(draft_model);
     params.mtp = std::move(mtp);
+    params.draft_rows = draft_rows;
     params.draft_max = draft_max;
     params.lookahead = lookahead;
     return std::make_unique<SessionBinding>(open_session(std::move(model), std::move(heads), params));
@@ -407,7 +409,9 @@ constexpr const char* session_doc =
     "draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's\n"
     "own.\n\n"
     "mtp: a model loaded with next_layers, perhaps the same one: its layers for further tokens draft, likewise.\n"
-    "draft_max 0: as deep as pays. Where they are several, each drafts one token.\n\n"
+    "draft_max 0: as deep as pays. Where they are several, each drafts one token. draft_rows: how many rows of its\n"
+    "output matrix it chooses from, besides those of tokens in the text; None: all, or a part of a large vocabulary;\n"
+    "0: all.\n\n"
     "lookahead: drafts alone.\n\n"
     "lookup: steps also draft what followed an earlier occurrence of the newest tokens; needs no heads.\n\n"
     "recycling: steps also draft what the model found likely after the same one or two tokens; with heads it needs\n"
@@ -428,7 +432,7 @@ void bind_session(nb::module_& m) {
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
                 "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "mtp"_a = nb::none(),
-                "draft_max"_a = 0, "lookahead"_a = nb::none(), session_doc);
+                "draft_rows"_a = nb::none(), "draft_max"_a = 0, "lookahead"_a = nb::none(), session_doc);
     bind_generate(session);
     bind_session_state(session);
     bind_session_methods(session);

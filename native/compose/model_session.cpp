@@ -42,6 +42,7 @@ void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
 void check_mtp(const LlamaModel& model, const LlamaModel& mtp, const Tree& tree) {
     const int layers = mtp.next_layers();
     if (layers == 0) throw Error(mtp.path() + " was loaded without layers for further tokens (MTP)");
+    if (mtp.encodes_states()) check_same_vocabulary(model, mtp);  // what it takes from the model has its size
     check_next_layers_fit(model, mtp);
     check_same_vocabulary(model, mtp);
     if (layers > 1 && !mtp.reads_other_cache() && (tree.leaf_count() > 1 || tree.depth() > layers)) {
@@ -139,8 +140,8 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     context.tap_layers.clear();
     if (params.mtp) {
         if (params.mtp.get() != &target.context().model()) context.other = &target.context();
-        return std::make_unique<PairLevels>(params.mtp, context, bounds, depth, target.vocab_size(),
-                                            target.context().model().embedding_size());
+        return std::make_unique<PairLevels>(params.mtp, context, bounds, depth, target.context().model(),
+                                            params.draft_rows);
     }
     auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
     return std::make_unique<DraftModelLevels>(std::move(model), target.vocab_size(), depth);

@@ -25,6 +25,7 @@ struct ModelSessionParams {
     bool recycling = false;                    // without heads, or beside dynamic trees
     std::shared_ptr<LlamaModel> draft_model;   // fills the trees instead of heads
     std::shared_ptr<LlamaModel> mtp;           // fills them with its layers for further tokens; may be the model itself
+    std::optional<int> draft_rows;             // of its output matrix (OutputRows)
     int draft_max = 0;                         // depth of the dynamic trees of either
     std::optional<LookaheadParams> lookahead;  // drafts alone
 };

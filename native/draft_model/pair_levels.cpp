@@ -15,11 +15,13 @@ const std::vector<int> first_sequence{0};
 // columns.
 constexpr size_t most_beside_root = 7;
 
-ContextParams sized_for(const LlamaModel& model, ContextParams params, const TreeBounds& bounds, int depth) {
+ContextParams sized_for(const LlamaModel& model, ContextParams params, const TreeBounds& bounds, int depth,
+                        bool all_states) {
     params.context_size += bounds.nodes * depth;
     params.max_sequences = bounds.leaves;
-    params.max_outputs = std::max({bounds.nodes, depth, static_cast<int>(most_beside_root) + 1});
+    params.max_outputs = all_states ? 1 : std::max({bounds.nodes, depth, static_cast<int>(most_beside_root) + 1});
     params.next_layer = true;
+    params.next_states = all_states;
     params.states_alone = model.encodes_states();
     return params;
 }
@@ -32,15 +34,16 @@ PairLevels::Way PairLevels::way_of(const LlamaModel& model) {
 }
 
 PairLevels::PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds,
-                       int depth, int vocab_size, int state_size)
+                       int depth, const LlamaModel& target, std::optional<int> draft_rows)
     : way_(way_of(*model)),
       depth_(depth),
-      vocab_size_(std::min(vocab_size, model->vocab_size())),
+      vocab_size_(std::min(target.vocab_size(), model->vocab_size())),
       layers_(model->encodes_states() ? eagle_layers(model->file()) : std::vector<int>()),
       first_(layers_.empty() ? 0 : 1),
-      context_(model, sized_for(*model, params, bounds, depth)),
+      output_rows_(OutputRows::of(*model, target, draft_rows)),
+      context_(model, sized_for(*model, params, bounds, depth, output_rows_ != nullptr)),
       cache_(context_, bounds.leaves),
-      newest_(static_cast<size_t>(state_size) * std::max<size_t>(layers_.size(), 1), 0.0f) {}
+      newest_(static_cast<size_t>(target.embedding_size()) * std::max<size_t>(layers_.size(), 1), 0.0f) {}
 
 DrafterNeeds PairLevels::needs() const {
     DrafterNeeds needs;
@@ -84,6 +87,7 @@ void PairLevels::committed(int position, Token token, std::span<const float> sta
             waiting_.push_back(known(token));
             waiting_states_.insert(waiting_states_.end(), newest_.begin(), newest_.end());
         }
+        if (output_rows_) output_rows_->came(token);
         ++count_;
     }
     std::ranges::copy(state, newest_.begin());
@@ -114,7 +118,13 @@ void PairLevels::drop_drafts() {
 }
 
 void PairLevels::decode() {
-    const std::vector<BatchRow> rows = std::exchange(rows_, {});
+    std::vector<BatchRow> rows = std::exchange(rows_, {});
+    if (output_rows_) {
+        for (BatchRow& row : rows) row.output = false;
+    }
+    // EAGLE-3's graph multiplies all rows by the output matrix, the others only outputs.
+    const bool any = std::ranges::any_of(rows, &BatchRow::output);
+    if (!layers_.empty() && !any) context_.end_at_states();
     const DecodeStatus status = context_.decode(rows, nullptr);
     if (status != DecodeStatus::ok) throw DraftsEnd("the drafter's context is full");
 }
@@ -148,8 +158,6 @@ void PairLevels::decode_waiting() {
     for (int layer = 0; layer < layers; ++layer) {
         if (way_ == Way::several) use_layer(layer, cache_.position());
         add_waiting(states, false);
-        // EAGLE-3's graph multiplies all rows by the output matrix, the others only outputs.
-        if (!layers_.empty()) context_.end_at_states();
         decode();
     }
     cache_.appended(static_cast<int>(waiting_.size()));
@@ -239,6 +247,7 @@ void PairLevels::level(int depth, std::span<const Token> paths, int ranks, Level
     } else {
         decode_level(depth, paths);
     }
+    if (output_rows_) return output_rows_->add_likeliest(own_, ranks, context_.thread_use().threads, out);
     const int rows = static_cast<int>(paths.size()) / depth;
     for (int row = 0; row < rows; ++row) {
         add_likeliest(context_.logits(first_row_ + row).first(static_cast<size_t>(vocab_size_)), ranks, out);

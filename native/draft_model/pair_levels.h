@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "draft_model/branching_model.h"
+#include "draft_model/output_rows.h"
 #include "drafting/level_source.h"
 #include "llama/context.h"
 
@@ -20,9 +21,10 @@ namespace medusa {
 class PairLevels final : public LevelSource {
   public:
     // model: has the layers. params: of the model drafted for; `other` where its cache or weights are read. bounds:
-    // branches at a time, and rows of one level. vocab_size, state_size: of the model drafted for.
+    // branches at a time, and rows of one level. target: the model drafted for. draft_rows: as OutputRows::of() wants
+    // them.
     PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds, int depth,
-               int vocab_size, int state_size);
+               const LlamaModel& target, std::optional<int> draft_rows);
 
     DrafterNeeds needs() const override;
     int depth() const override { return depth_; }
@@ -63,8 +65,9 @@ class PairLevels final : public LevelSource {
 
     const Way way_;
     const int depth_, vocab_size_;
-    const std::vector<int> layers_;  // whose states are encoded; none: states are the model's last
-    const int first_;                // the token whose pair is at position 0
+    const std::vector<int> layers_;            // whose states are encoded; none: states are the model's last
+    const int first_;                          // the token whose pair is at position 0
+    std::unique_ptr<OutputRows> output_rows_;  // null: libllama multiplies all of them
     LlamaContext context_;
     BranchCache cache_;
     std::vector<BatchRow> rows_;

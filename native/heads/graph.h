@@ -1,4 +1,4 @@
-// Computes draft heads on the device that holds their weights.
+// Draft heads as graphs.
 #pragma once
 
 #include <memory>
@@ -6,35 +6,9 @@
 #include <vector>
 
 #include "heads/weights.h"
-#include "llama/backend.h"
+#include "llama/device_graph.h"
 
 namespace medusa {
-
-// A backend for the heads' device; on the CPU it computes in llama.cpp's own threads. Throws Error.
-ggml_backend_ptr start_backend(const Heads& heads);
-
-// One ggml graph with its memory: created, filled through context(), closed with finish(), then computed any number of
-// times.
-class HeadsGraph {
-  public:
-    HeadsGraph(ggml_backend_t backend, size_t most_tensors);
-
-    ggml_context* context() const { return context_.get(); }
-    ggml_tensor* new_input(int64_t columns, int64_t rows, ggml_type type = GGML_TYPE_F32);
-    // Throws Error when the backend lacks an operation or memory.
-    void finish(ggml_tensor* output);
-    // The output's numbers; valid until the next call.
-    std::span<const float> compute();
-    static void set(ggml_tensor* input, std::span<const float> values);
-
-  private:
-    ggml_backend_t backend_;
-    ggml_context_ptr context_;
-    ggml_gallocr_ptr allocator_;
-    ggml_cgraph* graph_ = nullptr;
-    ggml_tensor* output_ = nullptr;
-    std::vector<float> copy_;  // for an output that the processor cannot read in place
-};
 
 // weight * x + bias
 ggml_tensor* linear(ggml_context* c, const Linear& layer, ggml_tensor* x);

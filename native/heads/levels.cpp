@@ -31,7 +31,7 @@ DrafterNeeds needs_of(const Heads& heads) {
 
 HeadsLevels::HeadsLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads,
                          std::shared_ptr<PrefixCache> cache)
-    : heads_(std::move(heads)), depth_(depth), backend_(start_backend(*heads_)), threads_(std::move(threads)) {
+    : heads_(std::move(heads)), depth_(depth), backend_(start_backend(heads_->device())), threads_(std::move(threads)) {
     if (!heads_->metadata().has_prefix) return;
     prefix_ = std::make_unique<PrefixLayer>(heads_, backend_.get(), std::move(cache));
 }
@@ -104,11 +104,11 @@ class MedusaLevels final : public HeadsLevels {
 
   private:
     void begin_step(const DraftInput& input) override {
-        HeadsGraph::set(input_, state_of(input));
+        DeviceGraph::set(input_, state_of(input));
         output_ = graph_.compute();
     }
 
-    HeadsGraph graph_;
+    DeviceGraph graph_;
     ggml_tensor* input_;
     std::span<const float> output_;  // [depth][output_rows]
 };
@@ -132,7 +132,7 @@ class HydraLevels final : public HeadsLevels {
             std::copy(hidden_.begin(), hidden_.end(), part(node, 0).begin());
             for (size_t i = 0; i < length; ++i) embeddings_.row(paths[node * length + i], part(node, i + 1));
         }
-        HeadsGraph::set(level.input, values_);
+        DeviceGraph::set(level.input, values_);
         return level.graph.compute().first(nodes * static_cast<size_t>(heads_->output_rows()));
     }
 
@@ -142,7 +142,7 @@ class HydraLevels final : public HeadsLevels {
         hidden_.assign(state.begin(), state.end());
     }
     struct Level {
-        HeadsGraph graph;
+        DeviceGraph graph;
         ggml_tensor* input;  // [h * (depth + 1), nodes]
     };
     Level& level_for(int depth, size_t nodes) {
@@ -152,7 +152,7 @@ class HydraLevels final : public HeadsLevels {
         return *level;
     }
     std::unique_ptr<Level> build(int depth, size_t nodes) {
-        auto level = std::make_unique<Level>(Level{HeadsGraph(backend_.get(), 8 + hydra_tensors(*heads_)), nullptr});
+        auto level = std::make_unique<Level>(Level{DeviceGraph(backend_.get(), 8 + hydra_tensors(*heads_)), nullptr});
         ggml_context* c = level->graph.context();
         const int64_t h = heads_->model().embedding_size();
         level->input = level->graph.new_input(h * (depth + 1), static_cast<int64_t>(nodes));

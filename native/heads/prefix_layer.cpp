@@ -247,7 +247,7 @@ void PrefixLayer::run(size_t rows) {
     }
     std::vector<ggml_fp16_t> mask(static_cast<size_t>(cells), ggml_fp32_to_fp16(-INFINITY));
     std::fill(mask.begin(), mask.begin() + end, ggml_fp32_to_fp16(0.0f));
-    HeadsGraph::set(chunk.states, std::span(pending_).first(rows * static_cast<size_t>(h_)));
+    DeviceGraph::set(chunk.states, std::span(pending_).first(rows * static_cast<size_t>(h_)));
     ggml_backend_tensor_set(chunk.positions, positions.data(), 0, rows * sizeof(int32_t));
     ggml_backend_tensor_set(chunk.last_position, &positions.back(), 0, sizeof(int32_t));
     ggml_backend_tensor_set(chunk.cells, indices.data(), 0, rows * sizeof(int64_t));
@@ -268,7 +268,7 @@ PrefixLayer::Chunk& PrefixLayer::chunk_for(int64_t rows, int64_t cells) {
 }
 
 std::unique_ptr<PrefixLayer::Chunk> PrefixLayer::build(int64_t rows, int64_t cells) {
-    auto chunk = std::make_unique<Chunk>(Chunk{HeadsGraph(backend_, prefix_graph_tensors), {}, {}, {}, {}, {}});
+    auto chunk = std::make_unique<Chunk>(Chunk{DeviceGraph(backend_, prefix_graph_tensors), {}, {}, {}, {}, {}});
     ggml_context* c = chunk->graph.context();
     chunk->states = chunk->graph.new_input(h_, rows);
     chunk->positions = chunk->graph.new_input(rows, 1, GGML_TYPE_I32);

@@ -84,7 +84,7 @@ class PrefixLayer {
 
   private:
     struct Chunk {
-        HeadsGraph graph;
+        DeviceGraph graph;
         ggml_tensor *states, *positions, *last_position, *cells, *mask;
     };
 

@@ -95,7 +95,7 @@ void StreamLevels::set_inputs(const DraftInput& input) {
         }
         for (int i = 0; i <= stream; ++i) row[static_cast<size_t>(places_[static_cast<size_t>(i)])] = shown;
     }
-    HeadsGraph::set(pass_->states, states_);
+    DeviceGraph::set(pass_->states, states_);
     ggml_backend_tensor_set(pass_->positions, positions.data(), 0, positions.size() * sizeof(int32_t));
     ggml_backend_tensor_set(pass_->places, places_.data(), 0, places_.size() * sizeof(int64_t));
     ggml_backend_tensor_set(pass_->mask, mask_.data(), 0, mask_.size() * sizeof(ggml_fp16_t));
@@ -171,7 +171,7 @@ std::unique_ptr<StreamLevels::Pass> StreamLevels::build(int64_t cells) const {
     constexpr size_t tensors_per_layer = 64;
     const StreamWeights& weights = *heads_->streams();
     auto pass = std::make_unique<Pass>(
-        Pass{HeadsGraph(backend_.get(), 16 + tensors_per_layer * weights.layers().size()), cells, {}, {}, {}, {}});
+        Pass{DeviceGraph(backend_.get(), 16 + tensors_per_layer * weights.layers().size()), cells, {}, {}, {}, {}});
     ggml_context* c = pass->graph.context();
     pass->states = pass->graph.new_input(heads_->model().embedding_size(), depth_);
     pass->positions = pass->graph.new_input(depth_, 1, GGML_TYPE_I32);

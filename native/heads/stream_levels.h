@@ -36,7 +36,7 @@ class StreamLevels final : public HeadsLevels {
   private:
     // Over the first `cells` cells.
     struct Pass {
-        HeadsGraph graph;
+        DeviceGraph graph;
         int64_t cells;
         ggml_tensor *states, *positions, *places, *mask;
     };

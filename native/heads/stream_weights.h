@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "heads/device_tensors.h"
 #include "heads/metadata.h"
+#include "llama/device_tensors.h"
 #include "llama/model.h"
 
 namespace medusa {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "heads/device_tensors.h"
 #include "heads/metadata.h"
 #include "heads/stream_weights.h"
+#include "llama/device_tensors.h"
 #include "llama/model.h"
 
 namespace medusa {

@@ -14,7 +14,7 @@ DrawnLevels::DrawnLevels(const Heads& heads, ggml_backend_t backend, ggml_tensor
 
 void DrawnLevels::begin(Drafts& drafts, int node) {
     if (!first_) {
-        first_ = std::make_unique<HeadsGraph>(backend_, state_tensors + 16);
+        first_ = std::make_unique<DeviceGraph>(backend_, state_tensors + 16);
         ggml_context* c = first_->context();
         node_ = first_->new_input(1, 1);
         GreedyAcceptance accepted{};
@@ -24,7 +24,7 @@ void DrawnLevels::begin(Drafts& drafts, int node) {
         first_->finish(ggml_cont(c, ggml_view_1d(c, kept, 1, 0)));
     }
     const float value = static_cast<float>(node);
-    HeadsGraph::set(node_, {&value, 1});
+    DeviceGraph::set(node_, {&value, 1});
     if (drafts.prefix()) drafts.prefix()->set_inputs(GraphKind::drafts);
     first_->compute();
 }
@@ -32,7 +32,7 @@ void DrawnLevels::begin(Drafts& drafts, int node) {
 DrawnLevels::Level& DrawnLevels::level_for(Drafts& drafts, int depth, int64_t columns) {
     auto& level = levels_[{depth, columns}];
     if (level) return *level;
-    level = std::make_unique<Level>(Level{HeadsGraph(backend_, drafts.most_tensors() + 16), nullptr});
+    level = std::make_unique<Level>(Level{DeviceGraph(backend_, drafts.most_tensors() + 16), nullptr});
     ggml_context* c = level->graph.context();
     if (heads_.metadata().reads_path()) level->tokens = level->graph.new_input(depth * columns, 1, GGML_TYPE_I32);
     ggml_tensor* probabilities = ggml_soft_max(c, drafts.level_logits(c, state_, depth, level->tokens));
@@ -62,7 +62,7 @@ void DrawnLevels::level(Drafts& drafts, int depth, std::span<const Token> paths,
     }
 }
 
-SecondGraph::SecondGraph(const Heads& heads) : heads_(heads), backend_(start_backend(heads)) {
+SecondGraph::SecondGraph(const Heads& heads) : heads_(heads), backend_(start_backend(heads.device())) {
     states_ = ggml_new_tensor_2d(tensors_.context(), GGML_TYPE_F32, heads.model().embedding_size(), Tree::max_size);
     tensors_.allocate(heads.device(), "the states of a step on the device", "lower {n_gpu_layers} or {ctx_size}");
     tensors_.clear();
@@ -73,7 +73,7 @@ ggml_tensor* SecondGraph::keep(ggml_context* c, ggml_tensor* states) {
 }
 
 SecondGraph::Graph SecondGraph::begin(size_t most_tensors) {
-    Graph out{std::make_unique<HeadsGraph>(backend_.get(), most_tensors + 16), nullptr, {}};
+    Graph out{std::make_unique<DeviceGraph>(backend_.get(), most_tensors + 16), nullptr, {}};
     ggml_context* c = out.graph->context();
     out.input = out.graph->new_input(1, 2);
     const auto part = [&](size_t at) { return ggml_view_1d(c, out.input, 1, at * sizeof(float)); };
@@ -85,7 +85,7 @@ SecondGraph::Graph SecondGraph::begin(size_t most_tensors) {
 
 std::span<const float> SecondGraph::compute(Graph& graph, int node, Token next) {
     const float values[] = {static_cast<float>(node), static_cast<float>(next)};
-    HeadsGraph::set(graph.input, values);
+    DeviceGraph::set(graph.input, values);
     return graph.graph->compute();
 }
 

@@ -27,7 +27,7 @@ class DrawnLevels {
 
   private:
     struct Level {
-        HeadsGraph graph;
+        DeviceGraph graph;
         ggml_tensor* tokens;  // I32 [depth * columns] of paths, from the root on; nullptr for heads that read none
     };
     Level& level_for(Drafts& drafts, int depth, int64_t columns);
@@ -38,7 +38,7 @@ class DrawnLevels {
     int ranks_;  // how many come to the host
     DeviceTensors tensors_{1};
     ggml_tensor* state_ = nullptr;  // F32 [h, 1]: what the heads read in this step
-    std::unique_ptr<HeadsGraph> first_;
+    std::unique_ptr<DeviceGraph> first_;
     ggml_tensor* node_ = nullptr;                                       // F32 [1, 1]: its input
     std::map<std::pair<int, int64_t>, std::unique_ptr<Level>> levels_;  // by depth and columns
 };
@@ -62,7 +62,7 @@ class SecondGraph {
 
   private:
     struct Graph {
-        std::unique_ptr<HeadsGraph> graph;
+        std::unique_ptr<DeviceGraph> graph;
         ggml_tensor* input;  // F32 [1, 2]: the node, the token after it
         GreedyAcceptance accepted;
     };

@@ -41,7 +41,7 @@ class StepTail final : public GraphTail {
     // The next decode drafts nothing for the step after it. Without this call before it, each decode does.
     void rest() { rests_ = true; }
     // In ranked steps, called before drafted() is read: the heads draft after `node` of the newest decode and the token
-    // after it. Throws as HeadsGraph does.
+    // after it. Throws as DeviceGraph does.
     void draft(int node, Token next);
     // The same where tokens are drawn: draw_level() then gives the levels in turn.
     void begin_drawing(int node);

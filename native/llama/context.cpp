@@ -185,7 +185,9 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
         p.n_outputs_max_per_seq = p.n_outputs_max;
     }
     context_ = made_context(*model_, p);
-    if (params.next_states || params.next_layer) llama_set_embeddings_nextn(context_, true, params.next_layer);
+    if (params.next_states || params.next_layer) {
+        llama_set_embeddings_nextn(context_, true, /*masked=*/!params.next_states);
+    }
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);

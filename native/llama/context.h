@@ -32,7 +32,8 @@ struct ContextParams {
     bool tap_attention = false;           // and what the layers above the first of them attend to
     bool states_alone = false;            // end_at_states() will be called
     bool next_states = false;             // the states that layers for further tokens read are wanted, of every row
-    bool next_layer = false;              // runs one of these layers instead of the model: rows carry states
+    bool next_layer = false;              // runs one of these layers instead of the model: rows carry states, and
+                                          // outputs leave such states, or every row (next_states)
     const LlamaContext* other = nullptr;  // whose cache it reads, where the model has none of its own
     ggml_type type_k = GGML_TYPE_F16;
     ggml_type type_v = GGML_TYPE_F16;

@@ -29,7 +29,7 @@ std::vector<std::optional<std::pair<int, Token>>> accept_in_graph(const Tree& tr
                                                                   const std::vector<std::vector<Token>>& tokens,
                                                                   const std::optional<std::string>& device) {
     const ggml_backend_ptr backend = start(device);
-    HeadsGraph graph(backend.get(), most_tensors);
+    DeviceGraph graph(backend.get(), most_tensors);
     ggml_context* c = graph.context();
     ggml_tensor* input = graph.new_input(static_cast<int64_t>(logits.at(0).shape(1)), tree.size());
     in_graph::TreeInput tree_input(c, tree.size());
@@ -37,7 +37,7 @@ std::vector<std::optional<std::pair<int, Token>>> accept_in_graph(const Tree& tr
     graph.finish(ggml_concat(c, ggml_concat(c, found.node, found.next, 0), found.number_rows, 0));
     std::vector<std::optional<std::pair<int, Token>>> out;
     for (size_t i = 0; i < logits.size(); ++i) {
-        HeadsGraph::set(input, numbers(logits[i]));
+        DeviceGraph::set(input, numbers(logits[i]));
         tree_input.set(tree, tokens.at(i));
         const auto result = graph.compute();
         const bool sound = static_cast<int>(result[2]) == tree.size();
@@ -49,19 +49,19 @@ std::vector<std::optional<std::pair<int, Token>>> accept_in_graph(const Tree& tr
 
 NewMatrix<float> largest_in_graph(const Rows& rows, int64_t count, const std::optional<std::string>& device) {
     const ggml_backend_ptr backend = start(device);
-    HeadsGraph graph(backend.get(), most_tensors);
+    DeviceGraph graph(backend.get(), most_tensors);
     ggml_tensor* input = graph.new_input(static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(rows.shape(0)));
     graph.finish(in_graph::largest(graph.context(), input, count));
-    HeadsGraph::set(input, numbers(rows));
+    DeviceGraph::set(input, numbers(rows));
     return new_matrix<float>(graph.compute().data(), rows.shape(0), static_cast<size_t>(count));
 }
 
 std::vector<std::vector<std::pair<Token, float>>> ranked_in_graph(const Rows& rows) {
     const ggml_backend_ptr backend = start(std::nullopt);
-    HeadsGraph graph(backend.get(), most_tensors);
+    DeviceGraph graph(backend.get(), most_tensors);
     ggml_tensor* input = graph.new_input(static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(rows.shape(0)));
     graph.finish(in_graph::RankedRows::build(graph.context(), input));
-    HeadsGraph::set(input, numbers(rows));
+    DeviceGraph::set(input, numbers(rows));
     in_graph::RankedRows ranked;
     const auto count = static_cast<int>(rows.shape(0));
     ranked.read(graph.compute(), count);

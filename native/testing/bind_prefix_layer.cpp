@@ -8,7 +8,7 @@ namespace {
 class PrefixLayerBinding {
   public:
     explicit PrefixLayerBinding(std::shared_ptr<Heads> heads)
-        : heads_(std::move(heads)), backend_(start_backend(*heads_)) {
+        : heads_(std::move(heads)), backend_(start_backend(heads_->device())) {
         set_threads(backend_.get(), physical_cores());
         if (!heads_->metadata().has_prefix) throw Error("these heads have no prefix layer");
         layer_ = std::make_unique<PrefixLayer>(heads_, backend_.get());

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from draft_comparison import chain, drafts_of
+from draft_comparison import chain, check_chosen_rows, drafts_of
 from draft_references import MTP, read_references
 from mtp_models import MTP_MODELS, write_assistant, write_mtp_model
 
@@ -26,8 +27,8 @@ class Pair:
             assistant = write_assistant(folder / "assistant.gguf", agree=agree)
             self.mtp = native.Model(str(assistant), n_gpu_layers=0, next_layers=True)
 
-    def session(self, *, tree: native.Tree | None = None, dynamic: native.DynamicTree | None = None) -> native.Session:
-        return native.Session(self.model, mtp=self.mtp, tree=tree, dynamic=dynamic, n_ctx=1024, n_threads=1)
+    def session(self, **how: Any) -> native.Session:
+        return native.Session(self.model, mtp=self.mtp, n_ctx=1024, n_threads=1, **how)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
@@ -39,3 +40,10 @@ def test_drafts_are_those_of_llama_cpp(tmp_path: Path, name: str) -> None:
     drafts, same, others = drafts_of(pair.session(tree=chain(reference.drafts)), reference)
     assert drafts == sum(len(turn.steps) - 1 for turn in reference.turns) > 250
     assert same >= 0.99 * drafts, others
+
+
+@pytest.mark.parametrize("name", ["qwen35", "glm4moe", "deepseek2"])
+def test_drafts_from_some_rows_of_the_output_matrix(tmp_path: Path, name: str) -> None:
+    pair = Pair(tmp_path, name, agree=0.67)
+    plain = native.Session(pair.model, n_ctx=1024, n_threads=1)
+    check_chosen_rows(lambda rows: pair.session(tree=chain(1), draft_rows=rows), plain, 96)

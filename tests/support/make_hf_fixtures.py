@@ -286,9 +286,8 @@ def llama_spm(folder: Path) -> None:
 
 def llama_bpe(folder: Path) -> None:
     """Llama 3: byte-level BPE, llama3 rope scaling, tied embedding, and biases everywhere."""
-    from transformers import LlamaConfig
-
     from medusa_cli.converters.base.pretokenizers import LLAMA3
+    from transformers import LlamaConfig
 
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>"]
     tokenizer, vocabulary = train_byte_level(folder, split(LLAMA3), names, ignore_merges=True)
@@ -324,9 +323,8 @@ def mistral_json(folder: Path) -> None:
 
 
 def qwen_tokenizer(folder: Path) -> int:
-    from tokenizers import normalizers
-
     from medusa_cli.converters.base.pretokenizers import QWEN2
+    from tokenizers import normalizers
 
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer, count = train_byte_level(folder, split(QWEN2), names, normalizer=normalizers.NFC())
@@ -427,9 +425,8 @@ def phi3_spm(folder: Path) -> None:
 
 def phi4_bpe(folder: Path) -> None:
     """Phi 4 mini: byte-level BPE with GPT-4o's splitting, three quarters of each head rotate, tied embedding."""
-    from transformers import Phi3Config
-
     from medusa_cli.converters.base.pretokenizers import GPT4O
+    from transformers import Phi3Config
 
     names = ["<|endoftext|>", "<|user|>", "<|end|>"]
     tokenizer, vocabulary = train_byte_level(folder, split(GPT4O), names)
