@@ -15,7 +15,8 @@ Schemas = Mapping[str, Mapping[str, Any]]
 Read = Callable[[str, Schemas], tuple[Found, str]]
 """From a text with calls to these, and the text after them. ValueError, KeyError and the like for other texts."""
 
-_DECODER = json.JSONDecoder(strict=False)  # small models write line breaks into strings
+LENIENT = json.JSONDecoder(strict=False)
+"""Small models write line breaks into strings."""
 _FENCES = re.compile(r"^(\s|```(json)?)+")
 
 
@@ -27,7 +28,7 @@ def _json(text: str) -> tuple[Any, str]:
     """The JSON that a text begins with, and the text after it."""
     text = text.lstrip()
     try:
-        found, end = _DECODER.raw_decode(text)
+        found, end = LENIENT.raw_decode(text)
     except json.JSONDecodeError as error:
         if error.pos >= len(text) or error.msg.startswith("Unterminated string"):
             raise Unfinished from error
@@ -38,12 +39,18 @@ def _json(text: str) -> tuple[Any, str]:
 @dataclass(frozen=True)
 class Format:
     """opens: what calls begin with, and what ends each such text ("": the end of the answer). starts: what calls
-    without such marks begin with, if they begin the answer; white space apart. others: further marks within calls."""
+    without such marks begin with, if they begin the answer; white space apart. others: further marks within calls.
+
+    head: of a call, up to arguments in JSON; its groups are the name. It is looked for where the text begins, and
+    where the arguments of the call before end. None: such calls come whole. one_each: each mark opens only one call.
+    """
 
     read: Read
     opens: Mapping[str, str] = field(default_factory=dict)
     starts: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    head: re.Pattern[str] | None = None
+    one_each: bool = False
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -61,6 +68,21 @@ def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
         return json.loads(text)
     except ValueError:
         return {"True": True, "False": False, "None": None}.get(text, text) if kind != "string" else text
+
+
+_BETWEEN = r'(?:,\s*"id"\s*:\s*"[^"]*")?(?:\s|[\[\]},;]|```(?:json)?)*'
+"""What may be before the first bracket of a call: what ends the call before, the beginning of a list or fence."""
+_OBJECT = (
+    r'\{+\s*(?:"(?:id|type|tool_call_id)"\s*:\s*"[^"]*"\s*,\s*)*"(?:tool_)?name"\s*:\s*"([^"\\]+)"'
+    r'\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+)
+_BRACKET = r"(?=\{)"
+
+
+def _head(*marks: str, or_: str = "") -> re.Pattern[str]:
+    """That of calls as JSON objects after one of these marks, or of calls with another head."""
+    objects = rf"\s*(?:{'|'.join(map(re.escape, marks))})?{_BETWEEN}{_OBJECT}"
+    return re.compile(f"(?:{objects}{or_ and '|' + or_}){_BRACKET}", re.DOTALL)
 
 
 # --- <tool_call>: Hermes, Qwen, GLM, Granite 4 -----------------------------------------------------
@@ -266,15 +288,36 @@ class _Loose:
 
 # --- which template teaches which ------------------------------------------------------------------
 
-HERMES = Format(tagged, TAGS, ('{"name":', '```json{"name":', '```{"name":'))
-LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",))
-MISTRAL = Format(mistral, {"[TOOL_CALLS]": ""}, ("[{",), ("[ARGS]", "[CALL_ID]"))
-LISTED = Format(listed, LISTS, ('[{"name":',))
+HERMES = Format(
+    tagged,
+    TAGS,
+    ('{"name":', '```json{"name":', '```{"name":'),
+    head=_head("<tool_call>", or_=r"\s*(?:<tool_call>\s*)?<function=([^>\s]+)>\s*"),
+    one_each=True,
+)
+LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",), head=_head("<|python_tag|>"))
+MISTRAL = Format(
+    mistral,
+    {"[TOOL_CALLS]": ""},
+    ("[{",),
+    ("[ARGS]", "[CALL_ID]"),
+    head=_head("[TOOL_CALLS]", or_=r"\s*\[TOOL_CALLS\]\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?\[ARGS\]\s*"),
+)
+LISTED = Format(listed, LISTS, ('[{"name":',), head=_head(*LISTS))
 INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",))
-DEEPSEEK_CALLS = Format(deepseek, DEEPSEEK, (), ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"))
+DEEPSEEK_CALLS = Format(
+    deepseek,
+    DEEPSEEK,
+    (),
+    ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
+    head=re.compile(
+        r"(?:<｜tool▁calls▁begin｜>)?(?:\s|```)*(?:<｜tool▁call▁end｜>)?\s*<｜tool▁call▁begin｜>"
+        rf"(?:function<｜tool▁sep｜>([^\s`{{<]+)\s*```json\s*|([^\s<]+)\s*<｜tool▁sep｜>\s*){_BRACKET}"
+    ),
+)
 FORMATS = (
-    Format(gemma, GEMMA, (), ('<|"|>',)),
-    Format(gemma, FUNCTION_GEMMA, (), ("<escape>",)),
+    Format(gemma, GEMMA, (), ('<|"|>',), one_each=True),
+    Format(gemma, FUNCTION_GEMMA, (), ("<escape>",), one_each=True),
     INVOKED,
     DEEPSEEK_CALLS,
     LISTED,

@@ -18,7 +18,7 @@ from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
 from medusa_cli.decoding.thinking import REMEMBERED, Thinking
 from medusa_cli.parts.call_formats import knows_tools
-from medusa_cli.parts.calls import written
+from medusa_cli.parts.call_stream import written
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import (
     OPTIONS,
