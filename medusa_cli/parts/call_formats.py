@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from medusa_cli.parts.json_text import Unfinished
+from medusa_cli.parts.python_calls import PythonCalls, as_python
+
 Found = list[dict[str, Any]]
 """Calls: `name`, and `arguments` as an object or as JSON text."""
 Schemas = Mapping[str, Mapping[str, Any]]
@@ -18,10 +21,6 @@ Read = Callable[[str, Schemas], tuple[Found, str]]
 LENIENT = json.JSONDecoder(strict=False)
 """Small models write line breaks into strings."""
 _FENCES = re.compile(r"^(\s|```(json)?)+")
-
-
-class Unfinished(ValueError):
-    """More of the text is needed."""
 
 
 def _json(text: str) -> tuple[Any, str]:
@@ -41,14 +40,16 @@ class Format:
     """opens: what calls begin with, and what ends each such text ("": the end of the answer). starts: what calls
     without such marks begin with, if they begin the answer; white space apart. others: further marks within calls.
 
-    head: of a call, up to arguments in JSON; its groups are the name. It is looked for where the text begins, and
-    where the arguments of the call before end. None: such calls come whole. one_each: each mark opens only one call.
+    hints: what else templates show of it, besides `opens`. head: of a call, up to arguments in JSON; its groups are
+    the name. It is looked for where the text begins, and where the arguments of the call before end. None: such calls
+    come whole. one_each: each mark opens only one call.
     """
 
     read: Read
     opens: Mapping[str, str] = field(default_factory=dict)
     starts: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     head: re.Pattern[str] | None = None
     one_each: bool = False
 
@@ -180,11 +181,6 @@ def listed(text: str, _: Schemas) -> tuple[Found, str]:
     )
 
 
-def as_list(calls: Sequence[Mapping[str, Any]]) -> str:
-    """Calls in the first of these formats, for templates that leave out those of earlier turns."""
-    return next(iter(LISTS)) + json.dumps([dict(call["function"]) for call in calls], ensure_ascii=False)
-
-
 DEEPSEEK = {"<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>"}
 _DEEPSEEK_CALL = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
 
@@ -198,6 +194,37 @@ def deepseek(text: str, _: Schemas) -> tuple[Found, str]:
         name, arguments = (name, arguments) if fence else (first, second)
         calls.append({"name": name.strip(), "arguments": _json(arguments)[0]})
     return calls, rest
+
+
+KIMI = {"<|tool_calls_section_begin|>": "<|tool_calls_section_end|>"}
+_KIMI_CALL = re.compile(
+    r"\s*(?:<\|tool_call_end\|>)?\s*<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*"
+    r"<\|tool_call_argument_begin\|>"
+)
+
+
+def kimi(text: str, _: Schemas) -> tuple[Found, str]:
+    """`functions.name:0<|tool_call_argument_begin|>{...}`, each call with a beginning and an end."""
+    text = text.removeprefix("<|tool_calls_section_begin|>")
+    calls = []
+    while (found := _KIMI_CALL.match(text)) is not None:
+        arguments, text = _json(text[found.end() :])
+        calls.append({"name": found[1], "arguments": arguments})
+    return calls, text.removeprefix("<|tool_call_end|>").lstrip().removeprefix("<|tool_calls_section_end|>")
+
+
+LFM2 = {"<|tool_call_start|>": "<|tool_call_end|>"}
+TOOL_CODE = {"```tool_code": "```"}
+
+
+def python(text: str, schemas: Schemas) -> tuple[Found, str]:
+    """`[name(key="value"), ...]`, or such calls on lines in a fence."""
+    opens, closes = next((opens, closes) for opens, closes in {**LFM2, **TOOL_CODE}.items() if text.startswith(opens))
+    reader = PythonCalls(text.removeprefix(opens), schemas)
+    calls = reader.listed() if opens in LFM2 else reader.lines(closes)
+    if reader.rest and not reader.rest.startswith(closes):
+        raise ValueError("more than calls")
+    return calls, reader.rest.removeprefix(closes)
 
 
 INVOKES = {
@@ -304,7 +331,7 @@ MISTRAL = Format(
     head=_head("[TOOL_CALLS]", or_=r"\s*\[TOOL_CALLS\]\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?\[ARGS\]\s*"),
 )
 LISTED = Format(listed, LISTS, ('[{"name":',), head=_head(*LISTS))
-INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",))
+INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",), hints=("｜DSML｜",))
 DEEPSEEK_CALLS = Format(
     deepseek,
     DEEPSEEK,
@@ -315,11 +342,23 @@ DEEPSEEK_CALLS = Format(
         rf"(?:function<｜tool▁sep｜>([^\s`{{<]+)\s*```json\s*|([^\s<]+)\s*<｜tool▁sep｜>\s*){_BRACKET}"
     ),
 )
+KIMI_CALLS = Format(
+    kimi,
+    KIMI,
+    (),
+    ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    head=re.compile(rf"(?:<\|tool_calls_section_begin\|>)?{_KIMI_CALL.pattern}\s*{_BRACKET}"),
+)
+PYTHON = Format(python, LFM2, hints=("<|tool_list_start|>", "List of tools: ["))
+FENCED_PYTHON = Format(python, TOOL_CODE)
 FORMATS = (
     Format(gemma, GEMMA, (), ('<|"|>',), one_each=True),
     Format(gemma, FUNCTION_GEMMA, (), ("<escape>",), one_each=True),
     INVOKED,
     DEEPSEEK_CALLS,
+    KIMI_CALLS,
+    PYTHON,
+    FENCED_PYTHON,
     LISTED,
     MISTRAL,
     HERMES,
@@ -330,8 +369,17 @@ FORMATS = (
 
 def format_of(template: str) -> Format:
     """The format that a chat template teaches; Hermes's if that does not show."""
-    found = (one for one in FORMATS if any(mark in template for mark in one.marks))
+    found = (one for one in FORMATS if any(mark in template for mark in (*one.opens, *one.hints)))
     return next(found, LLAMA if '"parameters"' in template else HERMES)
+
+
+def as_text(calls: Sequence[Mapping[str, Any]], template: str) -> str:
+    """Calls as the model wrote them, for templates that leave out those of earlier turns; "": those that do not."""
+    form = None if "tool_calls" in template else format_of(template)
+    functions = [dict(call["function"]) for call in calls] if form in (LISTED, PYTHON) else []
+    if form is LISTED:
+        return next(iter(LISTS)) + json.dumps(functions, ensure_ascii=False)
+    return f"<|tool_call_start|>{as_python(functions)}<|tool_call_end|>" if form is PYTHON else ""
 
 
 def knows_tools(template: str | None) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from medusa_cli.parts.call_formats import Format, Schemas, Unfinished
+from medusa_cli.parts.call_formats import Format, Schemas
 from medusa_cli.parts.call_stream import CallStream
+from medusa_cli.parts.json_text import Unfinished
 from medusa_cli.parts.marks import begun
 from medusa_cli.parts.records import CallPiece, Parts
 
@@ -42,7 +43,7 @@ class CallReader:
                 self._stream = CallStream.of_format(self._form, self._schemas, self._open)
                 parts += Parts(call_pieces=self._streamed(self._held))
             ends = self._form.opens.get(self._open, "")
-            if not final and not (ends and ends in self._held):
+            if not final and not (ends and self._held.find(ends, len(self._open)) >= 0):
                 return parts
             try:
                 found, rest = self._calls()
@@ -90,7 +91,8 @@ class CallReader:
         """After a call: leaves out white space, and marks that end calls once more. False: more of it may come."""
         while True:
             self._held = self._held.lstrip()
-            ends = [mark for mark in self._form.opens.values() if mark]
+            opens, closes = self._form.opens, self._form.opens.values()
+            ends = [mark for mark in closes if mark and not any(one.startswith(mark) for one in opens)]
             if not final and any(mark.startswith(self._held) for mark in ends if mark != self._held):
                 return False
             found = next((mark for mark in ends if self._held.startswith(mark)), None)

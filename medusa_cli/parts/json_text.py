@@ -20,6 +20,10 @@ _SCALAR = re.compile(r"[^\s,:\[\]{}\"]+")
 _VALID = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
 
 
+class Unfinished(ValueError):
+    """More of the text is needed."""
+
+
 class JsonObject:
     """Reads one object. Line breaks and the like within its strings, which JSON does not allow, are escaped.
 

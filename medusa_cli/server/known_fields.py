@@ -1,4 +1,4 @@
-"""Fields of requests that this server does not have: which change nothing, and which would change an answer elsewhere."""
+"""Fields of requests that this server lacks: those that change no answer, and those that would change it elsewhere."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_calls import CALL, DEEPSEEK, DEEPSEEK_R1, LLAMA_CALL, TEXTS, TOOLS, WRITTEN, XML, cut, read
+from test_calls import CALL, DEEPSEEK, DEEPSEEK_R1, KIMI, LLAMA_CALL, TEXTS, TOOLS, WRITTEN, XML, cut, read
 
-from medusa_cli.parts.call_formats import DEEPSEEK_CALLS, HERMES, LISTED, LLAMA, MISTRAL, Format
+from medusa_cli.parts.call_formats import DEEPSEEK_CALLS, HERMES, KIMI_CALLS, LISTED, LLAMA, MISTRAL, Format
 from medusa_cli.parts.json_text import JsonObject
 from medusa_cli.parts.marks import FAMILIES
 from medusa_cli.parts.records import Parts
@@ -37,6 +37,7 @@ IN_JSON = [
     (LISTED, f"<tool_calls>\n{CALL}\n{CALL}", 2),
     (LISTED, '<|START_ACTION|>[\n{"tool_call_id": "0", "tool_name": "weather", "parameters": {"city": "Oslo"}}', 1),
     (DEEPSEEK_CALLS, f"<｜tool▁calls▁begin｜>{DEEPSEEK}{DEEPSEEK}", 2),
+    (KIMI_CALLS, f"<|tool_calls_section_begin|>{KIMI}\n{KIMI}", 2),
     (DEEPSEEK_CALLS, f"Hm.<｜tool▁calls▁begin｜>{DEEPSEEK_R1}\n{DEEPSEEK_R1}", 2),
 ]
 """Texts without what ends them: so all that they tell is told before."""

@@ -32,6 +32,16 @@ ANSWERS = {
         + '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜>' * 2
         + "<｜tool▁calls▁end｜>",
     ),
+    "kimi": (
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_begin|>"
+        + '<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|>' * 2
+        + "<|tool_calls_section_end|>",
+    ),
+    "lfm2": (
+        "<|tool_call_start|>",
+        "<|tool_call_start|>[weather(city='Oslo'), weather(city=\"Oslo\")]<|tool_call_end|>",
+    ),
     "harmony": (
         "<|channel|><|message|>",
         '<|start|>assistant<|channel|>commentary to=functions.weather<|message|>{"city": "Oslo"}<|call|>' * 2,
