@@ -36,13 +36,28 @@ def _json(text: str) -> tuple[Any, str]:
 
 
 @dataclass(frozen=True)
+class Notation:
+    """Arguments that are written one after the other, without quotes.
+
+    head: of a call, up to its first argument; its group is the name. pair: an argument, key and value; closes: what is
+    there when one is whole. end: of the call. value: from a text, the schema of the tool and a key.
+    """
+
+    head: re.Pattern[str]
+    pair: re.Pattern[str]
+    closes: str
+    end: str
+    value: Callable[[str, Mapping[str, Any], str], Any]
+
+
+@dataclass(frozen=True)
 class Format:
     """opens: what calls begin with, and what ends each such text ("": the end of the answer). starts: what calls
     without such marks begin with, if they begin the answer; white space apart. others: further marks within calls.
 
     hints: what else templates show of it, besides `opens`. head: of a call, up to arguments in JSON; its groups are
     the name. It is looked for where the text begins, and where the arguments of the call before end. None: such calls
-    come whole. one_each: each mark opens only one call.
+    come whole. one_each: each mark opens only one call. notations: in which arguments are told one by one.
     """
 
     read: Read
@@ -52,6 +67,7 @@ class Format:
     hints: tuple[str, ...] = ()
     head: re.Pattern[str] | None = None
     one_each: bool = False
+    notations: tuple[Notation, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -89,7 +105,8 @@ def _head(*marks: str, or_: str = "") -> re.Pattern[str]:
 # --- <tool_call>: Hermes, Qwen, GLM, Granite 4 -----------------------------------------------------
 
 TAGS = {"<tool_call>": "</tool_call>", "<function=": "</function>"}
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_ONE_PARAMETER = r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)"
+_PARAMETER = re.compile(_ONE_PARAMETER + r"|\Z)", re.DOTALL)
 _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
@@ -103,9 +120,13 @@ def tagged(text: str, schemas: Schemas) -> tuple[Found, str]:
         call, rest = _json(text[1:] if text.startswith("{{") else text)
         return [call], rest.removeprefix("}").lstrip().removeprefix("</tool_call>")
     if text.startswith("<function="):
-        body, _, rest = text.removeprefix("<function=").partition("</function>")
+        body, ends, rest = text.removeprefix("<function=").partition("</function>")
+        if not ends:
+            raise Unfinished
         return [_function(body, schemas)], rest.lstrip().removeprefix("</tool_call>")
-    body, _, rest = text.partition("</tool_call>")
+    body, ends, rest = text.partition("</tool_call>")
+    if not ends:
+        raise Unfinished
     name = body.partition("<arg_key>")[0].strip()
     schema = schemas[name]
     return [{"name": name, "arguments": {key: typed(value, schema, key) for key, value in _PAIR.findall(body)}}], rest
@@ -116,12 +137,12 @@ def _function(text: str, schemas: Schemas) -> dict[str, Any]:
     if body.lstrip().startswith("{"):  # Llama 3.1 and Functionary
         return {"name": name.strip(), "arguments": _json(body)[0]}
     schema = schemas[name.strip()]
-    pairs = ((key, _without_line_ends(value)) for key, value in _PARAMETER.findall(body))
-    return {"name": name.strip(), "arguments": {key: typed(value, schema, key) for key, value in pairs}}
+    pairs = _PARAMETER.findall(body)
+    return {"name": name.strip(), "arguments": {key: _typed_lines(value, schema, key) for key, value in pairs}}
 
 
-def _without_line_ends(text: str) -> str:
-    return text.removeprefix("\n").removesuffix("\n")
+def _typed_lines(text: str, schema: Mapping[str, Any], name: str) -> Any:
+    return typed(text.removeprefix("\n").removesuffix("\n"), schema, name)
 
 
 def _bare(text: str) -> tuple[Found, str]:
@@ -321,6 +342,18 @@ HERMES = Format(
     ('{"name":', '```json{"name":', '```{"name":'),
     head=_head("<tool_call>", or_=r"\s*(?:<tool_call>\s*)?<function=([^>\s]+)>\s*"),
     one_each=True,
+    notations=(
+        Notation(
+            re.compile(r"\s*(?:<tool_call>\s*)?<function=([^>\s]+)>\s*(?=<parameter=)"),
+            re.compile(_ONE_PARAMETER + ")", re.DOTALL),
+            "</parameter>",
+            "</function>",
+            _typed_lines,
+        ),
+        Notation(
+            re.compile(r"\s*<tool_call>\s*([^\s<{]+)\s*(?=<arg_key>)"), _PAIR, "</arg_value>", "</tool_call>", typed
+        ),
+    ),
 )
 LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",), head=_head("<|python_tag|>"))
 MISTRAL = Format(
@@ -351,6 +384,8 @@ KIMI_CALLS = Format(
 )
 PYTHON = Format(python, LFM2, hints=("<|tool_list_start|>", "List of tools: ["))
 FENCED_PYTHON = Format(python, TOOL_CODE)
+NAMED = Format(tagged, one_each=True)
+"""Where something else has named the tool."""
 FORMATS = (
     Format(gemma, GEMMA, (), ('<|"|>',), one_each=True),
     Format(gemma, FUNCTION_GEMMA, (), ("<escape>",), one_each=True),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from medusa_cli.parts.call_formats import LENIENT, Format, Schemas
+from medusa_cli.parts.call_formats import LENIENT, NAMED, Format, Schemas
 from medusa_cli.parts.json_text import JsonObject
+from medusa_cli.parts.parameter_text import ParameterObject
 from medusa_cli.parts.records import Call, CallPiece, new_id
 
 LONGEST_HEAD = 1000
@@ -19,34 +19,31 @@ LONGEST_HEAD = 1000
 @dataclass
 class _Begun:
     name: str
-    arguments: JsonObject = field(default_factory=JsonObject)
+    arguments: JsonObject | ParameterObject
     id: str = field(default_factory=new_id)
 
 
 class CallStream:
-    """Reads a text that calls tools, if the format writes arguments as JSON.
+    """Reads a text that calls tools, if the format allows to tell arguments before they are whole.
 
-    A call begins when its name, a tool's, and the first bracket of its arguments are there. What its arguments are in
-    the end, the format's own reader decides: `matched`.
+    A call begins when its name, a tool's, is there, and its arguments begin. What these are in the end, the format's
+    own reader decides: `matched`.
     """
 
-    def __init__(self, schemas: Schemas, head: re.Pattern[str] | None, several: bool = True) -> None:
-        """head: of a call, up to the first bracket of its arguments. several: others may follow the first one."""
-        self._schemas, self._head, self._several = schemas, head, several
+    def __init__(self, form: Format, schemas: Schemas, opens: str = "") -> None:
+        """opens: the mark that the text begins with; "": none."""
+        self._form, self._schemas = form, schemas
+        self._several = not (form.one_each and opens)
         self._held = ""
         self._begun: list[_Begun] = []
-        self._ended = head is None
-
-    @classmethod
-    def of_format(cls, form: Format, schemas: Schemas, opens: str) -> CallStream:
-        """For a text that begins with one of the format's marks, or with "", none."""
-        return cls(schemas, form.head, not (form.one_each and opens))
+        self._ended = False
 
     @classmethod
     def of_arguments(cls, tool: str, schemas: Schemas) -> CallStream:
-        """For a text that is nothing but arguments."""
-        stream = cls(schemas, re.compile(r"\s*(?=\{)"), several=False)
-        stream._ended = not stream._begin(tool)
+        """For a text that is nothing but the arguments of one tool, in JSON."""
+        stream = cls(NAMED, schemas, opens=tool)
+        stream._begun = [_Begun(tool, JsonObject())]
+        stream._ended = tool not in schemas
         return stream
 
     @property
@@ -69,18 +66,25 @@ class CallStream:
         if self._begun and not self._several:
             self._ended = True
             return False
-        found = self._head.match(self._held, endpos=LONGEST_HEAD) if self._head else None
-        if found is None:
+        name, arguments = self._head()
+        if arguments is None:
             self._ended = len(self._held) >= LONGEST_HEAD
-            return False
-        self._held = self._held[found.end() :]
-        self._ended = not self._begin(next(filter(None, found.groups())).strip())
-        return not self._ended
+        elif name in self._schemas:
+            self._begun.append(_Begun(name, arguments))
+        else:
+            self._ended = True
+        return arguments is not None and not self._ended
 
-    def _begin(self, name: str) -> bool:
-        if name in self._schemas:
-            self._begun.append(_Begun(name))
-        return name in self._schemas
+    def _head(self) -> tuple[str, JsonObject | ParameterObject | None]:
+        """Takes the beginning of a call: its name, and what reads its arguments; None: it is not there yet."""
+        if self._form.head and (found := self._form.head.match(self._held, endpos=LONGEST_HEAD)):
+            self._held = self._held[found.end() :]
+            return next(filter(None, found.groups())).strip(), JsonObject()
+        for notation in self._form.notations:
+            if found := notation.head.match(self._held, endpos=LONGEST_HEAD):
+                self._held, name = self._held[found.end() :], found[1].strip()
+                return name, ParameterObject(notation, self._schemas.get(name, {}))
+        return "", None
 
     def _read(self, begun: _Begun) -> list[CallPiece]:
         before = len(begun.arguments.text)
@@ -98,18 +102,13 @@ class CallStream:
         """
         pieces: list[CallPiece] = []
         calls = [call_of(one, self._schemas) for one in found]
-        for at, call in enumerate(calls):
-            begun = self._begun[at] if at < len(self._begun) else None
-            if begun is not None and _is_that(begun, call):
+        for at, (call, begun) in enumerate(zip(calls, self._begun, strict=False)):
+            rest = begun.arguments.rest_of(json.loads(call.arguments)) if begun.name == call.name else None
+            if rest is not None:
                 calls[at] = Call(begun.id, call.name, begun.arguments.text)
-            else:
-                pieces.append(CallPiece(call.id, call.name, call.arguments))
-        return pieces, calls
-
-
-def _is_that(begun: _Begun, call: Call) -> bool:
-    arguments = begun.arguments
-    return arguments.done and begun.name == call.name and json.loads(arguments.text) == json.loads(call.arguments)
+                pieces += [CallPiece(begun.id, call.name, rest)] if rest else []
+        told = {one.id for one in self._begun}
+        return [*pieces, *(CallPiece(one.id, one.name, one.arguments) for one in calls if one.id not in told)], calls
 
 
 def call_of(found: Mapping[str, Any], schemas: Schemas) -> Call:

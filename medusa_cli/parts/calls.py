@@ -20,7 +20,7 @@ class CallReader:
         self._held = ""
         self._at_start = True
         self._open: str | None = None  # what the text that is held begins with
-        self._stream = CallStream.of_format(form, schemas, "")
+        self._stream = CallStream(form, schemas)
         self._after_call = False
         self._broken = False  # a call that had begun
 
@@ -40,7 +40,7 @@ class CallReader:
                 parts += Parts(self._text(final))
                 if self._open is None:
                     return parts
-                self._stream = CallStream.of_format(self._form, self._schemas, self._open)
+                self._stream = CallStream(self._form, self._schemas, self._open)
                 parts += Parts(call_pieces=self._streamed(self._held))
             ends = self._form.opens.get(self._open, "")
             if not final and not (ends and self._held.find(ends, len(self._open)) >= 0):

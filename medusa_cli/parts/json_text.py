@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 DEEPEST = 200
 """Objects and lists within each other. Readers of JSON have a limit, too."""
@@ -25,8 +27,9 @@ class Unfinished(ValueError):
 
 
 class JsonObject:
-    """Reads one object. Line breaks and the like within its strings, which JSON does not allow, are escaped.
+    """Reads one object, after white space.
 
+    Line breaks and the like within its strings, which JSON does not allow, are escaped.
     text: the object so far, always the beginning of valid JSON. done: it is whole.
     """
 
@@ -55,6 +58,10 @@ class JsonObject:
             rest, self._held = self._held, ""
         return self.text[begin:], rest
 
+    def rest_of(self, arguments: Mapping[str, Any]) -> str | None:
+        """ "": it is whole and holds these. None: it does not."""
+        return "" if self.done and json.loads(self.text) == arguments else None
+
     def _within_string(self) -> tuple[int, str]:
         """How many characters of what is held are certain, and how they are written."""
         first = self._held[0]
@@ -81,7 +88,7 @@ class JsonObject:
     def _between(self) -> tuple[int, str]:
         """The same for what is in no string."""
         if found := _SPACE.match(self._held):
-            return found.end(), found[0]
+            return found.end(), found[0] if self._inside else ""
         first = self._held[0]
         if first in "{[" and self._next in ("value", "first value") and (first == "{" or self._inside):
             self._inside.append(first)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_calls import CALL, DEEPSEEK, DEEPSEEK_R1, KIMI, LLAMA_CALL, TEXTS, TOOLS, WRITTEN, XML, cut, read
+from test_calls import CALL, DEEPSEEK, DEEPSEEK_R1, GLM, KIMI, LLAMA_CALL, TEXTS, TOOLS, WRITTEN, XML, cut, read
 
 from medusa_cli.parts.call_formats import DEEPSEEK_CALLS, HERMES, KIMI_CALLS, LISTED, LLAMA, MISTRAL, Format
 from medusa_cli.parts.json_text import JsonObject
@@ -104,7 +104,7 @@ def test_what_breaks_off_is_the_beginning_of_json(which: int, places: list[int])
         '<tool_call>{"name": "no such tool", "arguments": {"city": "Oslo"}}</tool_call>',
         '<tool_call>{"arguments": {"city": "Oslo"}, "name": "weather"}</tool_call>',
         '<tool_call>{"name": "weather", "arguments": "{}"}</tool_call>',
-        f"<tool_call>{XML}</tool_call>",
+        "<tool_call><function=now>\n</function></tool_call>",
         "<tool_call>" + " " * 1000 + f"{CALL}</tool_call>",
     ],
 )
@@ -112,6 +112,32 @@ def test_what_cannot_be_told_before_comes_whole_or_not_at_all(text: str) -> None
     assert fed(HERMES, list(text.removesuffix("</tool_call>"))).call_pieces == ()
     parts = read(HERMES, list(text))
     assert told(parts) == {call.id: call.arguments for call in parts.calls}
+
+
+@pytest.mark.parametrize("text", [f"<tool_call>{XML}", f"I look.\n{XML}", f"<tool_call>{GLM}"])
+def test_arguments_without_quotes_come_one_by_one(text: str) -> None:
+    parts = fed(HERMES, list(text.removesuffix("</function>")))
+    assert [piece.arguments for piece in parts.call_pieces] == ["{", '"city": "Oslo"', ', "days": 3']
+    assert len({piece.id for piece in parts.call_pieces}) == 1
+    parts = read(HERMES, list(text + "</tool_call>"))
+    assert told(parts) == {call.id: '{"city": "Oslo", "days": 3}' for call in parts.calls}
+    assert len(parts.calls) == 1
+
+
+def test_arguments_without_an_end_of_their_own() -> None:
+    text = (
+        "<tool_call><function=weather><parameter=city>Oslo<parameter=days>3</parameter><parameter=units>{}</function>"
+    )
+    parts = read(HERMES, list(text))
+    assert list(told(parts).values()) == ['{"city": "Oslo", "days": 3, "units": {}}']
+    assert len(parts.calls) == 1
+
+
+def test_arguments_that_come_twice() -> None:
+    one, other = "<parameter=days>1</parameter>", "<parameter=days>2</parameter>"
+    parts = read(HERMES, list(f"<tool_call><function=weather>{one}{other}</function></tool_call>"))
+    assert [json.loads(call.arguments) for call in parts.calls] == [{"days": 2}]
+    assert told(parts)[parts.calls[0].id] == parts.calls[0].arguments
 
 
 def test_a_call_within_a_value_is_none() -> None:
