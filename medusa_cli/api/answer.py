@@ -7,9 +7,9 @@ from typing import Any
 
 from medusa_cli.decoding import figures
 from medusa_cli.decoding.records import Generation, Piece, TokenChance
-from medusa_cli.parts.calls import Call
+from medusa_cli.parts.records import Call, CallPiece
 
-__all__ = ["Answer", "Call", "Piece", "TokenChance"]
+__all__ = ["Answer", "Call", "CallPiece", "Piece", "TokenChance"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.runtime import Engine, OnPrompt
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.parts.call_formats import Schemas
-from medusa_cli.parts.splitter import PLAIN, Parts, Splitter
+from medusa_cli.parts.records import Parts
+from medusa_cli.parts.splitter import PLAIN, Splitter
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -116,7 +117,7 @@ class Answering:
             reason = "cancelled" if self._cancellation.requested else self._after_thinking(whole)
         rest = Parts() if self._called else self._few(self._splitter.finish())
         if rest != Parts():
-            self._tell([Piece(rest.text, None, False, thinking=rest.thinking, calls=rest.calls)])
+            self._tell([Piece.left(rest)])
         found = self.record(reason)
         assert found is not None
         return found
@@ -184,7 +185,9 @@ class Answering:
         if not self._one_call or not parts.calls:
             return parts
         self._called = True
-        return dataclasses.replace(parts, calls=parts.calls[:1])
+        ids = [piece.id for piece in parts.call_pieces]
+        last = max((at for at, one in enumerate(ids) if one == parts.calls[0].id), default=len(ids) - 1)
+        return dataclasses.replace(parts, calls=parts.calls[:1], call_pieces=parts.call_pieces[: last + 1])
 
     def _tell(self, pieces: list[Piece]) -> None:
         self._pieces += pieces

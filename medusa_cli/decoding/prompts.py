@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking, remembered
-from medusa_cli.parts.call_formats import LISTED, as_list, format_of
+from medusa_cli.parts.call_formats import as_text
 from medusa_cli.parts.splitter import Grammar
 from medusa_cli.support.errors import MedusaError, OptionError
 
@@ -191,10 +191,9 @@ def render(
 
 
 def _with_calls(message: Message, source: str) -> Message:
-    """Granite 3's template leaves out earlier calls: it gets them as text."""
-    if not message.get("tool_calls") or "tool_calls" in source or format_of(source) is not LISTED:
-        return message
-    return {**message, "content": message["content"] + as_list(message["tool_calls"])}
+    """Some templates (Granite 3, LFM2) leave out earlier calls: they get them as text."""
+    calls = message.get("tool_calls")
+    return {**message, "content": message["content"] + as_text(calls, source)} if calls else message
 
 
 def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:

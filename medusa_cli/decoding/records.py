@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.parts.calls import Call
-from medusa_cli.parts.splitter import Parts
+from medusa_cli.parts.records import Call, CallPiece, Parts
 
 if TYPE_CHECKING:
     from medusa_cli import native
@@ -30,6 +29,7 @@ class Piece:
     biases. top: the likeliest tokens in its place, likeliest first, as many as were asked for. thinking: like text, of
     what the model thinks before it answers. written: tokens that the model got after it, to end its thinking.
     calls: of tools, each when it is whole. thought: whether the token is of the thinking, its marks included.
+    call_pieces: what is written of calls before they are whole, where the model's format allows it; else all of them.
     """
 
     text: str
@@ -41,13 +41,24 @@ class Piece:
     written: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     thought: bool = False
+    call_pieces: tuple[CallPiece, ...] = ()
 
     @classmethod
     def of(cls, piece: native.Piece, parts: Parts, thought: bool) -> Piece:
         """Made from the engine's piece, and what it adds to the parts of the answer."""
         token = None if piece.token < 0 else piece.token
         top = tuple(TokenChance(*one) for one in piece.top)
-        return cls(parts.text, token, piece.drafted, piece.logprob, top, parts.thinking, (), parts.calls, thought)
+        said = cls.left(parts)
+        return replace(
+            said, token=token, drafted=piece.drafted, logprob=piece.logprob, top=top, thought=thought
+        )  # fmt: skip
+
+    @classmethod
+    def left(cls, parts: Parts) -> Piece:
+        """Made from parts that no token brings: what had been held back."""
+        return cls(
+            parts.text, None, False, thinking=parts.thinking, calls=parts.calls, call_pieces=parts.call_pieces
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

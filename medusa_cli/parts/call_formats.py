@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from medusa_cli.parts.json_text import Unfinished
+from medusa_cli.parts.python_calls import PythonCalls, as_python
+
 Found = list[dict[str, Any]]
 """Calls: `name`, and `arguments` as an object or as JSON text."""
 Schemas = Mapping[str, Mapping[str, Any]]
@@ -15,19 +18,16 @@ Schemas = Mapping[str, Mapping[str, Any]]
 Read = Callable[[str, Schemas], tuple[Found, str]]
 """From a text with calls to these, and the text after them. ValueError, KeyError and the like for other texts."""
 
-_DECODER = json.JSONDecoder(strict=False)  # small models write line breaks into strings
+LENIENT = json.JSONDecoder(strict=False)
+"""Small models write line breaks into strings."""
 _FENCES = re.compile(r"^(\s|```(json)?)+")
-
-
-class Unfinished(ValueError):
-    """More of the text is needed."""
 
 
 def _json(text: str) -> tuple[Any, str]:
     """The JSON that a text begins with, and the text after it."""
     text = text.lstrip()
     try:
-        found, end = _DECODER.raw_decode(text)
+        found, end = LENIENT.raw_decode(text)
     except json.JSONDecodeError as error:
         if error.pos >= len(text) or error.msg.startswith("Unterminated string"):
             raise Unfinished from error
@@ -36,14 +36,38 @@ def _json(text: str) -> tuple[Any, str]:
 
 
 @dataclass(frozen=True)
+class Notation:
+    """Arguments that are written one after the other, without quotes.
+
+    head: of a call, up to its first argument; its group is the name. pair: an argument, key and value; closes: what is
+    there when one is whole. end: of the call. value: from a text, the schema of the tool and a key.
+    """
+
+    head: re.Pattern[str]
+    pair: re.Pattern[str]
+    closes: str
+    end: str
+    value: Callable[[str, Mapping[str, Any], str], Any]
+
+
+@dataclass(frozen=True)
 class Format:
     """opens: what calls begin with, and what ends each such text ("": the end of the answer). starts: what calls
-    without such marks begin with, if they begin the answer; white space apart. others: further marks within calls."""
+    without such marks begin with, if they begin the answer; white space apart. others: further marks within calls.
+
+    hints: what else templates show of it, besides `opens`. head: of a call, up to arguments in JSON; its groups are
+    the name. It is looked for where the text begins, and where the arguments of the call before end. None: such calls
+    come whole. one_each: each mark opens only one call. notations: in which arguments are told one by one.
+    """
 
     read: Read
     opens: Mapping[str, str] = field(default_factory=dict)
     starts: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    head: re.Pattern[str] | None = None
+    one_each: bool = False
+    notations: tuple[Notation, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -63,10 +87,26 @@ def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(text, text) if kind != "string" else text
 
 
+_BETWEEN = r'(?:,\s*"id"\s*:\s*"[^"]*")?(?:\s|[\[\]},;]|```(?:json)?)*'
+"""What may be before the first bracket of a call: what ends the call before, the beginning of a list or fence."""
+_OBJECT = (
+    r'\{+\s*(?:"(?:id|type|tool_call_id)"\s*:\s*"[^"]*"\s*,\s*)*"(?:tool_)?name"\s*:\s*"([^"\\]+)"'
+    r'\s*,\s*"(?:arguments|parameters)"\s*:\s*'
+)
+_BRACKET = r"(?=\{)"
+
+
+def _head(*marks: str, or_: str = "") -> re.Pattern[str]:
+    """That of calls as JSON objects after one of these marks, or of calls with another head."""
+    objects = rf"\s*(?:{'|'.join(map(re.escape, marks))})?{_BETWEEN}{_OBJECT}"
+    return re.compile(f"(?:{objects}{or_ and '|' + or_}){_BRACKET}", re.DOTALL)
+
+
 # --- <tool_call>: Hermes, Qwen, GLM, Granite 4 -----------------------------------------------------
 
 TAGS = {"<tool_call>": "</tool_call>", "<function=": "</function>"}
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_ONE_PARAMETER = r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|(?=<parameter=)"
+_PARAMETER = re.compile(_ONE_PARAMETER + r"|\Z)", re.DOTALL)
 _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
@@ -80,9 +120,13 @@ def tagged(text: str, schemas: Schemas) -> tuple[Found, str]:
         call, rest = _json(text[1:] if text.startswith("{{") else text)
         return [call], rest.removeprefix("}").lstrip().removeprefix("</tool_call>")
     if text.startswith("<function="):
-        body, _, rest = text.removeprefix("<function=").partition("</function>")
+        body, ends, rest = text.removeprefix("<function=").partition("</function>")
+        if not ends:
+            raise Unfinished
         return [_function(body, schemas)], rest.lstrip().removeprefix("</tool_call>")
-    body, _, rest = text.partition("</tool_call>")
+    body, ends, rest = text.partition("</tool_call>")
+    if not ends:
+        raise Unfinished
     name = body.partition("<arg_key>")[0].strip()
     schema = schemas[name]
     return [{"name": name, "arguments": {key: typed(value, schema, key) for key, value in _PAIR.findall(body)}}], rest
@@ -93,12 +137,12 @@ def _function(text: str, schemas: Schemas) -> dict[str, Any]:
     if body.lstrip().startswith("{"):  # Llama 3.1 and Functionary
         return {"name": name.strip(), "arguments": _json(body)[0]}
     schema = schemas[name.strip()]
-    pairs = ((key, _without_line_ends(value)) for key, value in _PARAMETER.findall(body))
-    return {"name": name.strip(), "arguments": {key: typed(value, schema, key) for key, value in pairs}}
+    pairs = _PARAMETER.findall(body)
+    return {"name": name.strip(), "arguments": {key: _typed_lines(value, schema, key) for key, value in pairs}}
 
 
-def _without_line_ends(text: str) -> str:
-    return text.removeprefix("\n").removesuffix("\n")
+def _typed_lines(text: str, schema: Mapping[str, Any], name: str) -> Any:
+    return typed(text.removeprefix("\n").removesuffix("\n"), schema, name)
 
 
 def _bare(text: str) -> tuple[Found, str]:
@@ -158,11 +202,6 @@ def listed(text: str, _: Schemas) -> tuple[Found, str]:
     )
 
 
-def as_list(calls: Sequence[Mapping[str, Any]]) -> str:
-    """Calls in the first of these formats, for templates that leave out those of earlier turns."""
-    return next(iter(LISTS)) + json.dumps([dict(call["function"]) for call in calls], ensure_ascii=False)
-
-
 DEEPSEEK = {"<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>"}
 _DEEPSEEK_CALL = re.compile(r"<｜tool▁call▁begin｜>(.*?)<｜tool▁sep｜>(.*?)<｜tool▁call▁end｜>", re.DOTALL)
 
@@ -176,6 +215,37 @@ def deepseek(text: str, _: Schemas) -> tuple[Found, str]:
         name, arguments = (name, arguments) if fence else (first, second)
         calls.append({"name": name.strip(), "arguments": _json(arguments)[0]})
     return calls, rest
+
+
+KIMI = {"<|tool_calls_section_begin|>": "<|tool_calls_section_end|>"}
+_KIMI_CALL = re.compile(
+    r"\s*(?:<\|tool_call_end\|>)?\s*<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*"
+    r"<\|tool_call_argument_begin\|>"
+)
+
+
+def kimi(text: str, _: Schemas) -> tuple[Found, str]:
+    """`functions.name:0<|tool_call_argument_begin|>{...}`, each call with a beginning and an end."""
+    text = text.removeprefix("<|tool_calls_section_begin|>")
+    calls = []
+    while (found := _KIMI_CALL.match(text)) is not None:
+        arguments, text = _json(text[found.end() :])
+        calls.append({"name": found[1], "arguments": arguments})
+    return calls, text.removeprefix("<|tool_call_end|>").lstrip().removeprefix("<|tool_calls_section_end|>")
+
+
+LFM2 = {"<|tool_call_start|>": "<|tool_call_end|>"}
+TOOL_CODE = {"```tool_code": "```"}
+
+
+def python(text: str, schemas: Schemas) -> tuple[Found, str]:
+    """`[name(key="value"), ...]`, or such calls on lines in a fence."""
+    opens, closes = next((opens, closes) for opens, closes in {**LFM2, **TOOL_CODE}.items() if text.startswith(opens))
+    reader = PythonCalls(text.removeprefix(opens), schemas)
+    calls = reader.listed() if opens in LFM2 else reader.lines(closes)
+    if reader.rest and not reader.rest.startswith(closes):
+        raise ValueError("more than calls")
+    return calls, reader.rest.removeprefix(closes)
 
 
 INVOKES = {
@@ -266,17 +336,64 @@ class _Loose:
 
 # --- which template teaches which ------------------------------------------------------------------
 
-HERMES = Format(tagged, TAGS, ('{"name":', '```json{"name":', '```{"name":'))
-LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",))
-MISTRAL = Format(mistral, {"[TOOL_CALLS]": ""}, ("[{",), ("[ARGS]", "[CALL_ID]"))
-LISTED = Format(listed, LISTS, ('[{"name":',))
-INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",))
-DEEPSEEK_CALLS = Format(deepseek, DEEPSEEK, (), ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"))
+HERMES = Format(
+    tagged,
+    TAGS,
+    ('{"name":', '```json{"name":', '```{"name":'),
+    head=_head("<tool_call>", or_=r"\s*(?:<tool_call>\s*)?<function=([^>\s]+)>\s*"),
+    one_each=True,
+    notations=(
+        Notation(
+            re.compile(r"\s*(?:<tool_call>\s*)?<function=([^>\s]+)>\s*(?=<parameter=)"),
+            re.compile(_ONE_PARAMETER + ")", re.DOTALL),
+            "</parameter>",
+            "</function>",
+            _typed_lines,
+        ),
+        Notation(
+            re.compile(r"\s*<tool_call>\s*([^\s<{]+)\s*(?=<arg_key>)"), _PAIR, "</arg_value>", "</tool_call>", typed
+        ),
+    ),
+)
+LLAMA = Format(llama, {"<|python_tag|>": ""}, ("{",), head=_head("<|python_tag|>"))
+MISTRAL = Format(
+    mistral,
+    {"[TOOL_CALLS]": ""},
+    ("[{",),
+    ("[ARGS]", "[CALL_ID]"),
+    head=_head("[TOOL_CALLS]", or_=r"\s*\[TOOL_CALLS\]\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?\[ARGS\]\s*"),
+)
+LISTED = Format(listed, LISTS, ('[{"name":',), head=_head(*LISTS))
+INVOKED = Format(invoked, INVOKES, (), ("｜DSML｜",), hints=("｜DSML｜",))
+DEEPSEEK_CALLS = Format(
+    deepseek,
+    DEEPSEEK,
+    (),
+    ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
+    head=re.compile(
+        r"(?:<｜tool▁calls▁begin｜>)?(?:\s|```)*(?:<｜tool▁call▁end｜>)?\s*<｜tool▁call▁begin｜>"
+        rf"(?:function<｜tool▁sep｜>([^\s`{{<]+)\s*```json\s*|([^\s<]+)\s*<｜tool▁sep｜>\s*){_BRACKET}"
+    ),
+)
+KIMI_CALLS = Format(
+    kimi,
+    KIMI,
+    (),
+    ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    head=re.compile(rf"(?:<\|tool_calls_section_begin\|>)?{_KIMI_CALL.pattern}\s*{_BRACKET}"),
+)
+PYTHON = Format(python, LFM2, hints=("<|tool_list_start|>", "List of tools: ["))
+FENCED_PYTHON = Format(python, TOOL_CODE)
+NAMED = Format(tagged, one_each=True)
+"""Where something else has named the tool."""
 FORMATS = (
-    Format(gemma, GEMMA, (), ('<|"|>',)),
-    Format(gemma, FUNCTION_GEMMA, (), ("<escape>",)),
+    Format(gemma, GEMMA, (), ('<|"|>',), one_each=True),
+    Format(gemma, FUNCTION_GEMMA, (), ("<escape>",), one_each=True),
     INVOKED,
     DEEPSEEK_CALLS,
+    KIMI_CALLS,
+    PYTHON,
+    FENCED_PYTHON,
     LISTED,
     MISTRAL,
     HERMES,
@@ -287,8 +404,17 @@ FORMATS = (
 
 def format_of(template: str) -> Format:
     """The format that a chat template teaches; Hermes's if that does not show."""
-    found = (one for one in FORMATS if any(mark in template for mark in one.marks))
+    found = (one for one in FORMATS if any(mark in template for mark in (*one.opens, *one.hints)))
     return next(found, LLAMA if '"parameters"' in template else HERMES)
+
+
+def as_text(calls: Sequence[Mapping[str, Any]], template: str) -> str:
+    """Calls as the model wrote them, for templates that leave out those of earlier turns; "": those that do not."""
+    form = None if "tool_calls" in template else format_of(template)
+    functions = [dict(call["function"]) for call in calls] if form in (LISTED, PYTHON) else []
+    if form is LISTED:
+        return next(iter(LISTS)) + json.dumps(functions, ensure_ascii=False)
+    return f"<|tool_call_start|>{as_python(functions)}<|tool_call_end|>" if form is PYTHON else ""
 
 
 def knows_tools(template: str | None) -> bool:

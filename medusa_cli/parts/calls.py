@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import string
-from dataclasses import dataclass
-from typing import Any
-
-from medusa_cli.parts.call_formats import Format, Schemas, Unfinished
+from medusa_cli.parts.call_formats import Format, Schemas
+from medusa_cli.parts.call_stream import CallStream
+from medusa_cli.parts.json_text import Unfinished
 from medusa_cli.parts.marks import begun
+from medusa_cli.parts.records import CallPiece, Parts
 
-ID_LENGTH = 9
-"""Mistral's templates refuse any other length."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """arguments: JSON text, an object."""
-
-    id: str
-    name: str
-    arguments: str
+NO_CALL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What readers of a format raise for texts that are no calls."""
 
 
 class CallReader:
@@ -32,40 +20,49 @@ class CallReader:
         self._held = ""
         self._at_start = True
         self._open: str | None = None  # what the text that is held begins with
+        self._stream = CallStream(form, schemas)
         self._after_call = False
+        self._broken = False  # a call that had begun
 
-    def feed(self, text: str) -> tuple[str, list[Call]]:
-        """What is certain after a further piece: text to show, and calls."""
+    def feed(self, text: str) -> Parts:
+        """What is certain after a further piece."""
         return self._read(text, final=False)
 
-    def finish(self) -> tuple[str, list[Call]]:
+    def finish(self) -> Parts:
         """What is left."""
         return self._read("", final=True)
 
-    def _read(self, text: str, final: bool) -> tuple[str, list[Call]]:
+    def _read(self, text: str, final: bool) -> Parts:
         self._held += text
-        shown, calls = "", list[Call]()
+        parts = Parts(call_pieces=self._streamed(text))
         while True:
             if self._open is None:
-                shown += self._text(final)
-            if self._open is None:
-                return shown, calls
+                parts += Parts(self._text(final))
+                if self._open is None:
+                    return parts
+                self._stream = CallStream(self._form, self._schemas, self._open)
+                parts += Parts(call_pieces=self._streamed(self._held))
             ends = self._form.opens.get(self._open, "")
-            if not final and not (ends and ends in self._held):
-                return shown, calls
+            if not final and not (ends and self._held.find(ends, len(self._open)) >= 0):
+                return parts
             try:
                 found, rest = self._calls()
             except Unfinished:
                 if not final:
-                    return shown, calls
-                found, rest = [], ""
-            if found:
-                calls += found
+                    return parts
+                found, rest = Parts(), ""
+            if found.calls:
+                parts += found
                 self._held, self._after_call = rest, True
             else:
-                shown += self._held[: len(self._open)] or self._held
+                self._broken = self._broken or self._stream.has_begun
+                parts += Parts(self._held[: len(self._open)] or self._held)
                 self._held = self._held[len(self._open) :] if self._open else ""
             self._open = None
+
+    def _streamed(self, text: str) -> tuple[CallPiece, ...]:
+        """Pieces of calls that are not whole yet. After one that broke off, calls come whole."""
+        return () if self._open is None or self._broken else tuple(self._stream.feed(text))
 
     def _text(self, final: bool) -> str:
         """The text before a call that may follow, which is held."""
@@ -94,7 +91,8 @@ class CallReader:
         """After a call: leaves out white space, and marks that end calls once more. False: more of it may come."""
         while True:
             self._held = self._held.lstrip()
-            ends = [mark for mark in self._form.opens.values() if mark]
+            opens, closes = self._form.opens, self._form.opens.values()
+            ends = [mark for mark in closes if mark and not any(one.startswith(mark) for one in opens)]
             if not final and any(mark.startswith(self._held) for mark in ends if mark != self._held):
                 return False
             found = next((mark for mark in ends if self._held.startswith(mark)), None)
@@ -103,44 +101,33 @@ class CallReader:
                 return True
             self._held = self._held.removeprefix(found)
 
-    def _calls(self) -> tuple[list[Call], str]:
+    def _calls(self) -> tuple[Parts, str]:
         """The calls at the beginning of the text that is held, and what follows them; none: it is text."""
         try:
             found, rest = self._form.read(self._held, self._schemas)
-            return [call_of(one, self._schemas) for one in found], rest
+            pieces, calls = self._stream.matched(found)
+            return Parts(calls=tuple(calls), call_pieces=tuple(pieces)), rest
         except Unfinished:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return [], ""
+        except NO_CALL:
+            return Parts(), ""
 
 
-def call_of(found: dict[str, Any], schemas: Schemas) -> Call:
-    """KeyError, TypeError or ValueError if that does not call one of the tools."""
-    name = found["name"]
-    if name not in schemas:
-        raise ValueError("no such tool")
-    arguments = found["arguments"] if "arguments" in found else found.get("parameters", {})
-    arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    if not isinstance(arguments, dict):
-        raise ValueError("arguments are an object")
-    return Call(new_id(), name, written(arguments))
+class ArgumentsReader:
+    """Reads the arguments of a tool that the format has named before. What are none is text."""
 
+    def __init__(self, tool: str, schemas: Schemas) -> None:
+        self._tool = tool
+        self._stream = CallStream.of_arguments(tool, schemas)
 
-def calls_in(text: str, tool: str, schemas: Schemas) -> list[Call]:
-    """The call of a tool with these arguments; none if there is no such tool, or they are not JSON."""
-    try:
-        return [call_of({"name": tool, "arguments": text.strip() or "{}"}, schemas)]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+    def feed(self, text: str) -> Parts:
+        """What is certain after a further piece."""
+        return Parts(call_pieces=tuple(self._stream.feed(text)))
 
-
-def written(value: Any) -> str:
-    """As JSON. ValueError for what JSON lacks (NaN), and for half of a surrogate pair, which is not text."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    text.encode("utf-8")
-    return text
-
-
-def new_id() -> str:
-    """The id of a call: letters and digits."""
-    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(ID_LENGTH))
+    def finish(self, whole: str) -> Parts:
+        """What is left, once the whole text is there."""
+        try:
+            pieces, calls = self._stream.matched([{"name": self._tool, "arguments": whole.strip() or "{}"}])
+        except NO_CALL:
+            return Parts(whole)
+        return Parts(calls=tuple(calls), call_pieces=tuple(pieces))

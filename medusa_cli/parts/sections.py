@@ -13,11 +13,15 @@ QUOTES = "`'\""
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a thinking, or of the rest. tool: whose arguments the text is, if the format says so."""
+    """A part of a thinking, or of the rest.
+
+    tool: whose arguments the text is, if the format says so. They come by pieces, and then as a whole.
+    """
 
     text: str
     is_thinking: bool = False
     tool: str = ""
+    is_piece: bool = False
 
 
 class Sections(Protocol):
@@ -181,6 +185,7 @@ class ChannelSections:
             self._header += text
         elif self._tool:
             self._arguments += text
+            found.append(Section(plain(text), tool=self._tool, is_piece=True))
         elif text:
             found.append(Section(plain(text), self.thinking))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from medusa_cli.parts.call_formats import HERMES, Format, Schemas, format_of
-from medusa_cli.parts.calls import Call, CallReader, calls_in
+from medusa_cli.parts.calls import ArgumentsReader, CallReader
 from medusa_cli.parts.marks import AROUND, Marks, begun, marks_of
+from medusa_cli.parts.records import Parts
 from medusa_cli.parts.sections import Section, sections
 
 
@@ -32,18 +34,6 @@ PLAIN = Grammar()
 """Everything is text."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a piece of an answer adds to it."""
-
-    text: str = ""
-    thinking: str = ""
-    calls: tuple[Call, ...] = ()
-
-    def __add__(self, other: Parts) -> Parts:
-        return Parts(self.text + other.text, self.thinking + other.thinking, self.calls + other.calls)
-
-
 class Splitter:
     """Reads one answer. stop: texts that end it, if they are not in its thinking; what comes after is left out.
 
@@ -55,6 +45,7 @@ class Splitter:
         self._grammar, self._schemas = grammar, tools or {}
         self._sections = sections(grammar.marks, prompt)
         self._calls = CallReader(grammar.calls, self._schemas) if tools else None
+        self._arguments: ArgumentsReader | None = None  # those that are being written
         self._stop = tuple(stop)
         self._held = ""
         self.stopped = False
@@ -81,8 +72,7 @@ class Splitter:
         held, self._held = self._held, ""
         parts += self._said(held)
         if self._calls is not None:
-            text, calls = self._calls.finish()
-            parts += Parts(text, calls=tuple(calls))
+            parts += self._calls.finish()
         return parts
 
     def _parts(self, found: Sequence[Section]) -> Parts:
@@ -90,17 +80,19 @@ class Splitter:
         for one in found:
             if one.is_thinking:
                 parts += Parts(thinking=one.text)
-            elif one.tool and (calls := calls_in(one.text, one.tool, self._schemas)):
-                parts += Parts(calls=tuple(calls))
             else:
-                parts += self._said(self._unstopped(one.text))
+                parts += self._argued(one) if one.tool else self._said(self._unstopped(one.text))
         return parts
 
+    def _argued(self, one: Section) -> Parts:
+        """What a tool is called with."""
+        reader = self._arguments or ArgumentsReader(one.tool, self._schemas)
+        self._arguments = reader if one.is_piece else None
+        parts = reader.feed(one.text) if one.is_piece else reader.finish(one.text)
+        return dataclasses.replace(parts, text="") + self._said(self._unstopped(parts.text))
+
     def _said(self, text: str) -> Parts:
-        if self._calls is None:
-            return Parts(text)
-        shown, calls = self._calls.feed(text)
-        return Parts(shown, calls=tuple(calls))
+        return Parts(text) if self._calls is None else self._calls.feed(text)
 
     def _unstopped(self, text: str) -> str:
         """The part of it that is certainly before any text that stops."""

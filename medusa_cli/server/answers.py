@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from medusa_cli.api.answer import Answer, Call, Piece
+from medusa_cli.api.answer import Answer, CallPiece, Piece
 from medusa_cli.api.model import Model
 from medusa_cli.decoding.thinking import REMEMBERED
 from medusa_cli.server.errors import ApiError
+from medusa_cli.server.order import Order, Said, Thought
 from medusa_cli.server.schemas import ChatRequest, Sampled
 
 COUNTERS = (
@@ -45,19 +46,6 @@ def counters(answer: Answer) -> dict[str, Any]:
     return {"stop_reason": answer.stop_reason, "seed": answer.seed, "left_out": answer.left_out, **found}
 
 
-def finish_reason(answer: Answer) -> str:
-    """OpenAI's word for why the answer ended."""
-    if answer.stop_reason in ("length", "context_full", "loop"):
-        return "length"
-    return "tool_calls" if answer.calls else "stop"
-
-
-def read_of(pieces: Sequence[Piece]) -> tuple[str, str, list[Call]]:
-    """What pieces add to the thinking and to the text, and calls."""
-    thinking, text = "".join(piece.thinking for piece in pieces), "".join(piece.text for piece in pieces)
-    return thinking, text, [call for piece in pieces for call in piece.calls]
-
-
 class Shape:
     """One answer in the shape of one endpoint; pieces come in by `step`, or all together by `whole`."""
 
@@ -65,6 +53,15 @@ class Shape:
     """Whether events of a stream have names: their `type`. Else the last one is `[DONE]`."""
     prompt_tokens = 0
     """How long the prompt is."""
+
+    def __init__(self) -> None:
+        self.order = Order()
+
+    def reason(self, answer: Answer) -> str:
+        """OpenAI's word for why the answer ended. A call that broke off ends it as a limit would."""
+        if answer.stop_reason in ("length", "context_full", "loop") or self.order.open:
+            return "length"
+        return "tool_calls" if answer.calls else "stop"
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first piece."""
@@ -95,6 +92,7 @@ class Completion(Shape):
     id_prefix = ""
 
     def __init__(self, engine: Model, request: Sampled) -> None:
+        super().__init__()
         self._engine = engine
         self._logprobs = request.chances
         self._drafted = bool(request.drafted)
@@ -110,7 +108,7 @@ class Completion(Shape):
         return {"medusa": {"pieces": [{"text": piece.text, "drafted": piece.drafted} for piece in pieces]}}
 
     def closing(self, answer: Answer) -> list[dict[str, Any]]:
-        last = self._chunk([self._last(finish_reason(answer))], medusa=counters(answer))
+        last = self._chunk([self._last(self.reason(answer))], medusa=counters(answer))
         return [last, self._chunk([], usage=usage(answer))] if self._wants_usage else [last]
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -149,7 +147,7 @@ class ChatShape(Completion):
 
     def __init__(self, engine: Model, request: ChatRequest) -> None:
         super().__init__(engine, request)
-        self._called = 0
+        self._called: list[str] = []
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, chances: Any = None) -> dict[str, Any]:
         return {"index": 0, "delta": delta, "logprobs": chances, "finish_reason": reason}
@@ -158,19 +156,28 @@ class ChatShape(Completion):
         return [self._chunk([self._delta({"role": "assistant", "content": ""})])]
 
     def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        thinking, text, calls = read_of(pieces)
-        chances = self._chances(pieces)
-        chunks = []
-        if thinking:
-            chunks.append(self._chunk([self._delta({REMEMBERED: thinking})]))
-        if text or chances:
-            chunks.append(self._chunk([self._delta({"content": text}, chances=chances)], **self._extension(pieces)))
-        for call in calls:
-            name = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-            for delta in (name, {"function": {"arguments": call.arguments}}):
-                chunks.append(self._chunk([self._delta({"tool_calls": [{"index": self._called, **delta}]})]))
-            self._called += 1
+        chances, chunks = self._chances(pieces), []
+        added = self.order.of(pieces)
+        if chances and not any(isinstance(one, Said) for one in added):
+            added.append(Said(""))
+        for one in added:
+            if isinstance(one, Thought):
+                chunks.append(self._chunk([self._delta({REMEMBERED: one.text})]))
+            elif isinstance(one, Said):
+                more = self._extension(pieces)
+                chunks.append(self._chunk([self._delta({"content": one.text}, chances=chances)], **more))
+                chances, pieces = None, ()
+            elif isinstance(one, CallPiece):
+                chunks += self._calling(one)
         return chunks
+
+    def _calling(self, piece: CallPiece) -> list[dict[str, Any]]:
+        deltas: list[dict[str, Any]] = [{"function": {"arguments": piece.arguments}}]
+        if piece.id not in self._called:
+            self._called.append(piece.id)
+            deltas.insert(0, {"id": piece.id, "type": "function", "function": {"name": piece.name, "arguments": ""}})
+        at = self._called.index(piece.id)
+        return [self._chunk([self._delta({"tool_calls": [{"index": at, **delta}]})]) for delta in deltas]
 
     def _last(self, reason: str) -> dict[str, Any]:
         return self._delta({}, reason)
@@ -185,7 +192,7 @@ class ChatShape(Completion):
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in answer.calls
             ]
-        return {"index": 0, "message": message, "logprobs": chances, "finish_reason": finish_reason(answer)}
+        return {"index": 0, "message": message, "logprobs": chances, "finish_reason": self.reason(answer)}
 
     def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         entries = []
@@ -211,7 +218,7 @@ class TextShape(Completion):
         return {"index": 0, "text": text, "logprobs": chances, "finish_reason": reason}
 
     def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        _, text, _ = read_of(pieces)
+        text = "".join(piece.text for piece in pieces)
         chances = self._chances(pieces)
         return [self._chunk([self._part(text, chances)], **self._extension(pieces))] if text or chances else []
 
@@ -219,7 +226,7 @@ class TextShape(Completion):
         return self._part("", reason=reason)
 
     def _choice(self, answer: Answer, chances: Any) -> dict[str, Any]:
-        return self._part(answer.text, chances, finish_reason(answer))
+        return self._part(answer.text, chances, self.reason(answer))
 
     def _listed(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         def text_of(one: Any) -> str:

@@ -18,7 +18,7 @@ from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
 from medusa_cli.decoding.thinking import REMEMBERED, Thinking
 from medusa_cli.parts.call_formats import knows_tools
-from medusa_cli.parts.calls import written
+from medusa_cli.parts.call_stream import written
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import (
     OPTIONS,
@@ -219,7 +219,7 @@ def text_prompt(request: TextRequest, engine: Model) -> list[int]:
 def _for_template(message: Message) -> dict[str, Any]:
     """A message as chat templates know it: content is text, arguments are objects."""
     role = "system" if message.role == "developer" else message.role
-    others = message.model_dump(exclude={"role", "content", "reasoning"}, exclude_none=True)
+    others = message.model_dump(exclude={"role", "content", "reasoning", "prefix", "partial"}, exclude_none=True)
     if (thought := message.reasoning_content or message.reasoning) is not None:
         others[REMEMBERED] = thought
     for call in others.get("tool_calls", []):

@@ -107,5 +107,7 @@ def _invalid(problems: Sequence[Any]) -> ApiError:
     for part in [part for part in first["loc"] if part != "body" and not KIND.match(str(part))]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     place = place.encode("utf-8", "replace").decode()
+    if first["type"] == "extra_forbidden":
+        return wrong(f"{place} is not known here: leave it out", place, "unknown_parameter")
     message = str(first["msg"]).removeprefix("Value error, ").encode("utf-8", "replace").decode()
     return wrong(f"{place}: {message}" if place else message, place or None)

@@ -7,14 +7,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from medusa_cli.api.answer import Answer, Piece
+from medusa_cli.api.answer import Answer, CallPiece, Piece
 from medusa_cli.api.model import Model
-from medusa_cli.server.answers import Shape, counters, finish_reason, read_of
+from medusa_cli.server.answers import Shape, counters
 from medusa_cli.server.errors import ANTHROPIC_PATH, ApiError
+from medusa_cli.server.order import Said, Thought, of_whole_calls
 
 REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 """Anthropic's words for OpenAI's finish reasons."""
-KINDS = {"thinking": "thinking_delta", "text": "text_delta"}
 
 
 class MessagesShape(Shape):
@@ -23,9 +23,10 @@ class MessagesShape(Shape):
     named = True
 
     def __init__(self, engine: Model, stops: Sequence[str]) -> None:
+        super().__init__()
         self._engine, self._stops = engine, stops
         self._id = f"msg_{secrets.token_hex(12)}"
-        self._block = ""
+        self._block = ""  # its kind, or the id of its call
         self._count = 0
 
     def _message(self, content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -37,27 +38,26 @@ class MessagesShape(Shape):
         return [{"type": "message_start", "message": self._message([], usage=usage)}]
 
     def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        thinking, text, calls = read_of(pieces)
         events = []
-        for kind, added in (("thinking", thinking), ("text", text)):
-            if added:
-                events += self._in_block(kind)
-                events.append(self._delta({"type": KINDS[kind], kind: added}))
-        for call in calls:
-            events += self._close()
-            events += self._open({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
-            events.append(self._delta({"type": "input_json_delta", "partial_json": call.arguments}))
+        for one in self.order.of(pieces):
+            if isinstance(one, (Thought, Said)):
+                kind, more = ("text", {}) if isinstance(one, Said) else ("thinking", {"signature": ""})
+                events += self._in_block(kind, {"type": kind, kind: "", **more})
+                events.append(self._delta({"type": f"{kind}_delta", kind: one.text}))
+            elif isinstance(one, CallPiece):
+                events += self._in_block(one.id, {"type": "tool_use", "id": one.id, "name": one.name, "input": {}})
+                events.append(self._delta({"type": "input_json_delta", "partial_json": one.arguments}))
+            elif self._block == one.id:
+                events += self._close()
         return events
 
-    def _in_block(self, kind: str) -> list[dict[str, Any]]:
-        if self._block == kind:
+    def _in_block(self, block: str, begin: dict[str, Any]) -> list[dict[str, Any]]:
+        """The block's beginning, if it is not begun yet."""
+        if self._block == block:
             return []
-        more = {"signature": ""} if kind == "thinking" else {}
-        return [*self._close(), *self._open({"type": kind, kind: "", **more})]
-
-    def _open(self, block: dict[str, Any]) -> list[dict[str, Any]]:
-        self._block = block["type"]
-        return [{"type": "content_block_start", "index": self._count, "content_block": block}]
+        events = self._close()
+        self._block = block
+        return [*events, {"type": "content_block_start", "index": self._count, "content_block": begin}]
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"type": "content_block_delta", "index": self._count, "delta": delta}
@@ -78,9 +78,10 @@ class MessagesShape(Shape):
         return [*self._close(), delta, {"type": "message_stop"}]
 
     def _end(self, answer: Answer) -> dict[str, Any]:
-        stop = self._stop_of(answer) if answer.stop_reason == "stop" and not answer.calls else None
-        reason = "stop_sequence" if stop is not None else REASONS[finish_reason(answer)]
-        return {"stop_reason": reason, "stop_sequence": stop}
+        reason = self.reason(answer)
+        if reason == "stop" and answer.stop_reason == "stop" and (stop := self._stop_of(answer)) is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        return {"stop_reason": REASONS[reason], "stop_sequence": None}
 
     def _stop_of(self, answer: Answer) -> str | None:
         """Which text ended the answer."""
@@ -91,16 +92,14 @@ class MessagesShape(Shape):
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
         blocks: list[dict[str, Any]] = []
-        for event in [event for piece in pieces for event in self.step([piece])]:
+        for event in self.step(of_whole_calls(answer, pieces)):
             if event["type"] == "content_block_start":
-                blocks.append(dict(event["content_block"]))
+                blocks.append({**event["content_block"], "": ""})
             elif event["type"] == "content_block_delta":
-                kind = event["delta"]["type"]
-                if kind == "input_json_delta":
-                    blocks[-1]["input"] = json.loads(event["delta"]["partial_json"])
-                else:
-                    key = blocks[-1]["type"]
-                    blocks[-1][key] += event["delta"][key]
+                blocks[-1][""] += list(event["delta"].values())[1]
+        for block in blocks:
+            text, kind = block.pop(""), block["type"]
+            block |= {"input": json.loads(text)} if kind == "tool_use" else {kind: text}
         return self._message(blocks, **self._end(answer), usage=usage(answer), medusa=counters(answer))
 
     def failed(self, error: ApiError) -> dict[str, Any]:

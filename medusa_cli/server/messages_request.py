@@ -8,19 +8,25 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from medusa_cli.decoding.thinking import REMEMBERED
+from medusa_cli.server import known_fields
 from medusa_cli.server.schemas import (
     MOST_STOPS,
     ONE_ERROR,
+    Body,
     ChatRequest,
     Count,
     StopText,
     Strict,
     as_chat,
-    check_lacking,
-    check_text,
 )
 
-LACKING: dict[str, tuple[Any, ...]] = {"mcp_servers": (), "container": (), "output_format": (), "inference_geo": ()}
+LACKING: known_fields.Lacking = {
+    **known_fields.LACKING,
+    **dict.fromkeys(("mcp_servers", "container", "output_format", "inference_geo"), ()),
+}
+SPARE = known_fields.IGNORED | {"context_management"}
+OF_ANSWERS = frozenset(("max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"))
+"""Fields that count nothing."""
 KEPT_EDITS = "clear_thinking_"
 """What clients ask for of earlier thinking: the template decides about that anyway."""
 
@@ -87,9 +93,10 @@ class ThinkingConfig(Strict):
 class OutputConfig(Strict):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: None = Field(None, description="Only text is supported.")
+    task_budget: None = None
 
 
-class CountRequest(Strict):
+class CountRequest(Body):
     """`POST /v1/messages/count_tokens`."""
 
     model: str | None = Field(None, description="Ignored: the server has one model.")
@@ -103,14 +110,12 @@ class CountRequest(Strict):
     @model_validator(mode="before")
     @classmethod
     def _is_supported(cls, data: Any) -> Any:
-        check_text(data)
-        check_lacking(data, LACKING)
         management = data.get("context_management") if isinstance(data, dict) else None
         edits = management.get("edits") if isinstance(management, dict) else None
         for edit in edits if isinstance(edits, list) else []:
             if not (isinstance(edit, dict) and str(edit.get("type")).startswith(KEPT_EDITS)):
                 raise ValueError("context_management is not supported: leave it out")
-        return data
+        return known_fields.supported(data, cls.model_fields, LACKING, SPARE | OF_ANSWERS)
 
     def as_chat(self, **more: Any) -> ChatRequest:
         """The same as a request for a chat completion."""

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from medusa_cli.api.answer import Answer, Call, Piece
+from medusa_cli.api.answer import Answer, CallPiece, Piece
 from medusa_cli.api.model import Model
-from medusa_cli.server.answers import Shape, counters, finish_reason, read_of
+from medusa_cli.server.answers import Shape, counters
 from medusa_cli.server.errors import ApiError
+from medusa_cli.server.order import Said, Thought, of_whole_calls
 from medusa_cli.server.responses_request import ResponsesRequest
 
 KINDS = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -18,11 +19,12 @@ KINDS = {"reasoning": "reasoning_text", "message": "output_text"}
 
 
 class ResponsesShape(Shape):
-    """/v1/responses. An item goes on until something of another kind comes."""
+    """/v1/responses. An item with a text goes on until something of another kind comes, a call until it is whole."""
 
     named = True
 
     def __init__(self, engine: Model, request: ResponsesRequest) -> None:
+        super().__init__()
         self._id = f"resp_{secrets.token_hex(12)}"
         self._head = {
             "object": "response",
@@ -42,6 +44,7 @@ class ResponsesShape(Shape):
         }
         self._items: list[dict[str, Any]] = []
         self._open = ""
+        self._calls: dict[str, int] = {}  # the items of those that are not whole, by their ids
         self._told = 0
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
@@ -56,21 +59,22 @@ class ResponsesShape(Shape):
         return [self._event(kind, response=self._response("in_progress")) for kind in ("created", "in_progress")]
 
     def step(self, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        thinking, text, calls = read_of(pieces)
         events = []
-        for kind, added in (("reasoning", thinking), ("message", text)):
-            if added:
+        for one in self.order.of(pieces):
+            if isinstance(one, (Thought, Said)):
+                kind = "message" if isinstance(one, Said) else "reasoning"
                 events += self._begin(kind)
-                self._items[-1]["content"][0]["text"] += added
+                self._items[-1]["content"][0]["text"] += one.text
                 more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
-                events.append(self._within(f"{KINDS[kind]}.delta", content_index=0, delta=added, **more))
-        for call in calls:
-            events += [*self._end("completed"), *self._call(call)]
+                events.append(self._within(f"{KINDS[kind]}.delta", content_index=0, delta=one.text, **more))
+            else:
+                events += self._calling(one) if isinstance(one, CallPiece) else self._end_call(one.id, "completed")
         return events
 
-    def _within(self, kind: str, **more: Any) -> dict[str, Any]:
-        """An event about the newest item."""
-        return self._event(kind, output_index=len(self._items) - 1, item_id=self._items[-1]["id"], **more)
+    def _within(self, kind: str, at: int = -1, **more: Any) -> dict[str, Any]:
+        """An event about an item, the newest one if not said otherwise."""
+        at %= len(self._items)
+        return self._event(kind, output_index=at, item_id=self._items[at]["id"], **more)
 
     def _added(self, item: dict[str, Any]) -> dict[str, Any]:
         self._items.append(item)
@@ -109,22 +113,34 @@ class ResponsesShape(Shape):
             self._event("output_item.done", output_index=len(self._items) - 1, item=_copy(item)),
         ]
 
-    def _call(self, call: Call) -> list[dict[str, Any]]:
-        head = {"id": f"fc_{secrets.token_hex(12)}", "type": "function_call", "call_id": call.id, "name": call.name}
-        begun = self._added({**head, "arguments": "", "status": "in_progress"})
-        self._items[-1] |= {"arguments": call.arguments, "status": "completed"}
-        return [
-            begun,
-            self._within("function_call_arguments.delta", delta=call.arguments),
-            self._within("function_call_arguments.done", arguments=call.arguments, name=call.name),
-            self._event("output_item.done", output_index=len(self._items) - 1, item=_copy(self._items[-1])),
-        ]
+    def _calling(self, piece: CallPiece) -> list[dict[str, Any]]:
+        events = []
+        if piece.id not in self._calls:
+            head = {"id": f"fc_{secrets.token_hex(12)}", "type": "function_call", "call_id": piece.id}
+            events = self._end("completed")
+            events.append(self._added({**head, "name": piece.name, "arguments": "", "status": "in_progress"}))
+            self._calls[piece.id] = len(self._items) - 1
+        at = self._calls[piece.id]
+        self._items[at]["arguments"] += piece.arguments
+        return [*events, self._within("function_call_arguments.delta", at, delta=piece.arguments)]
+
+    def _end_call(self, call: str, status: str) -> list[dict[str, Any]]:
+        at = self._calls.pop(call)
+        item = self._items[at]
+        item["status"] = status
+        events = []
+        if status == "completed":
+            more = {"arguments": item["arguments"], "name": item["name"]}
+            events.append(self._within("function_call_arguments.done", at, **more))
+        return [*events, self._event("output_item.done", output_index=at, item=_copy(item))]
 
     def _ended(self, answer: Answer) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The events that end the last item, and the whole response."""
-        is_cut = finish_reason(answer) == "length"
+        is_cut = self.reason(answer) == "length"
         status = "incomplete" if is_cut else "completed"
         events = self._end(status)
+        for call in list(self._calls):
+            events += self._end_call(call, "incomplete")
         details = {"incomplete_details": {"reason": "max_output_tokens"}} if is_cut else {}
         return events, self._response(status, usage=usage(answer), medusa=counters(answer), **details)
 
@@ -133,8 +149,7 @@ class ResponsesShape(Shape):
         return [*events, self._event(response["status"], response=response)]
 
     def whole(self, answer: Answer, pieces: Sequence[Piece]) -> dict[str, Any]:
-        for piece in pieces:
-            self.step([piece])
+        self.step(of_whole_calls(answer, pieces))
         return self._ended(answer)[1]
 
     def failed(self, error: ApiError) -> dict[str, Any]:

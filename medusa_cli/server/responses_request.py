@@ -7,12 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from medusa_cli.decoding.thinking import REMEMBERED
-from medusa_cli.server.schemas import ONE_ERROR, ChatRequest, Count, Effort, Strict, as_chat, check_lacking, check_text
+from medusa_cli.server import known_fields
+from medusa_cli.server.schemas import ONE_ERROR, Body, ChatRequest, Count, Effort, Strict, as_chat
 
-LACKING: dict[str, tuple[Any, ...]] = {
+LACKING: known_fields.Lacking = {
+    **known_fields.LACKING,
     **dict.fromkeys(("previous_response_id", "conversation", "prompt", "context_management"), ()),
     **dict.fromkeys(("background", "top_logprobs"), (False, 0)),
 }
+CHANCES = "message.output_text.logprobs"
+SPARE = known_fields.IGNORED | {"stream_options"}
 
 
 class Part(Strict):
@@ -84,7 +88,7 @@ class TextConfig(Strict):
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(Strict):
+class ResponsesRequest(Body):
     """`POST /v1/responses`."""
 
     model: str | None = Field(None, description="Ignored: the server has one model.")
@@ -105,9 +109,10 @@ class ResponsesRequest(Strict):
     @model_validator(mode="before")
     @classmethod
     def _is_supported(cls, data: Any) -> Any:
-        check_text(data)
-        check_lacking(data, LACKING)
-        return data
+        included = data.get("include") if isinstance(data, dict) else None
+        if isinstance(included, list) and CHANCES in included:
+            raise ValueError(f"include: {CHANCES} is not supported: leave it out")
+        return known_fields.supported(data, cls.model_fields, LACKING, SPARE)
 
     def chat(self) -> ChatRequest:
         """The same as a request for a chat completion."""

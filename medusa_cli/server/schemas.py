@@ -1,9 +1,7 @@
-"""What requests may hold. Unknown fields are ignored, as OpenAI does, but for those that change answers elsewhere;
-wrong values are refused."""
+"""What requests may hold. Wrong values are refused, and so are fields of the body that are not known here."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from medusa_cli.decoding import fields
 from medusa_cli.decoding.options import SamplingOptions
+from medusa_cli.server.known_fields import LACKING, supported
 
 MOST_STOPS = 16
 MOST_BIASES = 4096
@@ -33,6 +32,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
+class Body(Strict):
+    """A whole request. Objects within it may have fields that are not known here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class StreamOptions(Strict):
     include_usage: bool | None = Field(None, description="End the stream with a chunk that holds `usage`.")
 
@@ -47,38 +52,7 @@ def _schema(option: fields.Field) -> Any:
 
 OPTIONS = {name: one for name, one in fields.fields(SamplingOptions).items() if one.option.request is not None}
 """Our options that requests have, too. Those that mean something of their own to OpenAI are declared below."""
-_Options: Any = create_model("_Options", __base__=Strict, **{name: _schema(one) for name, one in OPTIONS.items()})
-
-
-LACKING: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("functions", "function_call", "audio", "web_search_options", "prefix", "grammar"), ()),
-    **dict.fromkeys(("json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
-    **dict.fromkeys(("structured_outputs", "stop_token_ids", "bad_words", "samplers", "dynatemp_range"), (0,)),
-    **dict.fromkeys(("thinking_budget", "thinking_budget_tokens", "enable_thinking", "min_tokens"), (0,)),
-    **dict.fromkeys(("mirostat", "xtc_probability", "dry_multiplier", "top_n_sigma", "length_penalty"), (0, -1)),
-    **dict.fromkeys(("typical_p", "tfs_z", "repetition_penalty", "top_a", "add_generation_prompt"), (1, True)),
-    **dict.fromkeys(("use_beam_search", "ignore_eos", "continue_final_message", "echo_reasoning"), (False,)),
-    "modalities": (["text"],),
-    "verbosity": ("medium",),
-}
-"""Fields that change what other servers answer, and the values with which they do not."""
-
-
-def check_text(data: Any) -> None:
-    """ValueError for what cannot be written down: JSON can name half of a surrogate pair, which is not text."""
-    try:
-        json.dumps(data, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError("a text holds half of a surrogate pair") from error
-    except RecursionError as error:
-        raise ValueError("the body is nested too deeply") from error
-
-
-def check_lacking(data: Any, lacking: Mapping[str, tuple[Any, ...]] = LACKING) -> None:
-    """ValueError for a field that would change the answer elsewhere."""
-    for name in lacking.keys() & data.keys() if isinstance(data, dict) else ():
-        if data[name] is not None and data[name] not in (*lacking[name], [], {}):
-            raise ValueError(f"{name} is not supported: leave it out")
+_Options: Any = create_model("_Options", __base__=Body, **{name: _schema(one) for name, one in OPTIONS.items()})
 
 
 class Sampled(_Options):
@@ -99,9 +73,7 @@ class Sampled(_Options):
     @model_validator(mode="before")
     @classmethod
     def _is_supported(cls, data: Any) -> Any:
-        check_text(data)
-        check_lacking(data)
-        return data
+        return supported(data, cls.model_fields, LACKING)
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -155,6 +127,8 @@ class Message(Strict):
     name: str | None = None
     reasoning_content: str | None = Field(None, description="Beyond OpenAI: what the model thought before.")
     reasoning: str | None = Field(None, description="The same, as some clients call it.")
+    prefix: Literal[False] | None = Field(None, description="Going on with a message is not supported.")
+    partial: Literal[False] | None = Field(None, description="The same, as some clients call it.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:

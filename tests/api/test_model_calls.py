@@ -9,6 +9,7 @@ from typing import Any
 import forced_model as forced
 import pytest
 
+from medusa_cli.api.answer import Piece
 from medusa_cli.api.model import Model
 from medusa_cli.support.errors import MedusaError
 
@@ -35,12 +36,19 @@ def test_calls_are_apart_from_the_text(model: Model) -> None:
     with model.stream("Hi", tools=TOOLS) as stream:
         pieces = list(stream)
     assert sum(len(piece.calls) for piece in pieces) == 2
+    for call in (call for piece in pieces for call in piece.calls):
+        parts = [part for piece in pieces for part in piece.call_pieces if part.id == call.id]
+        assert {part.name for part in parts} == {"now"}
+        assert "".join(part.arguments for part in parts) == call.arguments
     assert model.generate("Hi").text == "".join(SAID[1:-1])
 
 
 def test_only_one_call(model: Model) -> None:
-    answer = model.job_of_tokens(model.tokens("Hi", tools=TOOLS), TOOLS, False, {}, one_call=True).run()
+    pieces: list[Piece] = []
+    job = model.job_of_tokens(model.tokens("Hi", tools=TOOLS), TOOLS, False, {}, one_call=True)
+    answer = job.run(pieces.extend)
     assert [json.loads(call.arguments) for call in answer.calls] == [{"at": 1}]
+    assert {part.id for piece in pieces for part in piece.call_pieces} == {answer.calls[0].id}
     assert (answer.text, answer.stop_reason, len(answer.tokens)) == ("I look. ", "stop", 4)
 
 

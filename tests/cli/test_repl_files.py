@@ -32,11 +32,13 @@ def test_files_go_with_the_next_message_and_no_other(tmp_path: Path) -> None:
     assert engine.asked == [[asked], [asked, assistant("One"), user("So?")]]
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(""), MedusaError("")])
-def test_files_of_a_message_that_is_taken_back_wait_for_the_next_one(tmp_path: Path, failure: BaseException) -> None:
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MedusaError])
+def test_files_of_a_message_that_is_taken_back_wait_for_the_next_one(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada")
-    code, lines, engine, repl = chat([f"/read {file}", "And?", "And?", "/read"], [failure, "Yes"])
+    code, lines, engine, repl = chat([f"/read {file}", "And?", "And?", "/read"], [failure(""), "Yes"])
     assert code == 0
     assert "note What was read with /read stays for your next message; /clear forgets it." in lines
     assert engine.asked[0] == engine.asked[1] == [user(f"{fenced(file, 'Dear Ada')}\n\nAnd?")]

@@ -98,6 +98,9 @@ def test_earlier_calls_where_a_template_leaves_them_out() -> None:
     assert render(f"{texts}<|tool_call|>", [*HELLO, said]).startswith(
         'HelloI look.<|tool_call|>[{"name": "now", "arguments": {"at": 1}}]'
     )
+    assert render(f"List of tools: [{texts}", [*HELLO, said]).startswith(
+        "List of tools: [HelloI look.<|tool_call_start|>[now(at=1)]<|tool_call_end|>"
+    )
     assert render(texts, [*HELLO, said]) == "HelloI look."
 
 

@@ -13,18 +13,22 @@ from hypothesis import strategies as st
 
 from medusa_cli.parts.call_formats import (
     DEEPSEEK_CALLS,
+    FENCED_PYTHON,
     FORMATS,
     HERMES,
     INVOKED,
+    KIMI_CALLS,
     LISTED,
     LLAMA,
     MISTRAL,
+    PYTHON,
     Format,
     format_of,
     knows_tools,
 )
 from medusa_cli.parts.marks import FAMILIES
-from medusa_cli.parts.splitter import Grammar, Parts, Splitter
+from medusa_cli.parts.records import Parts
+from medusa_cli.parts.splitter import Grammar, Splitter
 
 SCHEMA = {
     "type": "object",
@@ -55,6 +59,8 @@ DSML = (
 MINIMAX = (
     '<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n<parameter name="days">3</parameter>\n</invoke>'
 )
+KIMI = '<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Oslo", "days": 3}<|tool_call_end|>'
+PY = 'weather(city="Oslo", days=3)'
 GEMMA_4, FUNCTION_GEMMA = FORMATS[0], FORMATS[1]
 WRITTEN = [
     (HERMES, f"<tool_call>\n{CALL}\n</tool_call>", "", 1),
@@ -84,6 +90,14 @@ WRITTEN = [
     (DEEPSEEK_CALLS, f"<｜tool▁calls▁begin｜>{DEEPSEEK}{DEEPSEEK}<｜tool▁calls▁end｜>", "", 2),
     (DEEPSEEK_CALLS, f"Hm.<｜tool▁calls▁begin｜>{DEEPSEEK_R1}\n{DEEPSEEK_R1}<｜tool▁calls▁end｜>", "Hm.", 2),
     (GEMMA_4, f"<|tool_call>{GEMMA}<tool_call|><|tool_call>{GEMMA}<tool_call|>", "", 2),
+    (KIMI_CALLS, f"Hm.<|tool_calls_section_begin|>{KIMI}{KIMI}<|tool_calls_section_end|>", "Hm.", 2),
+    (KIMI_CALLS, f"<|tool_calls_section_begin|>\n{KIMI}\n<|tool_calls_section_end|>\nDone.", "Done.", 1),
+    (PYTHON, f"<|tool_call_start|>[{PY}]<|tool_call_end|>", "", 1),
+    (PYTHON, f"Look.<|tool_call_start|>[{PY}, {PY}]<|tool_call_end|>Done.", "Look.Done.", 2),
+    (PYTHON, f"<|tool_call_start|>[{PY}]", "", 1),
+    (FENCED_PYTHON, f"Look.\n```tool_code\n{PY}\n```", "Look.\n", 1),
+    (FENCED_PYTHON, f"```tool_code\nprint({PY})\n{PY}\n```\n```py\nx = 1\n```", "```py\nx = 1\n```", 2),
+    (FENCED_PYTHON, f"```tool_code\n{PY}\n```\n```tool_code\n{PY}\n```", "", 2),
     (FUNCTION_GEMMA, "<start_function_call>call:weather{city:<escape>Oslo<escape>,days:3}<end_function_call>", "", 1),
 ]
 TEXTS = [
@@ -93,6 +107,9 @@ TEXTS = [
     (HERMES, "<tool_call>\n<function=nothing>\n</function>\n</tool_call>"),
     (HERMES, "<tool_call>nothing\n<arg_key>a</arg_key>\n<arg_value>b</arg_value></tool_call>"),
     (HERMES, '<tool_call>{"name": "weather", "arguments": {"city": "Os'),
+    (HERMES, "<tool_call>\n<function=weather>\n<parameter=city>\nOs"),
+    (HERMES, "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>"),
+    (HERMES, "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>da"),
     (HERMES, '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>'),
     (HERMES, '```json\n{"name": "no such tool", "arguments": {}}\n```'),
     (HERMES, '```json\n{"name": "weather", "arguments"'),
@@ -107,6 +124,14 @@ TEXTS = [
     (INVOKED, "<minimax:tool_call>nothing</minimax:tool_call>"),
     (DEEPSEEK_CALLS, "<｜tool▁calls▁begin｜>nothing<｜tool▁calls▁end｜>"),
     (GEMMA_4, '<|tool_call>call:weather{city:<|"|>Oslo<tool_call|>'),
+    (KIMI_CALLS, "<|tool_calls_section_begin|>nothing<|tool_calls_section_end|>"),
+    (KIMI_CALLS, f"<|tool_calls_section_begin|>{KIMI[:70]}"),
+    (PYTHON, "<|tool_call_start|>[]<|tool_call_end|>"),
+    (PYTHON, '<|tool_call_start|>[weather(city="Os'),
+    (PYTHON, "<|tool_call_start|>[weather(city=Oslo)]<|tool_call_end|>"),
+    (PYTHON, "<|tool_call_start|>[weather(city='Oslo')] and<|tool_call_end|>"),
+    (FENCED_PYTHON, "```tool_code\nx = 1\n```"),
+    (FENCED_PYTHON, "```py\nweather()\n```"),
 ]
 
 
@@ -137,7 +162,8 @@ def test_calls_in_any_pieces(which: int, places: list[int]) -> None:
 @given(which=st.integers(0, len(TEXTS) - 1), places=st.lists(st.integers(0, 500), max_size=8))
 def test_what_is_no_call_stays_text(which: int, places: list[int]) -> None:
     form, text = TEXTS[which]
-    assert read(form, cut(text, places)) == Parts(text)
+    found = read(form, cut(text, places))
+    assert (found.text, found.thinking, found.calls) == (text, "", ())
 
 
 @given(
@@ -163,7 +189,7 @@ def test_a_call_is_told_as_soon_as_it_is_whole() -> None:
     splitter = Splitter(Grammar(), "", (), TOOLS)
     assert splitter.feed("Well <to").text == "Well "
     assert splitter.feed("ad").text == "<toad"
-    assert splitter.feed(f"<tool_call>{CALL}") == Parts()
+    assert splitter.feed(f"<tool_call>{CALL}").calls == ()
     assert len(splitter.feed("</tool_call>").calls) == 1
 
 
@@ -204,6 +230,36 @@ def test_gemma_s_values() -> None:
     assert called(read(GEMMA_4, [f"<|tool_call>{inner}<tool_call|>"])) == [
         ("weather", {"city": 'a, {b}: "c"', "units": {"of": [1, True, "x"], "k y": None}})
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("'it''s'", "its"),
+        (r"'a\n\'b\' \\ \d \x41\u00e9'", "a\n'b' \\ \\d Aé"),
+        (r'"\ud83d\ude00"', "😀"),
+        ('"""two\nlines "so" """', 'two\nlines "so" '),
+        ('"a line\nbreak"', "a line\nbreak"),
+        ("[True, false, None, null, -1.5e3]", [True, False, None, None, -1500.0]),
+        ("{'a': {\"b\": (1, 2,)}, 'c': []}", {"a": {"b": [1, 2]}, "c": []}),
+    ],
+)
+def test_python_s_values(written: str, value: Any) -> None:
+    text = f"<|tool_call_start|>[weather(units={written}, city = ']<|tool_call_end|>(')]<|tool_call_end|>"
+    assert called(read(PYTHON, list(text))) == [("weather", {"units": value, "city": "]<|tool_call_end|>("})]
+
+
+def test_arguments_of_python_without_names() -> None:
+    assert called(read(PYTHON, ["<|tool_call_start|>[weather('Oslo', 3), now()]<|tool_call_end|>"])) == [
+        ("weather", ARGUMENTS),
+        ("now", {}),
+    ]
+    for wrong in ("now(1)", "weather('a', city='b')", "weather(city='a', city='b')", "weather(1 + 1)", "weather(f())"):
+        assert read(PYTHON, [f"<|tool_call_start|>[{wrong}]<|tool_call_end|>"]).calls == ()
+
+
+def test_nesting_without_end() -> None:
+    assert read(PYTHON, ["<|tool_call_start|>[now(" + "[" * 5000 + "]<|tool_call_end|>"]).calls == ()
 
 
 def test_calls_without_arguments() -> None:
@@ -252,6 +308,9 @@ def test_formats_of_templates() -> None:
     assert format_of("<|tool_call> {{ tools }}") is GEMMA_4
     assert format_of("<｜tool▁calls▁begin｜> {{ tools }}") is DEEPSEEK_CALLS
     assert format_of("{{ tools }} {% set mark = '｜DSML｜' %}") is INVOKED
+    assert format_of("{{ tools }}<|tool_calls_section_begin|>") is KIMI_CALLS
+    assert format_of("List of tools: [{{ tools }}]") is PYTHON
+    assert format_of("{{ tools }} Answer in ```tool_code") is FENCED_PYTHON
     assert knows_tools("{% if tools %}")
     assert not knows_tools("{{ messages }}")
     assert not knows_tools(None)
@@ -266,7 +325,8 @@ QUOTED_NO_JSON = '{"name": "weather", "arguments": "{city: Oslo}"}'
 
 @pytest.mark.parametrize("written", [HALF_A_PAIR, NO_NUMBER, INFINITE, QUOTED_HALF, QUOTED_NO_JSON])
 def test_what_json_or_utf_8_lacks_stays_text(written: str) -> None:
-    assert read(HERMES, [written]) == Parts(written)
+    found = read(HERMES, [written])
+    assert (found.text, found.calls) == (written, ())
 
 
 def test_arguments_may_be_quoted() -> None:

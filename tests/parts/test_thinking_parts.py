@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli.parts.marks import ANALYSIS, FAMILIES, Channels, Marks, marks_of
-from medusa_cli.parts.splitter import Grammar, Parts, Splitter
+from medusa_cli.parts.records import Parts
+from medusa_cli.parts.splitter import Grammar, Splitter
 
 PAIRS = [family for family in FAMILIES if not isinstance(family, Channels)]
 THINK, HARMONY = FAMILIES[-1], FAMILIES[0]

@@ -13,7 +13,8 @@ from medusa_cli.api.arguments import in_python_names, schemas_of
 from medusa_cli.api.job import OnPieces
 from medusa_cli.decoding.shortening import Room, Shortener
 from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
-from medusa_cli.parts.splitter import PLAIN, Grammar, Parts, Splitter
+from medusa_cli.parts.records import Parts
+from medusa_cli.parts.splitter import PLAIN, Grammar, Splitter
 from medusa_cli.server.asks import Options
 from medusa_cli.support.errors import MedusaError
 
@@ -157,7 +158,7 @@ class FakeJob:
                 on_pieces(pieces)
         rest = self.splitter.finish()
         if rest != Parts():
-            done.append(Piece(rest.text, None, False, thinking=rest.thinking, calls=rest.calls))
+            done.append(Piece.left(rest))
             if on_pieces is not None:
                 on_pieces(done[-1:])
         common = len(self.session.cached_tokens) if self.prompt[:1] == self.session.cached_tokens[:1] else 0
@@ -174,7 +175,7 @@ class FakeJob:
     def _piece(self, text: str, drafted: bool) -> Piece:
         most, thought = self.options.get("logprobs"), self.splitter.thinking
         parts = self.splitter.feed(text)
-        made = Piece(parts.text, ord(text), drafted, None, (), parts.thinking, (), parts.calls, thought)
+        made = replace(Piece.left(parts), token=ord(text), drafted=drafted, thought=thought)
         if most is None:
             return made
         top = tuple(TokenChance(ord(text) + rank, -0.5 - rank) for rank in range(most))
