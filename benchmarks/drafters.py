@@ -77,7 +77,7 @@ class Speed:
             **({} if self.accept else {"grown": {"dynamic": native.DynamicTree()}}),
         }
         for way in ways.values():
-            way.update({"mtp": drafter, "draft_rows": self.draft_rows} if way else {})
+            way.update({"drafter": drafter, "draft_rows": self.draft_rows} if way else {})
         n_ctx = self.behind + self.tokens + 64
         sessions = {name: native.Session(model, n_ctx=n_ctx, **way) for name, way in ways.items()}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
@@ -165,7 +165,7 @@ class Beside:
         drafts = ["--spec-type", *kind, "--spec-draft-n-max", str(self.chain), "--spec-synth-rates", rates]
         ours: dict[str, dict[str, Any]] = {
             "medusa, plain": {},
-            "medusa, drafts": {"mtp": drafter, "tree": chain(self.chain)},
+            "medusa, drafts": {"drafter": drafter, "tree": chain(self.chain)},
         }
         sessions = {
             name: native.Session(model, n_ctx=1024, n_threads=self.threads, **way) for name, way in ours.items()
@@ -174,7 +174,7 @@ class Beside:
         with self._server(path, 8191, []) as plain, self._server(path, 8192, drafts) as drafting:
             for _ in range(self.rounds + 1):
                 for name, session in sessions.items():
-                    rule = native.Accept("synthetic", synthetic_rate=self.accept) if "mtp" in ours[name] else None
+                    rule = native.Accept("synthetic", synthetic_rate=self.accept) if "drafter" in ours[name] else None
                     answer = session.generate(text, max_tokens=self.tokens, ignore_eos=True, accept=rule)
                     speeds[name].append(answer.stats["tokens_per_second"])
                 speeds["llama-server, plain"].append(self._ask(plain, text))

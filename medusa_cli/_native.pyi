@@ -259,7 +259,7 @@ class Session:
         recycling: bool = False,
         dynamic: DynamicTree | None = None,
         draft_model: Model | None = None,
-        mtp: Model | None = None,
+        drafter: Model | None = None,
         draft_rows: int | None = None,
         draft_max: int = 0,
         lookahead: Lookahead | None = None,

@@ -397,7 +397,7 @@ def plan_session(
     """A session that drafts by the plan. small: as in Engine."""
     given: dict[str, Any] = {}
     if plan.drafter is not None:
-        given = {"mtp": small or model, "draft_max": plan.drafter.most}
+        given = {"drafter": small or model, "draft_max": plan.drafter.most}
     if plan.draft_model is not None:
         given = {"draft_model": small, "draft_max": plan.draft_model.most}
     return open_session(model, heads, plan.tree, options, lookup=plan.lookup, recycling=plan.recycling, **given)

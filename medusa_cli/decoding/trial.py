@@ -119,7 +119,7 @@ def _verdict(path: str, drafter: str | None) -> str:
         drafts: dict[str, Any] = {}
         if drafter is not None:
             layers = model if drafter == path else native.Model(drafter, n_gpu_layers=0, repack=False, next_layers=True)
-            drafts = {"mtp": layers, "tree": native.Tree([[0], [0, 0]][: layers.next_layers])}
+            drafts = {"drafter": layers, "tree": native.Tree([[0], [0, 0]][: layers.next_layers])}
         session = native.Session(model, None, n_ctx=256, n_threads=0, **drafts)
         session.generate([1 % model.n_vocab], max_tokens=TOKENS, ignore_eos=True)
     except Exception:

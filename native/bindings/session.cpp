@@ -82,9 +82,9 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
                                              const Tree* tree, int n_ctx, int n_threads, const std::string& type_k,
                                              const std::string& type_v, bool lookup, bool recycling,
                                              const std::optional<DynamicTreeStart>& dynamic,
-                                             std::shared_ptr<LlamaModel> draft_model, std::shared_ptr<LlamaModel> mtp,
-                                             std::optional<int> draft_rows, int draft_max,
-                                             const std::optional<LookaheadParams>& lookahead) {
+                                             std::shared_ptr<LlamaModel> draft_model,
+                                             std::shared_ptr<LlamaModel> drafter, std::optional<int> draft_rows,
+                                             int draft_max, const std::optional<LookaheadParams>& lookahead) {
     ModelSessionParams params;
     params.context_size = n_ctx;
     params.threads = resolve_threads(n_threads);
@@ -95,7 +95,7 @@ std::unique_ptr<SessionBinding> make_session(std::shared_ptr<LlamaModel> model, 
     params.lookup = lookup;
     params.recycling = recycling;
     params.draft_model = std::move(draft_model);
-    params.mtp = std::move(mtp);
+    params.drafter = std::move(drafter);
     params.draft_rows = draft_rows;
     params.draft_max = draft_max;
     params.lookahead = lookahead;
@@ -408,7 +408,7 @@ constexpr const char* session_doc =
     "dynamic: in place of a tree; .tree is then a chain of all heads.\n\n"
     "draft_model: fills the tree, or dynamic trees draft_max deep, in place of heads. Its cache is the session's\n"
     "own.\n\n"
-    "mtp: a model loaded with next_layers, perhaps the same one: its layers for further tokens draft, likewise.\n"
+    "drafter: a model loaded with next_layers, perhaps the same one: its layers for further tokens draft, likewise.\n"
     "draft_max 0: as deep as pays. Where they are several, each drafts one token. draft_rows: how many rows of its\n"
     "output matrix it chooses from, besides those of tokens in the text; None: all, or a part of a large vocabulary;\n"
     "0: all.\n\n"
@@ -431,7 +431,7 @@ void bind_session(nb::module_& m) {
         "One conversation: a KV cache, a tree, counters. generate() reuses the longest cached prefix of the prompt.");
     session.def(nb::new_(&make_session), "model"_a, "heads"_a = nb::none(), nb::kw_only(), "tree"_a = nb::none(),
                 "n_ctx"_a = 0, "n_threads"_a = 0, "type_k"_a = "f16", "type_v"_a = "f16", "lookup"_a = false,
-                "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "mtp"_a = nb::none(),
+                "recycling"_a = false, "dynamic"_a = nb::none(), "draft_model"_a = nb::none(), "drafter"_a = nb::none(),
                 "draft_rows"_a = nb::none(), "draft_max"_a = 0, "lookahead"_a = nb::none(), session_doc);
     bind_generate(session);
     bind_session_state(session);

@@ -39,22 +39,22 @@ void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
     check_same_vocabulary(model, draft);
 }
 
-void check_mtp(const LlamaModel& model, const LlamaModel& mtp, const Tree& tree) {
-    const int layers = mtp.next_layers();
-    if (layers == 0) throw Error(mtp.path() + " was loaded without layers for further tokens (MTP)");
-    if (mtp.encodes_states()) check_same_vocabulary(model, mtp);  // what it takes from the model has its size
-    check_next_layers_fit(model, mtp);
-    check_same_vocabulary(model, mtp);
-    if (layers > 1 && !mtp.reads_other_cache() && (tree.leaf_count() > 1 || tree.depth() > layers)) {
-        throw Error(mtp.path() + " drafts a chain of at most " + std::to_string(layers) + " tokens",
+void check_drafter(const LlamaModel& model, const LlamaModel& drafter, const Tree& tree) {
+    const int layers = drafter.next_layers();
+    if (layers == 0) throw Error(drafter.path() + " was loaded without layers for further tokens (MTP)");
+    if (drafter.encodes_states()) check_same_vocabulary(model, drafter);  // what it takes from the model has its size
+    check_next_layers_fit(model, drafter);
+    check_same_vocabulary(model, drafter);
+    if (layers > 1 && !drafter.reads_other_cache() && (tree.leaf_count() > 1 || tree.depth() > layers)) {
+        throw Error(drafter.path() + " drafts a chain of at most " + std::to_string(layers) + " tokens",
                     "leave out {tree}, or lower {draft_max}");
     }
 }
 
 // Levels that its layers can fill.
-int mtp_depth(const LlamaModel& model, const LlamaModel& mtp, int draft_max) {
-    const int most = draft_max > 0 ? draft_max : ModelSessionParams::mtp_depth;
-    if (mtp.next_layers() > 1 && !mtp.reads_other_cache()) return std::min(most, mtp.next_layers());
+int drafter_depth(const LlamaModel& model, const LlamaModel& drafter, int draft_max) {
+    const int most = draft_max > 0 ? draft_max : ModelSessionParams::drafter_depth;
+    if (drafter.next_layers() > 1 && !drafter.reads_other_cache()) return std::min(most, drafter.next_layers());
     return model.is_recurrent() ? std::min(most, longest_chain - 1) : most;
 }
 
@@ -73,7 +73,7 @@ void check_lookahead(const LookaheadParams& params) {
 
 // The caller chose who drafts (medusa_cli/decoding/drafting.py): only what cannot run is refused.
 void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const ModelSessionParams& params) {
-    if (tree.size() > 1 && !heads && !params.draft_model && !params.mtp) {
+    if (tree.size() > 1 && !heads && !params.draft_model && !params.drafter) {
         throw Error("a tree needs heads to fill it", "give {heads} or {no_spec}");
     }
     if (model.is_recurrent() && (tree.leaf_count() > 1 || params.lookahead)) {
@@ -85,15 +85,15 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
         throw Error(model.path() + ": llama.cpp cannot check drafts with " + model.architecture() + " models",
                     "use {no_spec}");
     }
-    if ((heads != nullptr) + (params.draft_model != nullptr) + (params.mtp != nullptr) > 1) {
+    if ((heads != nullptr) + (params.draft_model != nullptr) + (params.drafter != nullptr) > 1) {
         throw Error("give heads, a draft model or a model with layers for further tokens, not several of them");
     }
-    if (params.lookahead && (heads || params.draft_model || params.mtp || params.lookup || params.recycling)) {
+    if (params.lookahead && (heads || params.draft_model || params.drafter || params.lookup || params.recycling)) {
         throw Error("lookahead cannot be combined with other drafts: leave them out");
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
-    if (params.mtp) check_mtp(model, *params.mtp, tree);
+    if (params.drafter) check_drafter(model, *params.drafter, tree);
     if (params.lookahead) check_lookahead(*params.lookahead);
     if (params.recycling && tree.size() > 1 && !params.dynamic) {
         throw Error("recycling works only with dynamic trees, not with a fixed one");
@@ -108,12 +108,12 @@ DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSes
     plan.tree = params.tree;
     if (params.dynamic && heads) plan.tree = chain_of(heads->head_count());
     if (params.dynamic && params.draft_model) plan.tree = chain_of(params.draft_max);
-    if (params.dynamic && params.mtp) plan.tree = chain_of(mtp_depth(model, *params.mtp, params.draft_max));
+    if (params.dynamic && params.drafter) plan.tree = chain_of(drafter_depth(model, *params.drafter, params.draft_max));
     plan.dynamic = params.dynamic;
     plan.lookup = params.lookup;
     plan.recycling = params.recycling;
     plan.lookahead = params.lookahead;
-    const bool several = params.mtp && params.mtp->next_layers() > 1 && !params.mtp->reads_other_cache();
+    const bool several = params.drafter && params.drafter->next_layers() > 1 && !params.drafter->reads_other_cache();
     plan.chains_only = model.is_recurrent() || several;
     plan.ranks = heads ? heads->output_rows() : model.vocab_size();
     return plan;
@@ -138,9 +138,9 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     context.tail = nullptr;
     context.next_states = false;
     context.tap_layers.clear();
-    if (params.mtp) {
-        if (params.mtp.get() != &target.context().model()) context.other = &target.context();
-        return std::make_unique<PairLevels>(params.mtp, context, bounds, depth, target.context().model(),
+    if (params.drafter) {
+        if (params.drafter.get() != &target.context().model()) context.other = &target.context();
+        return std::make_unique<PairLevels>(params.drafter, context, bounds, depth, target.context().model(),
                                             params.draft_rows);
     }
     auto model = std::make_unique<LlamaBranches>(params.draft_model, context, bounds, bounds.nodes * depth);
@@ -151,7 +151,7 @@ StepFacts step_facts(const LlamaModel& model, const DraftingPlan& plan, const Mo
     StepFacts facts;
     facts.on_device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
     facts.branches = !plan.chains_only;
-    facts.draft_model = params.draft_model || params.mtp;
+    facts.draft_model = params.draft_model || params.drafter;
     facts.lookahead = plan.lookahead.has_value();
     return facts;
 }
@@ -193,10 +193,10 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     context.type_k = params.type_k;
     context.type_v = params.type_v;
     DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
-    if (params.mtp && plan.has_levels()) {
+    if (params.drafter && plan.has_levels()) {
         needs.hidden = true;
-        context.next_states = !params.mtp->encodes_states();
-        if (params.mtp->encodes_states()) needs.layers = eagle_layers(params.mtp->file());
+        context.next_states = !params.drafter->encodes_states();
+        if (params.drafter->encodes_states()) needs.layers = eagle_layers(params.drafter->file());
     }
     context.tap_layers = needs.layers;
     context.tap_attention = needs.attention;
@@ -217,7 +217,7 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
         return target;
     };
     const auto levels = [&](Target& target) -> std::unique_ptr<LevelSource> {
-        if (params.draft_model || params.mtp) return draft_levels(plan, params, context, *made);
+        if (params.draft_model || params.drafter) return draft_levels(plan, params, context, *made);
         const auto threads = [&target] { return target.thread_use().threads; };
         auto cache = tail && tail->prefix() ? tail->prefix()->cache() : nullptr;
         auto on_host = make_levels(heads, plan.tree.depth(), threads, attention, std::move(cache));

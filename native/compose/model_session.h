@@ -13,7 +13,7 @@ struct ModelSessionParams {
     // Context size if none is requested and the model was trained on at least as many tokens.
     static constexpr int default_context = 4096;
     // Levels that layers for further tokens fill, where one serves for all of them: prices decide how many are asked.
-    static constexpr int mtp_depth = 8;
+    static constexpr int drafter_depth = 8;
 
     int context_size = 0;  // 0: the model's own, at most default_context
     Threads threads;
@@ -24,7 +24,7 @@ struct ModelSessionParams {
     bool lookup = false;
     bool recycling = false;                    // without heads, or beside dynamic trees
     std::shared_ptr<LlamaModel> draft_model;   // fills the trees instead of heads
-    std::shared_ptr<LlamaModel> mtp;           // fills them with its layers for further tokens; may be the model itself
+    std::shared_ptr<LlamaModel> drafter;       // fills them with its layers for further tokens; may be the model itself
     std::optional<int> draft_rows;             // of its output matrix (OutputRows)
     int draft_max = 0;                         // depth of the dynamic trees of either
     std::optional<LookaheadParams> lookahead;  // drafts alone

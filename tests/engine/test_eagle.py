@@ -28,7 +28,7 @@ class Pair:
         self.eagle = native.Model(str(drafter), n_gpu_layers=0, next_layers=True)
 
     def session(self, **how: Any) -> native.Session:
-        return native.Session(self.model, mtp=self.eagle, n_ctx=1024, n_threads=1, **how)
+        return native.Session(self.model, drafter=self.eagle, n_ctx=1024, n_threads=1, **how)
 
     def plain(self) -> native.Session:
         return native.Session(self.model, n_ctx=1024, n_threads=1)

@@ -28,7 +28,7 @@ class Pair:
             self.mtp = native.Model(str(assistant), n_gpu_layers=0, next_layers=True)
 
     def session(self, **how: Any) -> native.Session:
-        return native.Session(self.model, mtp=self.mtp, n_ctx=1024, n_threads=1, **how)
+        return native.Session(self.model, drafter=self.mtp, n_ctx=1024, n_threads=1, **how)
 
 
 @pytest.mark.parametrize("name", REFERENCES)

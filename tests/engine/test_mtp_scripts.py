@@ -42,7 +42,7 @@ class Pair:
             drafts["dynamic"] = native.DynamicTree()
         else:
             drafts["tree"] = native.Tree(CHAIN if self.only_chains or way == "chain" else TREE)
-        return native.Session(self.model, mtp=self.mtp, n_ctx=CONTEXT, n_threads=1, **drafts)
+        return native.Session(self.model, drafter=self.mtp, n_ctx=CONTEXT, n_threads=1, **drafts)
 
 
 @pytest.fixture(scope="module")

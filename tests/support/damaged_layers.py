@@ -34,7 +34,7 @@ def opened(path: Path, model: Path | None) -> Iterator[tuple[str, Callable[[], o
         target = native.Model(str(model or path), n_gpu_layers=0, next_layers=model is None)
         layers = target if model is None else native.Model(str(path), n_gpu_layers=0, next_layers=True)
         tree = native.Tree([[0], [0, 0]][: layers.next_layers])
-        session = native.Session(target, mtp=layers, tree=tree, n_ctx=256, n_threads=1)
+        session = native.Session(target, drafter=layers, tree=tree, n_ctx=256, n_threads=1)
         try:
             prompt = [token % target.n_vocab for token in PROMPT]
             answer = session.generate(prompt, max_tokens=8, ignore_eos=True)

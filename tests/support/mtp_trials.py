@@ -37,7 +37,7 @@ def _opened(model_path: str, drafter_path: str) -> Outcome:
         if model_path != drafter_path:
             layers = native.Model(drafter_path, n_gpu_layers=0, next_layers=True)
         tree = native.Tree([[0], [0, 0]][: layers.next_layers])
-        answer = native.Session(model, mtp=layers, tree=tree, n_ctx=256, n_threads=1).generate(
+        answer = native.Session(model, drafter=layers, tree=tree, n_ctx=256, n_threads=1).generate(
             PROMPT, max_tokens=TOKENS, ignore_eos=True
         )
     except Exception as error:
