@@ -121,7 +121,7 @@ class DraftOptions:
     draft_model: Annotated[
         str | None,
         Option(
-            "Draft with a smaller model of the same vocabulary, or an MTP or EAGLE-3 file, instead of heads.",
+            "Draft with a smaller model of the same vocabulary, or an MTP, EAGLE-3 or DFlash file, instead of heads.",
             short="-md",
             metavar="MODEL",
         ),
@@ -129,12 +129,14 @@ class DraftOptions:
     draft_max: Annotated[
         int,
         Option(
-            f"Tokens a draft model drafts in a row; 0: {DRAFT_MAX}, with MTP or EAGLE-3 as many as pay.",
+            f"Tokens a draft model drafts in a row; 0: {DRAFT_MAX}, with other drafters as many as pay.",
             metavar="N",
             low=0,
         ),
     ] = 0
-    no_drafter: Annotated[bool, Option("Leave the drafter that came with the model (MTP, EAGLE-3) unused.")] = False
+    no_drafter: Annotated[bool, Option("Leave the drafter that came with the model (MTP, EAGLE-3, DFlash) unused.")] = (
+        False
+    )
     repeat_steps: Annotated[
         bool,
         Option("Draft the same way in every run (fixed tree, no lookup), so that the number of steps repeats."),

@@ -64,7 +64,7 @@ def inspect_file(
 
 
 def _drafter(gguf: native.GgufFile | None) -> dict[str, Any] | None:
-    """The file's layers that draft. "kind": "MTP" or "EAGLE-3". "problem": why llama.cpp cannot run them, or None."""
+    """The file's layers that draft. "kind": DrafterRef's. "problem": why llama.cpp cannot run them, or None."""
     if gguf is None:
         return None
     problem = None

@@ -1,5 +1,5 @@
 """Drafters that people already have: layers for further tokens (MTP), in a model's own file or in one beside it, and
-EAGLE-3 files.
+EAGLE-3 and DFlash files.
 
 Files beside a model are found by their names and matched by what their headers say; the engine compares the rest.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_cli.models import gguf_files, quantizations
-from medusa_cli.models.quantizations import ASSISTANT, DRAFTER_PREFIX, EAGLE
+from medusa_cli.models.quantizations import ASSISTANT, DFLASH, DRAFTER_PREFIX, EAGLE
 from medusa_cli.models.references import DrafterRef, ModelRef
 from medusa_cli.support.console import printable
 from medusa_cli.support.errors import is_reportable
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ARCHITECTURE = "general.architecture"
 ASSISTED = "gemma4"
 """The architecture whose drafters are models of their own, quantizations.ASSISTANT, and read its cache."""
+READ_STATES = {EAGLE: "EAGLE-3", DFLASH: "DFlash"}
+"""Architectures of drafters that read inner states of any model, and what they are called."""
 TOKENS = "tokenizer.ggml.tokens"
 MOST_PADDING = 128
 """Tokens that one of two equal vocabularies may have in addition, as the engine allows it."""
@@ -43,13 +45,14 @@ def read(path: Path) -> DrafterRef | None:
         if not is_reportable(error):
             raise
         return None
-    several = header.next_layers > 1 and header.get(ARCHITECTURE) != ASSISTANT
+    several = header.next_layers > 1 and header.get(ARCHITECTURE) not in quantizations.DRAFTERS
     return DrafterRef(path, kind_of(header), header.next_layers, header.next_layers if several else 0)
 
 
 def kind_of(header: native.GgufFile) -> str:
     """What the layers of a file that has some are called."""
-    return "EAGLE-3" if header.get(ARCHITECTURE) == EAGLE else "MTP"
+    kind = header.get(ARCHITECTURE)
+    return READ_STATES.get(kind, "MTP") if isinstance(kind, str) else "MTP"
 
 
 def asked_for(path: Path) -> DrafterRef | None:
@@ -109,21 +112,22 @@ def fits(drafter: native.GgufFile, model: native.GgufFile) -> bool:
     kind, wanted = drafter.get(ARCHITECTURE), model.get(ARCHITECTURE)
     if (kind, wanted) == (ASSISTANT, ASSISTED):
         return _of(drafter, "embedding_length_out") == _of(model, "embedding_length")
-    if kind == EAGLE:
+    if kind in READ_STATES:
         return _reads_states(drafter, model) and _same_tokens(drafter, model)
     layers = [_of(file, "block_count") - file.next_layers for file in (drafter, model)]
     widths = [_of(file, "embedding_length") for file in (drafter, model)]
     return kind == wanted and layers[0] == layers[1] and widths[0] == widths[1]
 
 
-def _reads_states(eagle: native.GgufFile, model: native.GgufFile) -> bool:
-    layers = eagle.get(f"{EAGLE}.target_layers")
+def _reads_states(drafter: native.GgufFile, model: native.GgufFile) -> bool:
+    layers = drafter.get(f"{drafter.get(ARCHITECTURE)}.target_layers")
     inside = isinstance(layers, list) and all(layer < _of(model, "block_count") for layer in layers)
-    return inside and _of(eagle, "target_hidden_size") == _of(model, "embedding_length")
+    width = "target_hidden_size" if drafter.get(ARCHITECTURE) == EAGLE else "embedding_length"
+    return inside and _of(drafter, width) == _of(model, "embedding_length")
 
 
 def _same_tokens(one: native.GgufFile, other: native.GgufFile) -> bool:
-    """EAGLE-3 files name no architecture that they follow: widths alone say little."""
+    """These files name no architecture that they follow, and widths alone say little."""
     mine, others = one.get(TOKENS), other.get(TOKENS)
     if not isinstance(mine, list) or not isinstance(others, list) or abs(len(mine) - len(others)) > MOST_PADDING:
         return False

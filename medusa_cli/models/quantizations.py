@@ -30,10 +30,10 @@ OF_HEADS = re.compile(r"medusa|hydra", re.IGNORECASE)
 """Files that may hold draft heads alone."""
 DRAFTER_PREFIX = "mtp-"
 """Of files with layers for further tokens (MTP) alone."""
-ASSISTANT, EAGLE = "gemma4-assistant", "eagle3"
-DRAFTERS = (ASSISTANT, EAGLE)
+ASSISTANT, EAGLE, DFLASH = "gemma4-assistant", "eagle3", "dflash"
+DRAFTERS = (ASSISTANT, EAGLE, DFLASH)
 """The architectures of other files that only draft for a model."""
-OF_DRAFTER = re.compile(rf"^{DRAFTER_PREFIX}|assistant|eagle", re.IGNORECASE)
+OF_DRAFTER = re.compile(rf"^{DRAFTER_PREFIX}|assistant|eagle|dflash", re.IGNORECASE)
 """Files that may hold a drafter alone."""
 LARGEST_DRAFTER = 0.5
 """A drafter is fetched with its model up to this share of its size."""

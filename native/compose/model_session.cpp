@@ -2,15 +2,16 @@
 
 #include <algorithm>
 
+#include "draft_model/block_levels.h"
 #include "draft_model/levels.h"
 #include "draft_model/llama_branches.h"
 #include "draft_model/pair_levels.h"
 #include "drafting/lookahead.h"
 #include "heads/levels.h"
 #include "in_graph/levels.h"
-#include "llama/eagle.h"
 #include "llama/next_layers.h"
 #include "llama/sampler_chain.h"
+#include "llama/state_readers.h"
 #include "llama/target.h"
 
 namespace medusa {
@@ -39,23 +40,34 @@ void check_draft_model(const LlamaModel& model, const LlamaModel& draft) {
     check_same_vocabulary(model, draft);
 }
 
+// In a row.
+int most_drafts(const LlamaModel& drafter) {
+    if (drafter.has_layer_for_each_draft()) return drafter.next_layers();
+    if (drafter.drafts_blocks()) return block_size(drafter.file()) - 1;
+    return Tree::max_size;
+}
+
 void check_drafter(const LlamaModel& model, const LlamaModel& drafter, const Tree& tree) {
-    const int layers = drafter.next_layers();
-    if (layers == 0) throw Error(drafter.path() + " was loaded without layers for further tokens (MTP)");
-    if (drafter.encodes_states()) check_same_vocabulary(model, drafter);  // what it takes from the model has its size
+    if (drafter.next_layers() == 0) {
+        throw Error(drafter.path() + " was loaded without layers for further tokens (MTP)");
+    }
+    if (drafter.reads_inner_states())
+        check_same_vocabulary(model, drafter);  // what it takes from the model has its size
     check_next_layers_fit(model, drafter);
     check_same_vocabulary(model, drafter);
-    if (layers > 1 && !drafter.reads_other_cache() && (tree.leaf_count() > 1 || tree.depth() > layers)) {
-        throw Error(drafter.path() + " drafts a chain of at most " + std::to_string(layers) + " tokens",
+    const bool chains = drafter.has_layer_for_each_draft();
+    if ((chains && tree.leaf_count() > 1) || tree.depth() > most_drafts(drafter)) {
+        const std::string what = chains ? " drafts a chain of at most " : " drafts at most ";
+        throw Error(drafter.path() + what + std::to_string(most_drafts(drafter)) + (chains ? " tokens" : " in a row"),
                     "leave out {tree}, or lower {draft_max}");
     }
 }
 
 // Levels that its layers can fill.
 int drafter_depth(const LlamaModel& model, const LlamaModel& drafter, int draft_max) {
-    const int most = draft_max > 0 ? draft_max : ModelSessionParams::drafter_depth;
-    if (drafter.next_layers() > 1 && !drafter.reads_other_cache()) return std::min(most, drafter.next_layers());
-    return model.is_recurrent() ? std::min(most, longest_chain - 1) : most;
+    int most = std::min(draft_max > 0 ? draft_max : ModelSessionParams::drafter_depth, most_drafts(drafter));
+    if (model.is_recurrent()) most = std::min(most, longest_chain - 1);
+    return most;
 }
 
 void check_lookahead(const LookaheadParams& params) {
@@ -113,7 +125,7 @@ DraftingPlan plan_of(const LlamaModel& model, const Heads* heads, const ModelSes
     plan.lookup = params.lookup;
     plan.recycling = params.recycling;
     plan.lookahead = params.lookahead;
-    const bool several = params.drafter && params.drafter->next_layers() > 1 && !params.drafter->reads_other_cache();
+    const bool several = params.drafter && params.drafter->has_layer_for_each_draft();
     plan.chains_only = model.is_recurrent() || several;
     plan.ranks = heads ? heads->output_rows() : model.vocab_size();
     return plan;
@@ -140,6 +152,9 @@ std::unique_ptr<LevelSource> draft_levels(const DraftingPlan& plan, const ModelS
     context.tap_layers.clear();
     if (params.drafter) {
         if (params.drafter.get() != &target.context().model()) context.other = &target.context();
+        if (params.drafter->drafts_blocks()) {
+            return std::make_unique<BlockLevels>(params.drafter, context, depth, target.context().model());
+        }
         return std::make_unique<PairLevels>(params.drafter, context, bounds, depth, target.context().model(),
                                             params.draft_rows);
     }
@@ -195,8 +210,8 @@ ComposedSession open_session(std::shared_ptr<LlamaModel> model, std::shared_ptr<
     DrafterNeeds needs = heads && plan.has_levels() ? needs_of(*heads) : DrafterNeeds{};
     if (params.drafter && plan.has_levels()) {
         needs.hidden = true;
-        context.next_states = !params.drafter->encodes_states();
-        if (params.drafter->encodes_states()) needs.layers = eagle_layers(params.drafter->file());
+        context.next_states = !params.drafter->reads_inner_states();
+        if (params.drafter->reads_inner_states()) needs.layers = layers_read(params.drafter->file());
     }
     context.tap_layers = needs.layers;
     context.tap_attention = needs.attention;

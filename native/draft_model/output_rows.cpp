@@ -7,7 +7,7 @@
 
 #include "decoding/sampler.h"
 #include "kernels/buffer_type.h"
-#include "llama/eagle.h"
+#include "llama/state_readers.h"
 
 namespace medusa {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "draft_model/levels.h"
-#include "llama/eagle.h"
+#include "llama/state_readers.h"
 
 namespace medusa {
 namespace {
@@ -30,7 +30,7 @@ ContextParams sized_for(const LlamaModel& model, ContextParams params, const Tre
 
 PairLevels::Way PairLevels::way_of(const LlamaModel& model) {
     if (model.reads_other_cache()) return Way::shared;
-    return model.next_layers() > 1 ? Way::several : Way::repeated;
+    return model.has_layer_for_each_draft() ? Way::several : Way::repeated;
 }
 
 PairLevels::PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& params, const TreeBounds& bounds,
@@ -38,7 +38,7 @@ PairLevels::PairLevels(std::shared_ptr<LlamaModel> model, const ContextParams& p
     : way_(way_of(*model)),
       depth_(depth),
       vocab_size_(std::min(target.vocab_size(), model->vocab_size())),
-      layers_(model->encodes_states() ? eagle_layers(model->file()) : std::vector<int>()),
+      layers_(model->encodes_states() ? layers_read(model->file()) : std::vector<int>()),
       first_(layers_.empty() ? 0 : 1),
       output_rows_(OutputRows::of(*model, target, draft_rows)),
       context_(model, sized_for(*model, params, bounds, depth, output_rows_ != nullptr)),

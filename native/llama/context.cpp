@@ -112,7 +112,7 @@ llama_context_params plain_params(const LlamaModel& model, const ContextParams& 
     if (flash_attention_is_slow(owner, params)) p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;  // a window-sized cache does not reuse the cells that several sequences share
     p.pooling_type = LLAMA_POOLING_TYPE_NONE;
-    if (params.next_layer && !model.encodes_states()) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    if (params.next_layer && !model.reads_inner_states()) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
     if (params.other) p.ctx_other = params.other->handle();
     return p;
 }
@@ -129,6 +129,7 @@ struct LlamaContext::Batch {
     std::vector<float> states;
 
     llama_batch fill(std::span<const BatchRow> rows) {
+        const bool has_tokens = rows.empty() || rows.front().token != no_token;
         tokens.clear(), positions.clear(), sequence_counts.clear(), sequences.clear(), outputs.clear(), states.clear();
         for (const BatchRow& row : rows) {
             tokens.push_back(row.token);
@@ -139,7 +140,7 @@ struct LlamaContext::Batch {
             states.insert(states.end(), row.state.begin(), row.state.end());
         }
         return {static_cast<int32_t>(rows.size()),
-                tokens.data(),
+                has_tokens ? tokens.data() : nullptr,
                 states.empty() ? nullptr : states.data(),
                 positions.data(),
                 sequence_counts.data(),
@@ -188,6 +189,9 @@ LlamaContext::LlamaContext(std::shared_ptr<LlamaModel> model, const ContextParam
     if (params.next_states || params.next_layer) {
         llama_set_embeddings_nextn(context_, true, /*masked=*/!params.next_states);
     }
+    // A block's tokens see one another.
+    if (model_->drafts_blocks())
+        llama_set_causal_attn(context_, model_->file().get_bool("dflash.attention.causal").value_or(false));
     if (tail_ && !tail_->lacks().empty()) {
         tail_lacks_ = tail_->lacks();
         tail_->detach(context_);

@@ -47,7 +47,7 @@ struct BatchRow {
     int position;
     std::span<const int> sequences;
     bool output;
-    std::span<const float> state{};  // of the token before; only where a layer for further tokens runs
+    std::span<const float> state{};  // what a layer for further tokens reads besides, or, with no_token, alone
 };
 
 class LlamaContext final : public CacheOps {

@@ -5,8 +5,8 @@
 #include "base/platform.h"
 #include "kernels/ggml_internals.h"
 #include "llama/backend.h"
-#include "llama/eagle.h"
 #include "llama/next_layers.h"
+#include "llama/state_readers.h"
 
 namespace medusa {
 namespace {
@@ -137,7 +137,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported",
                     next_layers ? "use {no_drafter}" : "");
     vocab_ = llama_model_get_vocab(model_);
-    const bool encodes = llama_model_has_encoder(model_) && !(next_layers && encodes_states());
+    const bool encodes = llama_model_has_encoder(model_) && !(next_layers && reads_inner_states());
     if (!llama_model_has_decoder(model_) || encodes || llama_model_is_diffusion(model_) ||
         llama_vocab_n_tokens(vocab_) == 0) {
         llama_model_free(model_);
@@ -188,11 +188,19 @@ bool LlamaModel::can_draft() const {
 
 int LlamaModel::next_layers() const {
     if (!next_layers_) return 0;
-    return encodes_states() ? llama_model_n_layer(model_) : llama_model_n_layer_nextn(model_);
+    return reads_inner_states() ? llama_model_n_layer(model_) : llama_model_n_layer_nextn(model_);
 }
 
 bool LlamaModel::encodes_states() const {
     return architecture() == eagle_architecture;
+}
+
+bool LlamaModel::drafts_blocks() const {
+    return architecture() == dflash_architecture;
+}
+
+bool LlamaModel::has_layer_for_each_draft() const {
+    return next_layers() > 1 && !reads_other_cache() && !drafts_blocks();
 }
 
 bool LlamaModel::reads_other_cache() const {

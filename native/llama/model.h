@@ -49,10 +49,15 @@ class LlamaModel final : public Vocabulary {
     bool has_experts() const;
     // False: libllama ends the process on some of the batches that drafting makes.
     bool can_draft() const;
-    // How many layers for further tokens (MTP, EAGLE-3) were loaded; they come after the others.
+    // How many layers for further tokens (MTP, EAGLE-3, DFlash) were loaded; they come after the others.
     int next_layers() const;
-    // Its layer for further tokens reads states of several layers of the model drafted for, after encoding them.
+    // They read states of several layers of the model drafted for (state_readers.h): EAGLE-3 encodes these first, and
+    // DFlash drafts a block of tokens at a time.
+    bool reads_inner_states() const { return encodes_states() || drafts_blocks(); }
     bool encodes_states() const;
+    bool drafts_blocks() const;
+    // Each draft of a chain has a layer of its own.
+    bool has_layer_for_each_draft() const;
     // A file of such layers alone, which read another model's cache: its decodes write no cells.
     bool reads_other_cache() const;
     // Throws Error where a decode gives no hidden states along with its logits: nothing can be drafted from them.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "llama/eagle.h"
 #include "llama/model.h"
+#include "llama/state_readers.h"
 
 namespace medusa {
 namespace {
@@ -131,17 +131,19 @@ void check_cache_fits(const GgufFile& model, const GgufFile& assistant, const au
 }  // namespace
 
 uint32_t next_layer_count(const GgufFile& file) {
-    if (is_eagle(file)) return 1;
-    return key(file, file.get_string("general.architecture").value_or(""), "nextn_predict_layers");
+    const std::string architecture = file.get_string("general.architecture").value_or("");
+    if (is_state_reader(file)) return std::max(key(file, architecture, "block_count"), 1u);
+    return key(file, architecture, "nextn_predict_layers");
 }
 
 bool has_next_layers_alone(const GgufFile& file) {
     const bool assists = file.get_string("general.architecture") == assistant_architecture;
-    return next_layer_count(file) > 0 && (assists || is_eagle(file) || !has_tensor(file, "blk.0.attn_norm.weight"));
+    return next_layer_count(file) > 0 &&
+           (assists || is_state_reader(file) || !has_tensor(file, "blk.0.attn_norm.weight"));
 }
 
 void check_next_layers(const GgufFile& file) {
-    if (is_eagle(file)) return check_eagle(file);
+    if (is_state_reader(file)) return check_state_reader(file);
     const std::string architecture = file.get_string("general.architecture").value_or("");
     const uint32_t count = next_layer_count(file), all = key(file, architecture, "block_count");
     if (count == 0) refuse(file, "it has none");
@@ -168,7 +170,7 @@ void check_next_layers(const GgufFile& file) {
 
 void check_next_layers_fit(const LlamaModel& model, const LlamaModel& drafter) {
     if (&model == &drafter) return;
-    if (drafter.encodes_states()) return check_eagle_fits(model, drafter);
+    if (drafter.reads_inner_states()) return check_state_reader_fits(model, drafter);
     const auto refuse_pair = [&](const std::string& reason) {
         throw Error(drafter.path() + ": it cannot draft for " + model.path() + ": " + reason,
                     "choose the right pair, or use {no_drafter}");

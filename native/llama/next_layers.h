@@ -1,6 +1,6 @@
 // Layers for further tokens: those that model files bring along (MTP), with the conditions under which libllama can run
-// them, and EAGLE-3's (eagle.h). It ends the process where some of these are not met, so they are checked before it
-// sees a file.
+// them, and those of state_readers.h. It ends the process where some of these are not met, so they are checked before
+// it sees a file.
 #pragma once
 
 #include <string_view>

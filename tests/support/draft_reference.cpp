@@ -1,11 +1,11 @@
-// What the pinned llama.cpp drafts with a model's next-token layers (MTP) or with an EAGLE-3 drafter: the reference
-// that our drafters are compared with. make_draft_fixtures.py runs it; the tests need only what it wrote.
+// What the pinned llama.cpp drafts with a model's next-token layers (MTP), or with an EAGLE-3 or DFlash drafter: the
+// reference that our drafters are compared with. make_draft_fixtures.py runs it; the tests need only what it wrote.
 //
 //     draft_reference KIND MODEL DRAFTS TURNS [DRAFTER]
 //
-// KIND: mtp or eagle3. DRAFTER: the drafter's file; without it, the layers of MODEL itself. DRAFTS: tokens in a chain.
-// TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to keep (-1: all but the
-// root), how many steps to take, and the tokens that follow what is kept, the first root last. A text ends with the
+// KIND: mtp, eagle3 or dflash. DRAFTER: the drafter's file; without it, the layers of MODEL itself. DRAFTS: tokens in a
+// chain. TURNS: a file with a turn in each line, as numbers: how many tokens of the text before to keep (-1: all but
+// the root), how many steps to take, and the tokens that follow what is kept, the first root last. A text ends with the
 // root that the last step left behind; it can be kept up to there, not beyond.
 //
 // Prints a line for each step: {"root": id, "draft": [ids], "accepted": n, "gap": x}. The next root is the target's
@@ -34,11 +34,18 @@
 
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <sstream>
 
 namespace {
 
 constexpr llama_seq_id SEQUENCE = 0;
+
+const std::map<std::string, common_speculative_type> KINDS = {
+    {"mtp", COMMON_SPECULATIVE_TYPE_DRAFT_MTP},
+    {"eagle3", COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3},
+    {"dflash", COMMON_SPECULATIVE_TYPE_DRAFT_DFLASH},
+};
 
 struct Turn {
     long kept;
@@ -65,7 +72,8 @@ std::vector<Turn> read_turns(const char* path) {
 // A target, its drafter, and one text.
 class Decoder {
   public:
-    Decoder(bool eagle, const char* model, int drafts, const char* drafter) : eagle(eagle) {
+    Decoder(common_speculative_type kind, const char* model, int drafts, const char* drafter)
+        : eagle(kind == COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3), dflash(kind == COMMON_SPECULATIVE_TYPE_DRAFT_DFLASH) {
         params.model.path = model;
         params.n_batch = params.n_ubatch = 512;
         params.swa_full = true;  // after a cut, a sliding window needs cells that it had left
@@ -73,7 +81,7 @@ class Decoder {
             params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         }
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1;
-        params.speculative.types = {eagle ? COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 : COMMON_SPECULATIVE_TYPE_DRAFT_MTP};
+        params.speculative.types = {kind};
         params.speculative.draft.n_max = drafts;
         params.speculative.draft.backend_sampling = false;
         if (drafter) {
@@ -90,7 +98,7 @@ class Decoder {
         params.speculative.draft.ctx_dft = draft->context();
         driver.reset(common_speculative_init(params.speculative, 1));
         GGML_ASSERT(driver);
-        width = eagle ? llama_model_n_embd(draft->model()) : llama_model_n_embd_out(target_model.get());
+        width = dflash ? 1 : eagle ? llama_model_n_embd(draft->model()) : llama_model_n_embd_out(target_model.get());
         tokens = llama_vocab_n_tokens(llama_model_get_vocab(target_model.get()));
     }
 
@@ -159,6 +167,9 @@ class Decoder {
 
     // The state that the driver pairs with the next token: that of the last decoded one.
     void set_pending() {
+        if (dflash) {
+            return;
+        }
         std::vector<float> row(width, 0.0f);
         if (!states.empty()) {
             row.assign(states.end() - width, states.end());
@@ -186,6 +197,9 @@ class Decoder {
 
     // The rows that the driver pairs tokens with, of the batch that it has just seen.
     void keep_states(size_t rows) {
+        if (dflash) {  // it pairs none: only their number counts
+            return states.resize(states.size() + rows);
+        }
         if (eagle) {
             const auto& encoded = dynamic_cast<common_speculative_impl_draft_eagle3&>(*driver->impls.at(0)).verify_g;
             const auto& batch = encoded.at(SEQUENCE);
@@ -229,7 +243,7 @@ class Decoder {
         std::cout << "], \"accepted\": " << accepted << ", \"gap\": " << gap << "}\n";
     }
 
-    const bool eagle;
+    const bool eagle, dflash;
     common_params params;
     llama_model_ptr target_model;
     llama_context_ptr target;
@@ -244,9 +258,9 @@ class Decoder {
 }  // namespace
 
 int main(int argc, char** argv) {
-    const std::string kind = argc < 5 ? "" : argv[1];
-    if (kind != "mtp" && kind != "eagle3") {
-        std::cerr << "usage: draft_reference mtp|eagle3 MODEL DRAFTS TURNS [DRAFTER]\n";
+    const auto kind = argc < 5 ? KINDS.end() : KINDS.find(argv[1]);
+    if (kind == KINDS.end()) {
+        std::cerr << "usage: draft_reference mtp|eagle3|dflash MODEL DRAFTS TURNS [DRAFTER]\n";
         return 2;
     }
     llama_log_set(
@@ -257,7 +271,7 @@ int main(int argc, char** argv) {
         },
         nullptr);
     llama_backend_init();
-    Decoder decoder(kind == "eagle3", argv[2], std::atoi(argv[3]), argc > 5 ? argv[5] : nullptr);
+    Decoder decoder(kind->second, argv[2], std::atoi(argv[3]), argc > 5 ? argv[5] : nullptr);
     for (const Turn& turn : read_turns(argv[4])) {
         decoder.start(turn);
         for (int step = 0; step < turn.steps; step++) {

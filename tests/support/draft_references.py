@@ -1,4 +1,4 @@
-"""What llama.cpp drafts with the models of mtp_models and eagle_models, as make_draft_fixtures.py stored it."""
+"""What llama.cpp drafts with made-up models and drafters of three kinds, as make_draft_fixtures.py stored it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DATA = Path(__file__).parents[1] / "data"
-MTP, EAGLE = DATA / "mtp_reference.json", DATA / "eagle_reference.json"
+MTP, EAGLE, DFLASH = (DATA / f"{kind}_reference.json" for kind in ("mtp", "eagle", "dflash"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reference:
 
 
 def read_references(path: Path) -> list[Reference]:
-    """Two for each model, from MTP or EAGLE: of random weights, and of such that draft right often."""
+    """Two for each model, from MTP or EAGLE: of random weights, and of such that draft right often. One from DFLASH."""
     return [
         Reference(name, agree, drafts, [Turn(kept, tokens, _steps(flat, drafts)) for kept, tokens, flat in turns])
         for name, agree, drafts, turns in json.loads(path.read_text())

@@ -1,6 +1,6 @@
-"""Writes tests/data/mtp_reference.json and eagle_reference.json: what llama.cpp drafts.
+"""Writes tests/data/{mtp,eagle,dflash}_reference.json: what llama.cpp drafts.
 
-    python tests/support/make_draft_fixtures.py DRIVER [mtp|eagle3]
+    python tests/support/make_draft_fixtures.py DRIVER [mtp|eagle3|dflash]
 
 See draft_reference.cpp for how to build the driver.
 
@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 from architectures import TOKENS
-from draft_references import EAGLE, MTP, Reference, Step, Turn, write_references
+from dflash_models import BLOCK, DFLASH_MODELS, write_dflash, write_dflash_target
+from draft_references import DFLASH, EAGLE, MTP, Reference, Step, Turn, write_references
 from eagle_models import EAGLE_MODELS, write_eagle, write_target
 from mtp_models import MTP_MODELS, write_assistant, write_mtp_model
 
@@ -79,6 +80,11 @@ def eagle(driver: str, folder: Path, name: str, agree: float) -> Drafting:
     return Drafting([driver, "eagle3"], [model, drafter], EAGLE_DRAFTS)
 
 
+def dflash(driver: str, folder: Path, name: str) -> Drafting:
+    model = write_dflash_target(folder / f"{name}.gguf", name)
+    return Drafting([driver, "dflash"], [model, write_dflash(folder / f"dflash-{name}.gguf", name)], BLOCK - 1)
+
+
 def reference(drafting: Drafting, name: str, agree: float) -> Reference:
     rng = np.random.default_rng(1)
     candidates = [conversation(rng) for _ in range(CANDIDATES)]
@@ -119,7 +125,9 @@ def main(driver: str, kinds: list[str]) -> None:
         if "eagle3" in kinds:
             pairs = [(name, agree) for name in EAGLE_MODELS for agree in (0, 1)]
             write_references(EAGLE, [reference(eagle(driver, folder, *pair), *pair) for pair in pairs])
+        if "dflash" in kinds:
+            write_references(DFLASH, [reference(dflash(driver, folder, name), name, 0) for name in DFLASH_MODELS])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:] or ["mtp", "eagle3"])
+    main(sys.argv[1], sys.argv[2:] or ["mtp", "eagle3", "dflash"])

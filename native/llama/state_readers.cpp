@@ -1,7 +1,8 @@
-#include "llama/eagle.h"
+#include "llama/state_readers.h"
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -10,17 +11,27 @@
 namespace medusa {
 namespace {
 
-constexpr size_t layers_read = 3;
+constexpr size_t layers_of_eagle = 3;
 
 // Models in which the state that a layer reads is not what the layer before it has made.
 constexpr std::array<std::string_view, 2> mixes_states{"deepseek4", "qwen4exp"};
 
+std::string architecture(const GgufFile& file) {
+    return file.get_string("general.architecture").value_or("");
+}
+
+bool is_eagle(const GgufFile& file) {
+    return architecture(file) == eagle_architecture;
+}
+
 [[noreturn]] void refuse(const GgufFile& file, const std::string& reason) {
-    throw Error(file.path() + ": this EAGLE-3 drafter cannot be used: " + reason, "use {no_drafter}");
+    throw Error(
+        file.path() + ": this " + (is_eagle(file) ? "EAGLE-3" : "DFlash") + " drafter cannot be used: " + reason,
+        "use {no_drafter}");
 }
 
 uint32_t key(const GgufFile& file, const char* name, uint32_t otherwise = 0) {
-    return file.get_u32((std::string(eagle_architecture) + "." + name).c_str()).value_or(otherwise);
+    return file.get_u32((architecture(file) + "." + name).c_str()).value_or(otherwise);
 }
 
 size_t token_count(const GgufFile& file) {
@@ -67,20 +78,40 @@ void check_vocabulary(const GgufFile& file) {
     }
 }
 
-}  // namespace
-
-bool is_eagle(const GgufFile& file) {
-    return file.get_string("general.architecture") == eagle_architecture;
+void check_dflash(const GgufFile& file) {
+    for (const TensorInfo& info : file.tensors()) {
+        for (const char* other : {"markov_w", "selector_", "hc_", "conv_base"}) {
+            if (info.name.find(other) == std::string::npos) continue;
+            refuse(file, "it is of a later kind (DFlash 2, DSpark), tensor " + info.name);
+        }
+    }
+    const std::string prefix = architecture(file) + ".";
+    if (gguf_find_key(file.header(), (prefix + "rope.dimension_sections").c_str()) >= 0) {
+        refuse(file, "its positions have several sections");
+    }
+    if (const uint32_t layers = key(file, "block_count"); layers == 0 || layers > file.tensors().size()) {
+        refuse(file, "it has " + std::to_string(layers) + " layers");
+    }
+    if (block_size(file) < 2) refuse(file, "block_size is " + std::to_string(block_size(file)));
+    const auto mask = file.get_u32("tokenizer.ggml.mask_token_id");
+    if (!mask || *mask >= token_count(file)) refuse(file, "its mask is no token");
 }
 
-std::vector<int> eagle_layers(const GgufFile& file) {
-    const std::string name = std::string(eagle_architecture) + ".target_layers";
+}  // namespace
+
+bool is_state_reader(const GgufFile& file) {
+    return is_eagle(file) || architecture(file) == dflash_architecture;
+}
+
+std::vector<int> layers_read(const GgufFile& file) {
+    const std::string name = architecture(file) + ".target_layers";
     const int64_t id = gguf_find_key(file.header(), name.c_str());
     if (id < 0 || gguf_get_kv_type(file.header(), id) != GGUF_TYPE_ARRAY) refuse(file, name + " is missing");
     const gguf_type type = gguf_get_arr_type(file.header(), id);
     const size_t count = gguf_get_arr_n(file.header(), id);
-    if ((type != GGUF_TYPE_INT32 && type != GGUF_TYPE_UINT32) || count != layers_read) {
-        refuse(file, name + " are not " + std::to_string(layers_read) + " layers");
+    const bool listed = type == GGUF_TYPE_INT32 || type == GGUF_TYPE_UINT32;
+    if (!listed || count == 0 || (is_eagle(file) && count != layers_of_eagle)) {
+        refuse(file, name + " are not " + (is_eagle(file) ? std::to_string(layers_of_eagle) + " " : "") + "layers");
     }
     std::vector<int32_t> layers(count);
     std::memcpy(layers.data(), gguf_get_arr_data(file.header(), id), count * sizeof(int32_t));
@@ -92,27 +123,34 @@ std::vector<int> eagle_layers(const GgufFile& file) {
     return layers;
 }
 
-void check_eagle(const GgufFile& file) {
+int block_size(const GgufFile& file) {
+    return static_cast<int>(std::min<uint32_t>(key(file, "block_size", 16), INT32_MAX));
+}
+
+void check_state_reader(const GgufFile& file) {
+    layers_read(file);
+    check_attention(file);
+    check_vocabulary(file);
+    if (!is_eagle(file)) return check_dflash(file);
     if (const uint32_t layers = key(file, "block_count"); layers != 1) {
         refuse(file, "it has " + std::to_string(layers) + " layers, not 1");
     }
-    eagle_layers(file);
     if (key(file, "target_hidden_size") == 0) refuse(file, "target_hidden_size is missing");
-    check_attention(file);
-    check_vocabulary(file);
 }
 
-void check_eagle_fits(const LlamaModel& model, const LlamaModel& drafter) {
+void check_state_reader_fits(const LlamaModel& model, const LlamaModel& drafter) {
     const GgufFile& file = drafter.file();
     const auto refuse_pair = [&](const std::string& reason) {
         throw Error(drafter.path() + ": it cannot draft for " + model.path() + ": " + reason,
                     "choose the right pair, or use {no_drafter}");
     };
     const std::string width = std::to_string(model.embedding_size());
-    if (const uint32_t wanted = key(file, "target_hidden_size"); static_cast<int>(wanted) != model.embedding_size()) {
+    // DFlash's own width is that of the states.
+    const uint32_t wanted = key(file, is_eagle(file) ? "target_hidden_size" : "embedding_length");
+    if (static_cast<int>(wanted) != model.embedding_size()) {
         refuse_pair("it reads states of " + std::to_string(wanted) + " numbers, the model has " + width);
     }
-    for (const int layer : eagle_layers(file)) {
+    for (const int layer : layers_read(file)) {
         if (layer + 1 < model.layer_count()) continue;
         refuse_pair("it reads the state before layer " + std::to_string(layer + 1) + ", those up to " +
                     std::to_string(model.layer_count() - 1) + " of this model can be read");
