@@ -41,7 +41,7 @@ class HeadsRef:
 
 @dataclass(frozen=True)
 class DrafterRef:
-    """Layers that draft. path: the model's own file, or another one. kind: "MTP", "EAGLE-3", "DFlash". layers: how many.
+    """Layers that draft. path: the model's own file, or another one. kind: MTP, EAGLE-3 or DFlash. layers: how many.
 
     most: tokens that they draft in a row; 0: any number, since one serves for all of them.
     """
