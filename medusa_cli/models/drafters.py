@@ -118,7 +118,8 @@ def fits(drafter: native.GgufFile, model: native.GgufFile) -> bool:
 
 def _reads_states(eagle: native.GgufFile, model: native.GgufFile) -> bool:
     layers = eagle.get(f"{EAGLE}.target_layers")
-    inside = isinstance(layers, list) and all(layer < _of(model, "block_count") for layer in layers)
+    count = _of(model, "block_count")
+    inside = isinstance(layers, list) and all(isinstance(layer, int) and layer < count for layer in layers)
     return inside and _of(eagle, "target_hidden_size") == _of(model, "embedding_length")
 
 

@@ -1,6 +1,6 @@
-"""Conversations in which layers for further tokens (MTP) or EAGLE-3 draft, whatever was dropped, changed, answered again,
-cut short or moved to another session before: each answer is that of a plain session that reads it from its start, and
-what is drafted next is what a drafter drafts that has read the text at once."""
+"""Conversations in which layers for further tokens (MTP) or EAGLE-3 draft, whatever was dropped, changed, answered
+again, cut short or moved to another session before: each answer is that of a plain session that reads it from its
+start, and what is drafted next is what a drafter drafts that has read the text at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from architectures import TOKENS
-from eagle_models import EAGLE_MODELS, write_eagle, write_target
+from eagle_models import write_eagle, write_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mtp_models import MTP_MODELS, write_assistant, write_mtp_model
@@ -82,10 +82,14 @@ def text(length: int, seed: int) -> list[int]:
     return [random.Random(seed * 1000 + i).randrange(1, TOKENS) for i in range(length)]
 
 
-def moved(session: native.Session, into: native.Session, *, drafts: bool) -> native.Session:
+def saved(session: native.Session) -> np.ndarray[Any, np.dtype[np.uint8]]:
     state = np.empty(session.state_size, np.uint8)
     session.save_state(state)
-    into.restore_state(session.cached_tokens, state, drafts=drafts)
+    return state
+
+
+def moved(session: native.Session, into: native.Session, *, drafts: bool) -> native.Session:
+    into.restore_state(session.cached_tokens, saved(session), drafts=drafts)
     assert into.cached_tokens == session.cached_tokens
     return into
 
@@ -116,7 +120,7 @@ TURNS = st.builds(
     added=st.sampled_from([0, 1, 2, 9, 40]),
     tokens=st.integers(1, 40),
     steps=st.sampled_from([0, 0, 0, 1, 1, 3, UNREAD]),
-    moves=st.sampled_from([0, 0, 1, 2]),
+    moves=st.sampled_from([0, 0, 0, 1, 1, 1, 2]),
 )
 
 
@@ -158,7 +162,7 @@ def answered(session: native.Session, prompt: list[int], turn: Turn, sampling: n
 
 
 def check_next_drafts(session: native.Session, fresh: native.Session, prompt: list[int]) -> None:
-    """fresh: one with the same tree that has read nothing."""
+    """fresh: one of the same tree that has read nothing."""
     one, other = (of.generate(prompt, max_tokens=10, ignore_eos=True) for of in (session, fresh))
     assert (one.tokens, one.drafts) == (other.tokens, other.drafts)
 
@@ -166,7 +170,7 @@ def check_next_drafts(session: native.Session, fresh: native.Session, prompt: li
 @pytest.mark.parametrize("moves", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 @given(
-    ways=st.lists(st.sampled_from(["chain", "tree", "dynamic"]), min_size=1, max_size=3),
+    ways=st.lists(st.sampled_from(["chain", "tree", "dynamic"]), min_size=1, max_size=3) | st.just(["chain"]),
     lookup=st.booleans(),
     recycling=st.booleans(),
     rows=st.sampled_from([None, 0, 96]),
@@ -187,28 +191,30 @@ def test_answers_and_drafts_are_those_of_fresh_sessions(
     turns: list[Turn],
     seed: int,
 ) -> None:
-    """Which of a drafter's rows are of the text depends on what it was: text that is gone, too."""
+    """Drafts after trees may differ: the model's cells are then in another order than the text's, and attention adds up
+    in the order of the cells, so states round otherwise. Which of 96 rows are of the text depends on text that is gone.
+    """
     pair, sampling = pairs(name), native.Sampling(temperature=temperature, seed=seed)
 
     def opened(number: int) -> native.Session:
         way = ways[number % len(ways)]
         return pair.opened(way, lookup=lookup, recycling=recycling and way == "dynamic", draft_rows=rows)
 
-    session, way, said, answer = opened(0), ways[0], text(70, seed), list[int]()
+    session, said, answer = opened(0), text(70, seed), list[int]()
     for number, turn in enumerate(turns):
         if turn.moves and moves:
-            session, way = moved(session, opened(number), drafts=turn.moves == 1), ways[number % len(ways)]
+            session = moved(session, opened(number), drafts=turn.moves == 1)
         said = asked(said, answer, turn, seed + number + 1)
         answer = answered(session, said, turn, sampling)
         plain = native.Session(pair.model, n_ctx=CONTEXT, n_threads=1)
         expected = plain.generate(said, max_tokens=turn.tokens, sampling=sampling, ignore_eos=True).tokens
         assert answer == expected[: len(answer)], f"turn {number}"
         said = said + answer
-    if rows == 96 or (moves and any(turn.moves == 2 for turn in turns)):
+    if {*ways} != {"chain"} or rows == 96 or (moves and any(turn.moves == 2 for turn in turns)):
         return
-    if lookup or way == "dynamic":
-        session, way = moved(session, pair.opened("chain", draft_rows=rows), drafts=True), "chain"
-    check_next_drafts(session, pair.opened(way, draft_rows=rows), (said + text(3, seed))[-(CONTEXT - 60) :])
+    if lookup:
+        session = moved(session, pair.opened("chain", draft_rows=rows), drafts=True)
+    check_next_drafts(session, pair.opened("chain", draft_rows=rows), (said + text(3, seed))[-(CONTEXT - 60) :])
 
 
 @pytest.mark.parametrize("name", NAMES)
