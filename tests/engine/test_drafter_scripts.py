@@ -178,7 +178,7 @@ def check_next_drafts(session: native.Session, fresh: native.Session, prompt: li
     turns=st.lists(TURNS, min_size=2, max_size=6),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_answers_and_drafts_are_those_of_fresh_sessions(
     pairs: Callable[[str], Pair],
     name: str,

@@ -19,7 +19,7 @@ def copied(files: Path, tmp_path: Path, **names: str) -> None:
         shutil.copy(files / f"{source}.gguf", tmp_path / target)
 
 
-def answered(model: Path, *arguments: str, tokens: int = 40) -> tuple[dict[str, Any], str]:
+def answered(model: Path | str, *arguments: str, tokens: int = 40) -> tuple[dict[str, Any], str]:
     """What `generate --json` printed, and what it said besides."""
     fixed = ("--raw", "-p", "hello", "-n", str(tokens), "--ignore-eos", "--json", "--no-lookup")
     code, out, error = invoke("generate", str(model), *fixed, *arguments)
