@@ -91,5 +91,22 @@ def test_a_repository_of_a_drafter_alone(hub: LocalHub, files: dict[str, bytes],
     line = f"{name}: drafts for a model, it is none: give the model, and --draft-model {name}"
     assert refused("pull", name) == line
     assert refused("pull", "org/eagle3").startswith("org/eagle3: has no GGUF model")
-    assert invoke("rm", "org/eagle3", "-y")[0] == 0
-    assert not (hub.cache / "models--org--eagle3").exists()
+
+
+@pytest.mark.parametrize("name", ["org/m", "org/m/eagle3.gguf"])
+@pytest.mark.parametrize("models", [(), ("m-Q4_K_M.gguf",)])
+def test_drafters_that_were_fetched_alone_can_be_removed(
+    hub: LocalHub, files: dict[str, bytes], tmp_path: Path, models: tuple[str, ...], name: str
+) -> None:
+    """In a repository with models, one that is too large to come with them."""
+    hub.add("org/m", {**dict.fromkeys(models, files["target"]), "eagle3.gguf": files["half"]})
+    model = tmp_path / "model.gguf"
+    model.write_bytes(files["target"])
+    answered(model, "-md", "org/m/eagle3.gguf", tokens=1)
+    for one in models:
+        pulled(f"org/m/{one}")
+    code, out, error = invoke("rm", name, "-y", "--json")
+    assert code == 0, error
+    whole = name == "org/m"
+    assert json.loads(out)["freed"] == len(files["half"]) + whole * len(models) * len(files["target"])
+    assert (hub.cache / "models--org--m").exists() == (bool(models) and not whole)

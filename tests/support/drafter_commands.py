@@ -10,7 +10,7 @@ from typing import Any
 from command_line import invoke
 
 CHAIN = ("--tree", "cartesian:1,1,1")
-"""Made-up drafters cost as much as their model, so drafts have to be asked for: a tree by name is filled at each step."""
+"""Made-up drafters cost as much as their model, so drafts have to be asked for: a named tree is filled at each step."""
 
 
 def copied(files: Path, tmp_path: Path, **names: str) -> None:
