@@ -191,9 +191,7 @@ def test_answers_and_drafts_are_those_of_fresh_sessions(
     turns: list[Turn],
     seed: int,
 ) -> None:
-    """Drafts after trees may differ: the model's cells are then in another order than the text's, and attention adds up
-    in the order of the cells, so states round otherwise. Which of 96 rows are of the text depends on text that is gone.
-    """
+    """Drafts are compared after chains alone. Which of 96 rows are of the text depends on text that is gone."""
     pair, sampling = pairs(name), native.Sampling(temperature=temperature, seed=seed)
 
     def opened(number: int) -> native.Session:
