@@ -31,10 +31,7 @@ class CachedModel:
 
 def models() -> list[CachedModel]:
     """All of them, the demo first, then by name."""
-    groups: dict[tuple[str, str | None], dict[str, CachedFile]] = defaultdict(dict)
-    for file in cache.cached_files():
-        groups[file.repo, file.revision][file.name] = file
-    found = [model for (repo, revision), files in groups.items() for model in _of_repository(repo, revision, files)]
+    found = [model for (repo, rev), files in _repositories().items() for model in _of_repository(repo, rev, files)]
     path = assets.cache_path()
     if path.is_file():
         quant = quantizations.quant_of(path.name)
@@ -42,10 +39,32 @@ def models() -> list[CachedModel]:
     return found
 
 
-def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]) -> list[CachedModel]:
-    def start(name: str) -> bytes:
-        return remote.read_start(files[name].path)
+def drafters_alone() -> list[CachedModel]:
+    """Drafters that were fetched by their names, and are none of those that come with the models."""
+    found = []
+    for (repo, revision), files in _repositories().items():
+        taken = {model.drafter for model in _of_repository(repo, revision, files)}
+        for name in remote.drafters_among(files, _start(files)):
+            file = files[name]
+            if file.path not in taken:
+                found.append(CachedModel(str(HubName(repo, revision, file=name)), file.path, file.size, "", (file,)))
+    return found
 
+
+def _repositories() -> dict[tuple[str, str | None], dict[str, CachedFile]]:
+    """The files of each one, by name, at each revision."""
+    groups: dict[tuple[str, str | None], dict[str, CachedFile]] = defaultdict(dict)
+    for file in cache.cached_files():
+        groups[file.repo, file.revision][file.name] = file
+    return groups
+
+
+def _start(files: dict[str, CachedFile]) -> remote.ReadStart:
+    return lambda name: remote.read_start(files[name].path)
+
+
+def _of_repository(repo: str, revision: str | None, files: dict[str, CachedFile]) -> list[CachedModel]:
+    start = _start(files)
     heads, drafters = remote.heads_among(files, start), remote.drafters_among(files, start)
     found = quantizations.candidates(files, (*heads, *drafters))
     sizes = {name: file.size for name, file in files.items()}

@@ -120,8 +120,8 @@ def fits(drafter: native.GgufFile, model: native.GgufFile) -> bool:
 
 
 def _reads_states(drafter: native.GgufFile, model: native.GgufFile) -> bool:
-    layers = drafter.get(f"{drafter.get(ARCHITECTURE)}.target_layers")
-    inside = isinstance(layers, list) and all(layer < _of(model, "block_count") for layer in layers)
+    layers, count = drafter.get(f"{drafter.get(ARCHITECTURE)}.target_layers"), _of(model, "block_count")
+    inside = isinstance(layers, list) and all(isinstance(layer, int) and layer < count for layer in layers)
     width = "target_hidden_size" if drafter.get(ARCHITECTURE) == EAGLE else "embedding_length"
     return inside and _of(drafter, width) == _of(model, "embedding_length")
 

@@ -61,10 +61,11 @@ def fetch_model(
         listing = _list(name)
     except Unreachable as error:
         found = _cached_model(name)
-        if found is None:
+        cached = found[1] if found else _cached_drafter(name, alone=True) if drafts else None
+        if cached is None:
             raise MedusaError(f"{name}: {error}, and it is not in the cache: give a local file") from error
         _say(console, f"note: {name}: {error}: using the copy in the cache")
-        return found[1]
+        return cached
     start = _remote_start(name.repo, listing)
     heads, drafters = heads_among(listing.files, start), drafters_among(listing.files, start)
     if name.file in heads:
@@ -138,13 +139,13 @@ def _cached_model(name: HubName) -> tuple[Candidate, Fetched] | None:
     return chosen, Fetched(_exact(name, chosen), files[chosen.files[0]], *beside)
 
 
-def _cached_drafter(name: HubName) -> Fetched | None:
-    """The layers in the cache that `name` means."""
+def _cached_drafter(name: HubName, *, alone: bool = False) -> Fetched | None:
+    """The layers in the cache that `name` means. alone: nothing else of the repository counts, such as its models."""
     folder = repository.cached_snapshot(name.repo, name.revision)
     files = {} if folder is None else repository.files_below(folder)
     drafters = drafters_among(files, _local_start(files))
-    file = _named_drafter(name, drafters, quantizations.candidates(files, drafters)) if name.file else None
-    return Fetched(name, files[file], None) if file else None
+    file = _named_drafter(name, drafters, quantizations.candidates(files, drafters)) if name.file or alone else None
+    return Fetched(HubName(name.repo, name.revision, file=file), files[file], None) if file else None
 
 
 def _named_drafter(name: HubName, drafters: list[str], models: list[Candidate]) -> str | None:

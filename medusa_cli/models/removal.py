@@ -29,7 +29,7 @@ class Removal:
 
 def find(wanted: Sequence[str]) -> list[Removal]:
     """What the names mean, each once. MedusaError, with similar names, for one that means nothing here."""
-    models, installed = cached.models(), heads.installed()
+    models, installed = [*cached.models(), *cached.drafters_alone()], heads.installed()
     found: dict[str, Removal] = {}
     for name in wanted:
         fitting = [

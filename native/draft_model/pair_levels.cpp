@@ -82,7 +82,7 @@ void PairLevels::committed(int position, Token token, std::span<const float> sta
     if (pair > count_) start_at(pair);
     if (pair == count_) {
         const bool is_root = cache_.position() == count_ + 1 && token == root_;
-        if (!is_root && cache_.position() > count_) cut(position);
+        if (!is_root && cache_.position() > count_) cut(pair);
         if (!is_root && way_ != Way::shared) {
             waiting_.push_back(known(token));
             waiting_states_.insert(waiting_states_.end(), newest_.begin(), newest_.end());

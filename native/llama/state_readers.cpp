@@ -78,6 +78,29 @@ void check_vocabulary(const GgufFile& file) {
     }
 }
 
+// libllama's loader asks for these, too; a file that lacks one should not be chosen.
+void check_tensors(const GgufFile& file) {
+    const auto require = [&](const std::string& name) {
+        if (!file.find(name + ".weight")) refuse(file, "tensor " + name + ".weight is missing");
+    };
+    for (const char* name : {"fc", "output_norm"}) require(name);
+    const auto norm_of_states = file.get_bool((architecture(file) + ".norm_before_fc").c_str());
+    if (!is_eagle(file) || norm_of_states.value_or(false)) require("enc.output_norm");
+    for (uint32_t layer = 0; layer < key(file, "block_count"); ++layer) {
+        const std::string block = "blk." + std::to_string(layer) + ".";
+        for (const char* name :
+             {"attn_norm", "attn_q", "attn_k", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"}) {
+            require(block + name);
+        }
+        for (const char* name : {"attn_norm_2", "attn_v"}) {
+            if (is_eagle(file)) require(block + name);
+        }
+        for (const char* name : {"attn_q_norm", "attn_k_norm"}) {
+            if (!is_eagle(file)) require(block + name);
+        }
+    }
+}
+
 void check_dflash(const GgufFile& file) {
     for (const TensorInfo& info : file.tensors()) {
         for (const char* other : {"markov_w", "selector_", "hc_", "conv_base"}) {
@@ -88,9 +111,6 @@ void check_dflash(const GgufFile& file) {
     const std::string prefix = architecture(file) + ".";
     if (gguf_find_key(file.header(), (prefix + "rope.dimension_sections").c_str()) >= 0) {
         refuse(file, "its positions have several sections");
-    }
-    if (const uint32_t layers = key(file, "block_count"); layers == 0 || layers > file.tensors().size()) {
-        refuse(file, "it has " + std::to_string(layers) + " layers");
     }
     if (block_size(file) < 2) refuse(file, "block_size is " + std::to_string(block_size(file)));
     const auto mask = file.get_u32("tokenizer.ggml.mask_token_id");
@@ -131,10 +151,12 @@ void check_state_reader(const GgufFile& file) {
     layers_read(file);
     check_attention(file);
     check_vocabulary(file);
-    if (!is_eagle(file)) return check_dflash(file);
-    if (const uint32_t layers = key(file, "block_count"); layers != 1) {
-        refuse(file, "it has " + std::to_string(layers) + " layers, not 1");
+    const uint32_t layers = key(file, "block_count");
+    if (layers == 0 || layers > file.tensors().size() || (is_eagle(file) && layers != 1)) {
+        refuse(file, "it has " + std::to_string(layers) + " layers" + (is_eagle(file) ? ", not 1" : ""));
     }
+    check_tensors(file);
+    if (!is_eagle(file)) return check_dflash(file);
     if (key(file, "target_hidden_size") == 0) refuse(file, "target_hidden_size is missing");
 }
 

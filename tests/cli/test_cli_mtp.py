@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any
 
 import pytest
 from command_line import invoke
+from drafter_commands import CHAIN, answered, copied, inspected_for, refused
 from fixtures import write_heads
 from gguf_edits import edited
 from mtp_models import write_assistant, write_mtp_model
 
 from medusa_cli import native
 from medusa_cli.decoding import trial
-
-CHAIN = ("--tree", "cartesian:1,1,1")
-"""Made-up layers cost as much as their model, so drafts have to be asked for: a tree by name is filled at each step."""
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +30,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_assistant(folder / "assistant.gguf", agree=0.9)
     write_mtp_model(folder / "step35.gguf", "step35", agree=0.9)
     return folder
-
-
-def copied(files: Path, tmp_path: Path, **names: str) -> None:
-    """Copies: the file's name without its ending -> the name in `tmp_path`."""
-    for source, target in names.items():
-        shutil.copy(files / f"{source}.gguf", tmp_path / target)
-
-
-def answered(model: Path, *arguments: str, tokens: int = 40) -> tuple[dict[str, Any], str]:
-    """What `generate --json` printed, and what it said besides."""
-    fixed = ("--raw", "-p", "hello", "-n", str(tokens), "--ignore-eos", "--json", "--no-lookup")
-    code, out, error = invoke("generate", str(model), *fixed, *arguments)
-    assert code == 0, error
-    return json.loads(out), error
-
-
-def refused(*arguments: str) -> str:
-    code, out, error = invoke(*arguments)
-    assert (code, out, error.count("\n")) == (1, "", 1), error
-    return error.removeprefix("error: ").rstrip("\n")
 
 
 def a_head(folder: Path) -> Path:
@@ -239,11 +216,7 @@ def test_heads_come_before_layers(files: Path, tmp_path: Path) -> None:
 
 
 def inspected(path: Path) -> tuple[dict[str, Any], str]:
-    code, out, error = invoke("inspect", str(path), "--json")
-    assert (code, json.loads(out)["path"]) == (0, str(path)), error
-    code, text, _ = invoke("inspect", str(path))
-    assert code == 0
-    return json.loads(out), next((line for line in text.splitlines() if line.startswith("MTP")), "")
+    return inspected_for("MTP", path)
 
 
 def test_inspect_names_layers(files: Path, tmp_path: Path) -> None:
