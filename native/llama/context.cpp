@@ -225,9 +225,9 @@ int LlamaContext::piece_size() const {
     const bool dense = !model_->has_experts() && !model_->is_recurrent();
     return on_cpu && dense && kernels::kernels_used() ? 128 : batch_size();
 }
-// Encoders have no memory for the keys of earlier decodes.
+// Encoders have no memory for the keys of earlier decodes; the graph of llama-embed does not read the one it has.
 bool LlamaContext::takes_whole_texts() const {
-    return !llama_get_memory(context_) || !llama_get_causal_attn(context_);
+    return model_->architecture() == "llama-embed" || !llama_get_memory(context_) || !llama_get_causal_attn(context_);
 }
 void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);

@@ -31,6 +31,7 @@ int limit_for(const LlamaModel& model, int wanted) {
 
 void normalise(std::span<float> row) {
     const double squares = std::inner_product(row.begin(), row.end(), row.begin(), 0.0);
+    if (!std::isfinite(squares)) throw Error("the embedding is not a number: the model's file is damaged");
     const double factor = squares > 0 ? 1 / std::sqrt(squares) : 0;
     for (float& value : row) value = static_cast<float>(value * factor);
 }

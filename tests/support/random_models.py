@@ -65,7 +65,7 @@ class _TensorHead(ctypes.Structure):
 def _writer(path: Path, architecture: Architecture) -> gguf.GGUFWriter:
     writer = gguf.GGUFWriter(path, architecture.name)
     for key, value in architecture.keys.items():
-        full = key if key.startswith("xielu.") else f"{architecture.name}.{key}"
+        full = key if key.startswith(("xielu.", "tokenizer.")) else f"{architecture.name}.{key}"
         if isinstance(value, bool):
             writer.add_bool(full, value)
         elif isinstance(value, int):
