@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Embedder:
     """A loaded embedding model. One call at a time: others wait.
 
-        embedder = Embedder("nomic-embed-text-v1.5.Q8_0.gguf")
-        near = embedder.embed(["search_query: tides", "search_document: The moon pulls at the sea."])
-        print(near[0] @ near[1])
+    embedder = Embedder("nomic-embed-text-v1.5.Q8_0.gguf")
+    near = embedder.embed(["search_query: tides", "search_document: The moon pulls at the sea."])
+    print(near[0] @ near[1])
     """
 
     def __init__(

@@ -410,7 +410,12 @@ def plan_session(
 
 
 def load_model(
-    path: Path, n_gpu_layers: int, console: Console, device: str | None = None, *, drafts_for: Path | None = None,
+    path: Path,
+    n_gpu_layers: int,
+    console: Console,
+    device: str | None = None,
+    *,
+    drafts_for: Path | None = None,
     embeds: bool = False,
 ) -> native.Model:
     """Loads the base model, with a progress bar on a terminal once it takes noticeable time.

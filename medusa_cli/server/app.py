@@ -218,9 +218,7 @@ def new_app(server: Served, **facts: int) -> FastAPI:
     return app
 
 
-def guarded(
-    app: FastAPI, server: Served, host: str, api_key: str | None, body_bytes: int, body_values: int
-) -> ASGIApp:
+def guarded(app: FastAPI, server: Served, host: str, api_key: str | None, body_bytes: int, body_values: int) -> ASGIApp:
     """The application behind its guards."""
 
     def count(status: int) -> None:
