@@ -29,9 +29,9 @@ int limit_for(const LlamaModel& model, int wanted) {
     return wanted > 0 ? wanted : std::min(trained, Embedder::default_longest);
 }
 
-void normalise(std::span<float> row) {
+void normalise(std::span<float> row, const LlamaModel& model) {
     const double squares = std::inner_product(row.begin(), row.end(), row.begin(), 0.0);
-    if (!std::isfinite(squares)) throw Error("the embedding is not a number: the model's file is damaged");
+    if (!std::isfinite(squares)) throw Error(model.path() + ": an embedding is not a number: the file is damaged");
     const double factor = squares > 0 ? 1 / std::sqrt(squares) : 0;
     for (float& value : row) value = static_cast<float>(value * factor);
 }
@@ -123,7 +123,7 @@ bool Embedder::pass(std::span<const std::vector<Token>> texts, const StopPoll& s
             for (size_t i = 0; i < wide; ++i) to[i] += state[i];
         }
     }
-    for (size_t at = begin; at < out.size(); at += wide) normalise({out.data() + at, wide});
+    for (size_t at = begin; at < out.size(); at += wide) normalise({out.data() + at, wide}, *model_);
     return true;
 }
 
