@@ -121,6 +121,11 @@ void LlamaModel::check_kind(bool embeds) const {
         throw Error(path() + " is a reranker, which medusa does not run: give a model that writes text, or one for " +
                     "embeddings");
     }
+    if (!embeds && !next_layers_ && pooling == Pooling::none &&
+        !file_.get_bool((architecture() + ".attention.causal").c_str()).value_or(true)) {
+        throw Error(path() + " is not a decoder-only language model (" + architecture() +
+                    "): give one that generates text, or an embedding model whose file has a pooling_type");
+    }
     if (embeds == (pooling != Pooling::none)) return;
     if (embeds) {
         throw Error(path() + " does not say how its states become embeddings (pooling_type): give an embedding model");

@@ -104,8 +104,11 @@ def test_what_models_are_refused(tmp_path: Path) -> None:
         other = edited(path, tmp_path / "other.gguf", {key: value})
         with pytest.raises(native.NativeError, match=reason):
             opened(other)
+    other = edited(path, tmp_path / "other.gguf", without=[key])
     with pytest.raises(native.NativeError, match="does not say how"):
-        opened(edited(path, tmp_path / "other.gguf", without=[key]))
+        opened(other)
+    with pytest.raises(native.NativeError, match=r"not a decoder-only language model \(bert\)"):
+        native.Model(str(other))
     wrong = edited(path, tmp_path / "other.gguf", {key: "mean"})
     with pytest.raises(native.NativeError, match="pooling_type"):
         opened(wrong)
