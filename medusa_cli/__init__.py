@@ -9,6 +9,7 @@ _PUBLIC = {
     "Acceleration": "api.acceleration",
     "Answer": "api.answer",
     "AsyncStream": "api.stream",
+    "Embedder": "api.embedder",
     "MedusaError": "support.errors",
     "Model": "api.model",
     "Piece": "api.answer",

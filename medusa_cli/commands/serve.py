@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from medusa_cli.commands.command_line import ModelArgument, grouped
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
-from medusa_cli.support.errors import MedusaError, is_reportable
+from medusa_cli.support.errors import MedusaError, OptionError, is_reportable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from medusa_cli.api.embedder import Embedder
     from medusa_cli.api.model import Model
     from medusa_cli.decoding.saved_caches import CacheStore
 
 MIB = 1 << 20
+CACHE_TYPES = ("cache_type_k", "cache_type_v")
+Opened = TypeVar("Opened")
 
 
 def _option(name: str, **told: Any) -> Any:
@@ -78,14 +81,17 @@ def serve(
     draft: DraftOptions,
     sampling: SamplingOptions,
 ) -> None:
-    """Serve a model through the APIs of OpenAI and Anthropic, with a chat page. Options are defaults of requests."""
+    """Serve a model through the APIs of OpenAI and Anthropic, with a chat page. Options are defaults of requests.
+
+    An embedding model serves /v1/embeddings.
+    """
     from medusa_cli.decoding import settings
     from medusa_cli.support import console
 
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # reports contradictions before a model is loaded
     check_installed()
     from medusa_cli.api.arguments import ENGINE_NAMES
-    from medusa_cli.api.model import Model
+    from medusa_cli.api.embedder import Embedder
     from medusa_cli.server import serve as life
     from medusa_cli.server.app import Limits
 
@@ -95,14 +101,17 @@ def serve(
     store = prepared(cache_dir, cache_disk * MIB, messages)
     bound = life.listen(host, port)
     loading = {**_values([engine, draft], ENGINE_NAMES), "repeatable": settings.is_seed(sampling.seed)}
-    with bound, _opened(Model, model, **loading) as opened:
-        usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
-        chosen = settings.from_options(sampling, draft, usual)
-        defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
-        limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches, store=store)
-        running = life.build(opened, defaults, host=host, api_key=api_key, limits=limits, grace=grace, proxies=proxies)
-        url = life.url_of(bound, host)
-        started = f"{opened.name} at {url}: a chat page, and /v1 for programs. Ctrl-C stops."
+    limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches, store=store)
+    told: dict[str, Any] = {"host": host, "api_key": api_key, "limits": limits, "grace": grace, "proxies": proxies}
+    with bound, _opened(model, engine, (draft, sampling), loading) as opened:
+        if isinstance(opened, Embedder):
+            running, what = life.build(opened, {}, **told), "/v1/embeddings for programs"
+        else:
+            usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
+            chosen = settings.from_options(sampling, draft, usual)
+            defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
+            running, what = life.build(opened, defaults, **told), "a chat page, and /v1 for programs"
+        started = f"{opened.name} at {life.url_of(bound, host)}: {what}. Ctrl-C stops."
         messages.print(started, markup=False, soft_wrap=True)
         life.run(running, bound)
 
@@ -173,8 +182,36 @@ def _values(groups: Iterable[Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
 
-def _opened(kind: Callable[..., Model], *arguments: Any, **named: Any) -> Model:
-    """The model. Errors name options as they are typed, not as Python's keywords."""
+def _opened(model: str, engine: EngineOptions, others: Sequence[Any], loading: Mapping[str, Any]) -> Model | Embedder:
+    """The model, of either kind. others: options of models that write text. loading: Model's keywords."""
+    from medusa_cli.api.embedder import Embedder
+    from medusa_cli.api.model import Model
+    from medusa_cli.decoding.runtime import WritesNoText
+
+    try:
+        return _in_command_names(Model, model, **loading)
+    except WritesNoText:
+        check_embedding_options(model, engine, *others)
+    kept = {name: value for name, value in vars(engine).items() if name not in CACHE_TYPES}
+    return _in_command_names(Embedder, model, **kept)
+
+
+def check_embedding_options(model: str, engine: EngineOptions, *others: Any) -> None:
+    """OptionError for one that was given and that only concerns models that write text."""
+    given = {name: value for name, value in vars(engine).items() if name in CACHE_TYPES}
+    usual = vars(type(engine)())
+    for group in others:
+        given |= vars(group)
+        usual |= vars(type(group)())
+    for name, value in given.items():
+        if value != usual[name]:
+            raise OptionError(
+                f"{{model}} is an embedding model, which {{{name}}} does not concern: leave it out", model=model
+            )
+
+
+def _in_command_names(kind: Callable[..., Opened], *arguments: Any, **named: Any) -> Opened:
+    """What `kind` returns. Errors name options as they are typed, not as Python's keywords."""
     try:
         return kind(*arguments, **named)
     except MedusaError as error:

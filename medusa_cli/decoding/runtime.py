@@ -35,6 +35,10 @@ only with the same drafts."""
 Opened = TypeVar("Opened")
 
 
+class WritesNoText(MedusaError):
+    """The model makes embeddings."""
+
+
 @dataclass
 class Engine:
     """A loaded model with its heads, tree and one session (one conversation)."""
@@ -168,6 +172,8 @@ def resolve(reference: str, draft: DraftOptions, console: Console) -> references
     if uses_heads and draft.heads is not None:
         heads.check(draft.heads)
     ref = references.resolve(reference, console)
+    if ref.embeds:
+        raise WritesNoText(f"{ref.name} is an embedding model and writes no text: `medusa serve` serves it")
     if uses_heads:
         ref = heads.with_heads(ref, draft.heads, console)
     if drafting.may_use_drafter(draft) and (ref.heads is None or not uses_heads):
@@ -404,11 +410,18 @@ def plan_session(
 
 
 def load_model(
-    path: Path, n_gpu_layers: int, console: Console, device: str | None = None, *, drafts_for: Path | None = None
+    path: Path,
+    n_gpu_layers: int,
+    console: Console,
+    device: str | None = None,
+    *,
+    drafts_for: Path | None = None,
+    embeds: bool = False,
 ) -> native.Model:
     """Loads the base model, with a progress bar on a terminal once it takes noticeable time.
 
-    device: --device. drafts_for: with the layers that draft, for the model in this file.
+    device: --device. drafts_for: with the layers that draft, for the model in this file. embeds: it makes
+    embeddings.
     """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -433,6 +446,7 @@ def load_model(
             on_progress=on_progress,
             devices=names,
             next_layers=drafts_for is not None,
+            embeds=embeds,
         )
     finally:
         bar.stop()

@@ -115,6 +115,10 @@ def _verdict(path: str, drafter: str | None) -> str:
 
     print(BEGUN, flush=True)
     try:
+        if native.read_gguf(path).embeds:
+            model = native.Model(path, n_gpu_layers=0, repack=False, embeds=True)
+            native.Embedder(model).embed([[1 % model.n_vocab] * TOKENS])
+            return PASSED
         model = native.Model(path, n_gpu_layers=0, repack=False, next_layers=drafter == path)
         drafts: dict[str, Any] = {}
         if drafter is not None:

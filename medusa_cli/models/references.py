@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,12 +62,14 @@ class ModelRef:
     """A model that is ready to be loaded. heads: draft heads for it other than those in its own file.
 
     drafter: layers that draft for it where no heads do; until drafters.with_drafter(), what was fetched with it.
+    embeds: it makes embeddings, and writes no text.
     """
 
     name: str
     path: Path
     heads: HeadsRef | None = None
     drafter: DrafterRef | None = None
+    embeds: bool = False
 
 
 def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelRef:
@@ -97,4 +99,4 @@ def resolve(reference: str, console: Console, *, drafts: bool = False) -> ModelR
     if header.next_layers_alone and not drafts:
         text = "{path} drafts for a model, it is none: give the model, and {draft_model} {reference}"
         raise OptionError(text, path=ref.path, reference=reference)
-    return ref
+    return replace(ref, embeds=header.embeds)

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
@@ -20,13 +20,14 @@ from medusa_cli.api.answer import Piece
 from medusa_cli.api.model import Model
 from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.server import asks, errors, page
-from medusa_cli.server.answer_queue import DEFAULT_WAITING, AnswerQueue, Job
+from medusa_cli.server.answer_queue import AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
+from medusa_cli.server.engine_queue import DEFAULT_WAITING, EngineQueue
 from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
 from medusa_cli.server.messages_answer import MessagesShape
 from medusa_cli.server.messages_request import CountRequest, MessagesRequest
-from medusa_cli.server.metrics import CONTENT_TYPE, Metrics
+from medusa_cli.server.metrics import CONTENT_TYPE, Metrics, ServerMetrics
 from medusa_cli.server.reading import Comments, Reading
 from medusa_cli.server.responses_answer import ResponsesShape
 from medusa_cli.server.responses_request import ResponsesRequest
@@ -107,25 +108,18 @@ class Server:
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves in the meantime ends it."""
-        leaving = asyncio.ensure_future(_left(request))
+        leaving = asyncio.ensure_future(left(request))
         pieces: list[Piece] = []
         try:
             while True:
-                event = asyncio.ensure_future(job.events.get())
-                await asyncio.wait({event, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                if not event.done():
-                    event.cancel()
-                    raise ApiError(499, "the client left")
-                found = event.result()
-                if isinstance(found, BaseException):
-                    raise errors.as_api_error(found)
+                found = await job.next_event(leaving)
                 if isinstance(found, Sequence):
                     pieces += found
                 if isinstance(found, (Sequence, Reading)):
                     continue
                 if found.stop_reason == "cancelled":
                     raise shutting_down()
-                return _json(shape.whole(found, pieces))
+                return as_json(shape.whole(found, pieces))
         finally:
             leaving.cancel()
             self.queue.drop(job)
@@ -174,6 +168,37 @@ def create_app(
 ) -> tuple[ASGIApp, Server]:
     """The guarded application and what it runs on. host: the address to bind to."""
     server = Server(engine, defaults, limits, api_key or "")
+    app = new_app(server)
+    _add_endpoints(app, server)
+    page.add_page(app)
+    return guarded(app, server, host, api_key, limits.body_bytes, MOST_VALUES + engine.n_ctx), server
+
+
+class Served(Protocol):
+    """What is behind an application."""
+
+    @property
+    def engine(self) -> Named: ...
+
+    @property
+    def queue(self) -> EngineQueue[Any, Any]: ...
+
+    @property
+    def metrics(self) -> ServerMetrics: ...
+
+
+class Named(Protocol):
+    """A loaded model."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def n_ctx(self) -> int: ...
+
+
+def new_app(server: Served, **facts: int) -> FastAPI:
+    """An application with the endpoints of all servers. facts: more of what it tells about its model."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -189,18 +214,21 @@ def create_app(
         redoc_url=None,
     )
     errors.add_handlers(app)
-    _add_endpoints(app, server)
-    page.add_page(app)
+    _add_model_endpoints(app, server, facts)
+    return app
+
+
+def guarded(app: FastAPI, server: Served, host: str, api_key: str | None, body_bytes: int, body_values: int) -> ASGIApp:
+    """The application behind its guards."""
 
     def count(status: int) -> None:
         server.metrics.responses.labels(str(status)).inc()
 
-    return Guards(app, host, api_key, limits.body_bytes, MOST_VALUES + engine.n_ctx, count), server
+    return Guards(app, host, api_key, body_bytes, body_values, count)
 
 
 def _add_endpoints(app: FastAPI, server: Server) -> None:
-    engine, begun = server.engine, int(time.time())
-    model = {"id": engine.name, "object": "model", "created": begun, "owned_by": "medusa", "n_ctx": engine.n_ctx}
+    engine = server.engine
 
     @app.post("/v1/chat/completions", responses=MANY_FOR_ONE_ANSWER)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
@@ -226,6 +254,12 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
     async def embeddings() -> None:
         raise wrong(f"{engine.name} writes text and has no embeddings: ask a server with an embedding model", "model")
 
+
+def _add_model_endpoints(app: FastAPI, server: Served, facts: dict[str, int]) -> None:
+    engine, begun = server.engine, int(time.time())
+    model = {"id": engine.name, "object": "model", "created": begun, "owned_by": "medusa", "n_ctx": engine.n_ctx}
+    model |= facts
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
@@ -245,13 +279,13 @@ def _add_endpoints(app: FastAPI, server: Server) -> None:
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
 
 
-async def _left(request: Request) -> None:
+async def left(request: Request) -> None:
     """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _json(body: Any) -> Response:
+def as_json(body: Any) -> Response:
     return Response(json.dumps(body, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 

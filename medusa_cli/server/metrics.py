@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -15,31 +18,43 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYP
 
 from medusa_cli.api.answer import Answer
 from medusa_cli.server.answer_queue import AnswerQueue
+from medusa_cli.server.engine_queue import EngineQueue
 
 disable_created_metrics()  # a creation time for each counter says nothing here
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Metrics", "ServerMetrics"]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 SPEEDS = (1, 3, 10, 20, 30, 50, 100, 200, 300, 500, 1000)
 TOKENS_PER_STEP = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
 
 
-class Metrics:
-    """The metrics of one server. Gauges look up their values when read."""
+class ServerMetrics:
+    """What all servers count. Gauges look up their values when read."""
 
-    def __init__(self, queue: AnswerQueue) -> None:
+    def __init__(self, queue: EngineQueue[Any, Any]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        for name, meaning, value in (
-            ("medusa_requests_waiting", "Requests in the queue.", lambda: queue.waiting),
-            ("medusa_requests_running", "Requests being answered: 0 or 1.", lambda: int(queue.running is not None)),
-            ("medusa_sessions", "Conversations whose prompt cache is kept.", lambda: queue.sessions),
-        ):
-            Gauge(name, meaning, registry=self.registry).set_function(value)
+        self._gauge("medusa_requests_waiting", "Requests in the queue.", lambda: queue.waiting)
+        self._gauge("medusa_requests_running", "Requests being answered: 0 or 1.", lambda: queue.running is not None)
         self.responses = Counter("medusa_http_responses", "Responses by status.", ["status"], registry=self.registry)
-        self.answers = Counter("medusa_answers", "Answers by stop reason.", ["stop_reason"], registry=self.registry)
         self.prompt_tokens = Counter("medusa_prompt_tokens", "Tokens of prompts.", registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str, value: Callable[[], int]) -> None:
+        Gauge(name, meaning, registry=self.registry).set_function(value)
+
+    def text(self) -> bytes:
+        """What Prometheus reads, in CONTENT_TYPE's format."""
+        return generate_latest(self.registry)
+
+
+class Metrics(ServerMetrics):
+    """The metrics of a server that answers."""
+
+    def __init__(self, queue: AnswerQueue) -> None:
+        super().__init__(queue)
+        self._gauge("medusa_sessions", "Conversations whose prompt cache is kept.", lambda: queue.sessions)
+        self.answers = Counter("medusa_answers", "Answers by stop reason.", ["stop_reason"], registry=self.registry)
         self.cached_tokens = Counter(
             "medusa_cached_prompt_tokens", "Prompt tokens found in a prompt cache.", registry=self.registry
         )
@@ -69,7 +84,3 @@ class Metrics:
         for histogram, key in ((self.speed, "tokens_per_second"), (self.per_step, "tokens_per_step")):
             if value := stats.get(key):
                 histogram.observe(value)
-
-    def text(self) -> bytes:
-        """What Prometheus reads, in CONTENT_TYPE's format."""
-        return generate_latest(self.registry)

@@ -9,11 +9,14 @@ import time
 from collections.abc import Sequence
 
 import uvicorn
+from starlette.types import ASGIApp
 
+from medusa_cli.api.embedder import Embedder
 from medusa_cli.api.model import Model
-from medusa_cli.server.app import Limits, Server, create_app
+from medusa_cli.server.app import Limits, Served, create_app
 from medusa_cli.server.asks import Options
 from medusa_cli.server.connections import ImpatientProtocol
+from medusa_cli.server.embeddings import create_embedding_app
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
@@ -29,7 +32,7 @@ class UvicornServer(uvicorn.Server):
     Prompt caches are saved in what is left of that answer's time.
     """
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(self, config: uvicorn.Config, server: Served) -> None:
         super().__init__(config)
         self.served = server
 
@@ -72,7 +75,7 @@ def url_of(bound: socket.socket, host: str) -> str:
 
 
 def build(
-    engine: Model,
+    engine: Model | Embedder,
     defaults: Options,
     *,
     host: str = "127.0.0.1",
@@ -81,8 +84,16 @@ def build(
     grace: int = GRACE_SECONDS,
     proxies: Sequence[str] = (),
 ) -> UvicornServer:
-    """A server that is not running yet. host: what its socket is bound to. proxies: trusted to name the client."""
-    app, server = create_app(engine, defaults, host, api_key, limits)
+    """A server that is not running yet.
+
+    defaults: sampling options of answers. host: what its socket is bound to. proxies: trusted to name the client.
+    """
+    app: ASGIApp
+    server: Served
+    if isinstance(engine, Embedder):
+        app, server = create_embedding_app(engine, host, api_key, limits)
+    else:
+        app, server = create_app(engine, defaults, host, api_key, limits)
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,

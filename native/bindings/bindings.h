@@ -33,6 +33,7 @@ void bind_quantize(nb::module_& m);
 void bind_timing(nb::module_& m);
 void bind_placement(nb::module_& m);
 void bind_states(nb::module_& m);
+void bind_embedder(nb::module_& m);
 void bind_streams(nb::module_& m);
 
 // What the stub calls dict[str, Any], Any, and, with nb::none() as default, a function or None.

@@ -123,6 +123,13 @@ void bind_files(nb::module_& m) {
                      "How many of its layers are for further tokens (MTP), as it says itself; 0: none.")
         .def_prop_ro("next_layers_alone", &has_next_layers_alone,
                      "It has no other layers: it drafts for a model in another file.")
+        .def_prop_ro(
+            "embeds",
+            [](const GgufFile& file) {
+                const Pooling pooling = pooling_of(file);
+                return pooling != Pooling::none && pooling != Pooling::rank;
+            },
+            "It is a model for embeddings.")
         .def("check_next_layers", &check_next_layers, "NativeError, one line, unless llama.cpp can run these layers.");
     m.def(
         "read_gguf", [](const std::string& path) { return new GgufFile(path); }, "path"_a,

@@ -8,7 +8,8 @@ namespace {
 // Loads without the GIL; the progress callback takes it, and its exceptions abort the load and are passed on.
 std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers, bool repack,
                                        const Callback<std::optional<bool>(float)>& on_progress,
-                                       const std::optional<std::vector<std::string>>& devices, bool next_layers) {
+                                       const std::optional<std::vector<std::string>>& devices, bool next_layers,
+                                       bool embeds) {
     Callbacks call;
     LoadProgress progress;
     if (!on_progress.is_none()) {
@@ -16,7 +17,7 @@ std::shared_ptr<LlamaModel> load_model(const std::string& path, int n_gpu_layers
     }
     try {
         const nb::gil_scoped_release released;
-        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices, next_layers);
+        return std::make_shared<LlamaModel>(path, n_gpu_layers, repack, progress, devices, next_layers, embeds);
     } catch (const Error&) {
         call.rethrow();
         throw;
@@ -28,8 +29,10 @@ constexpr const char* load_doc =
     "devices: names of those to use, none of them for the CPU alone; None: llama.cpp's choice. OutOfMemoryError\n"
     "when the layers do not fit.\n\n"
     "repack: weights are copied for faster kernels; without, they stay pages of the file, which the system can take\n"
-    "back at any time. next_layers: the layers for further tokens (MTP) are loaded, too. on_progress gets 0..1 and may "
-    "return False to abort.";
+    "back at any time. next_layers: the layers for further tokens (MTP) are loaded, too. embeds: an embedding model, "
+    "for\n"
+    "Embedder; others are refused then, and it is refused without. on_progress gets 0..1 and may return False to "
+    "abort.";
 
 void bind_tokenizer(nb::class_<LlamaModel>& type) {
     type
@@ -57,7 +60,8 @@ void bind_tokenizer(nb::class_<LlamaModel>& type) {
 void bind_model(nb::module_& m) {
     nb::class_<LlamaModel> type(m, "Model");
     type.def(nb::new_(&load_model), "path"_a, nb::kw_only(), "n_gpu_layers"_a = -1, "repack"_a = true,
-             "on_progress"_a = nb::none(), "devices"_a = nb::none(), "next_layers"_a = false, load_doc)
+             "on_progress"_a = nb::none(), "devices"_a = nb::none(), "next_layers"_a = false, "embeds"_a = false,
+             load_doc)
         .def_prop_ro("path", &LlamaModel::path)
         .def_prop_ro("description", &LlamaModel::description, "For example \"llama 135M Q4_1\".")
         .def_prop_ro("architecture", &LlamaModel::architecture)

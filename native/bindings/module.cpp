@@ -62,5 +62,6 @@ NB_MODULE(_native, m) {
     medusa::bind_timing(m);
     medusa::bind_placement(m);
     medusa::bind_states(m);
+    medusa::bind_embedder(m);
     medusa::bind_streams(m);
 }

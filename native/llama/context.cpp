@@ -100,7 +100,7 @@ auto guarded(Call&& call) {
 llama_context_params plain_params(const LlamaModel& model, const ContextParams& params) {
     auto p = llama_context_default_params();
     p.n_ctx = std::max(params.context_size, 256);  // libllama's granularity; it also limits the batch size
-    p.n_batch = p.n_ubatch = 512;
+    p.n_batch = p.n_ubatch = params.batch;
     p.n_seq_max = params.max_sequences;
     p.n_rs_seq = params.snapshots;
     p.n_threads = p.n_threads_batch = params.threads.most;
@@ -228,6 +228,10 @@ int LlamaContext::piece_size() const {
     const bool on_cpu = ggml_backend_dev_type(model_->output_device()) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool dense = !model_->has_experts() && !model_->is_recurrent();
     return on_cpu && dense && kernels::kernels_used() ? 128 : batch_size();
+}
+// Encoders have no memory for the keys of earlier decodes; the graph of llama-embed does not read the one it has.
+bool LlamaContext::takes_whole_texts() const {
+    return model_->architecture() == "llama-embed" || !llama_get_memory(context_) || !llama_get_causal_attn(context_);
 }
 void LlamaContext::set_hidden(bool on) {
     llama_set_embeddings(context_, on);

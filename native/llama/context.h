@@ -25,6 +25,7 @@ struct ContextParams {
     int context_size = 0;  // cells, shared by all sequences (unified) or split evenly among them
     int max_sequences = 1;
     int max_outputs = 1;  // output rows of one decode
+    int batch = 512;      // most rows of one decode
     int snapshots = 0;    // how many of the newest tokens a recurrent state can step back by, where the model can
     Threads threads;
     bool unified = true;                  // sequences share cells
@@ -66,6 +67,8 @@ class LlamaContext final : public CacheOps {
     int batch_size() const;
     // How many prompt tokens are best decoded at a time, at most batch_size().
     int piece_size() const;
+    // Whether the rows of a text attend to later ones, so that one decode has to take them all.
+    bool takes_whole_texts() const;
     // Whether outputs carry hidden states (which makes every row of a batch an output).
     void set_hidden(bool on);
     // Where bits depend on the number of threads, that number is chosen only here.

@@ -4,6 +4,7 @@
 
 #include "base/platform.h"
 #include "kernels/ggml_internals.h"
+#include "llama.h"
 #include "llama/backend.h"
 #include "llama/next_layers.h"
 #include "llama/state_readers.h"
@@ -91,8 +92,49 @@ size_t tokenizer_stack(std::string_view text, std::string_view kind, std::string
 
 }  // namespace
 
+Pooling pooling_of(const GgufFile& file) {
+    const auto architecture = file.get_string("general.architecture");
+    const std::string key = architecture.value_or("") + ".pooling_type";
+    const auto value = architecture ? file.get_u32(key.c_str()) : std::nullopt;
+    if (!value || static_cast<int32_t>(*value) == LLAMA_POOLING_TYPE_UNSPECIFIED) return Pooling::none;
+    switch (*value) {
+        case LLAMA_POOLING_TYPE_NONE:
+            return Pooling::none;
+        case LLAMA_POOLING_TYPE_MEAN:
+            return Pooling::mean;
+        case LLAMA_POOLING_TYPE_CLS:
+            return Pooling::first;
+        case LLAMA_POOLING_TYPE_LAST:
+            return Pooling::last;
+        case LLAMA_POOLING_TYPE_RANK:
+            return Pooling::rank;
+        default:
+            throw Error(file.path() + ": " + key + " is " + std::to_string(*value) +
+                        ", which llama.cpp does not know: the file is damaged or newer than it");
+    }
+}
+
+// Without the weights: what the file says decides.
+void LlamaModel::check_kind(bool embeds) const {
+    const Pooling pooling = pooling_of(file_);
+    if (pooling == Pooling::rank) {
+        throw Error(path() + " is a reranker, which medusa does not run: give a model that writes text, or one for " +
+                    "embeddings");
+    }
+    if (!embeds && !next_layers_ && pooling == Pooling::none &&
+        !file_.get_bool((architecture() + ".attention.causal").c_str()).value_or(true)) {
+        throw Error(path() + " is not a decoder-only language model (" + architecture() +
+                    "): give one that generates text, or an embedding model whose file has a pooling_type");
+    }
+    if (embeds == (pooling != Pooling::none)) return;
+    if (embeds) {
+        throw Error(path() + " does not say how its states become embeddings (pooling_type): give an embedding model");
+    }
+    throw Error(path() + " is an embedding model and writes no text: `medusa serve` serves it");
+}
+
 LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
-                       const std::optional<std::vector<std::string>>& devices, bool next_layers)
+                       const std::optional<std::vector<std::string>>& devices, bool next_layers, bool embeds)
     : file_(path), gpu_layers_(gpu_layers), repack_(repack), next_layers_(next_layers) {
     initialise_backend();
     const auto architecture_key = file_.get_string("general.architecture");
@@ -100,6 +142,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (*architecture_key == "medusa") {
         throw Error(path + " contains only draft heads", "give the base model, and this file with {heads}");
     }
+    check_kind(embeds);
     check_tensors(file_);
     if (next_layers) check_next_layers(file_);
     explain_bus_errors();
@@ -141,8 +184,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (!llama_model_has_decoder(model_) || encodes || llama_model_is_diffusion(model_) ||
         llama_vocab_n_tokens(vocab_) == 0) {
         llama_model_free(model_);
-        throw Error(path + " is not a decoder-only language model (" + *architecture_key +
-                    "): give one that generates text");
+        throw Error(path + " is not a decoder-only language model (" + *architecture_key + "): give " +
+                    (embeds ? "another embedding model" : "one that generates text"));
     }
 }
 

@@ -21,14 +21,23 @@ namespace medusa {
 // Progress of loading, 0..1; false aborts.
 using LoadProgress = std::function<bool(float)>;
 
+// What becomes of the states of a text's tokens where the file is of a model for embeddings: their mean, the first
+// or the last one; rank: a score instead, by rerankers.
+enum class Pooling { none, mean, first, last, rank };
+
+// As the file says. Throws Error for a value that llama.cpp does not know.
+Pooling pooling_of(const GgufFile& file);
+
 class LlamaModel final : public Vocabulary {
   public:
     // Loads a GGUF, or the base part of a single file. gpu_layers < 0: all if there is a GPU. repack: weights are
     // copied into the layouts of faster kernels; otherwise they stay in the mapped file. devices: names of those to
     // use, empty for the CPU alone; by default libllama's choice. next_layers: the file's layers for further tokens
-    // (MTP) are loaded, too. Throws Error; OutOfMemory where a device is too small.
+    // (MTP) are loaded, too. embeds: the model makes embeddings; else it writes text. Throws Error for a model of the
+    // other kind; OutOfMemory where a device is too small.
     LlamaModel(const std::string& path, int gpu_layers, bool repack, const LoadProgress& progress,
-               const std::optional<std::vector<std::string>>& devices = std::nullopt, bool next_layers = false);
+               const std::optional<std::vector<std::string>>& devices = std::nullopt, bool next_layers = false,
+               bool embeds = false);
     ~LlamaModel() override;
     LlamaModel(const LlamaModel&) = delete;
     LlamaModel& operator=(const LlamaModel&) = delete;
@@ -90,6 +99,9 @@ class LlamaModel final : public Vocabulary {
     llama_model* handle() const { return model_; }
 
   private:
+    // Throws Error.
+    void check_kind(bool embeds) const;
+
     GgufFile file_;
     llama_model* model_ = nullptr;
     const llama_vocab* vocab_ = nullptr;

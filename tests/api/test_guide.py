@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from embedding_models import write_reading_embedder
 
 from medusa_cli import native
 from medusa_cli.models import demo
@@ -17,14 +18,16 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8")
 
 @pytest.mark.model
 def test_the_examples_run(
-    demo_model_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demo_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(demo.DEMO_VARIABLE, str(demo_model_path))
+    embedder = write_reading_embedder(tmp_path / "embedder.gguf")
     names: dict[str, Any] = {}
     said = []
     try:
         for block in BLOCKS:
             code = block.replace('"model.gguf"', repr(str(demo_model_path)))
+            code = code.replace('"nomic-embed-text-v1.5.Q8_0.gguf"', repr(str(embedder)))
             exec(compile(code, str(GUIDE), "exec"), names)
             said.append(capsys.readouterr().out)
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from damaged_headers import Damage, Kind, run
+from embedding_models import write_embedder
 from fixtures import tiny_base, write_heads
 from medusa_cli.converters.gguf import header as gh
 from medusa_cli.converters.heads.draft_heads import write_heads as write_heads_of_streams
@@ -24,17 +25,19 @@ FACTOR = int(os.environ.get("MEDUSA_FUZZ", "1"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base model and heads of three kinds, with all keys that heads may have."""
+    """A base model, heads of three kinds, with all keys that heads may have, and two embedding models."""
     folder = tmp_path_factory.mktemp("intact")
     tiny_base(folder / "base.gguf", chat_template="{{ messages }}")
     tree, accuracy = [[0], [0, 0], [1]], [0.5, 0.2, 0.1] * 3
     write_heads(folder / "heads-1.gguf", heads=3, blocks=2, lm_head="draft_vocab", accuracy=accuracy, tree=tree)
     write(folder / "heads-2.gguf", random_heads("hydra++", heads=2, blocks=1))
     write_heads_of_streams(folder / "heads-3.gguf", random_streams(Base(folder / "base.gguf"), layers=1))
+    write_embedder(folder / "embedder-1.gguf", "bert")
+    write_embedder(folder / "embedder-2.gguf", "qwen3")
     return folder
 
 
-@pytest.mark.parametrize(("kind", "number"), [("heads", 2000), ("base", 500)])
+@pytest.mark.parametrize(("kind", "number"), [("heads", 2000), ("base", 500), ("embedder", 200)])
 def test_damaged_headers_are_read_or_refused_in_one_line(folder: Path, kind: Kind, number: int) -> None:
     assert run(kind, folder, number * FACTOR) == []
 

@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 import schemathesis
+from embedding_models import write_reading_embedder
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from server_fakes import FakeModel
 from server_run import Running, serving
 
+from medusa_cli import Embedder
+
 TIMES = int(os.environ.get("MEDUSA_FUZZ", "1"))
 CHAT = "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
 PATHS = (CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
 quickly = settings(
     max_examples=150 * TIMES,
@@ -42,11 +46,25 @@ GOOD: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max
 TEXT_GOOD: dict[str, Any] = {"prompt": "Hello", "max_tokens": 3}
 
 
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    path = write_reading_embedder(tmp_path_factory.mktemp("embedding") / "letters.gguf")
+    with Embedder(path, quiet=True, n_gpu_layers=0) as engine, serving(engine) as found:
+        yield found
+        assert found.http.post(found.url + EMBEDDINGS, json={"input": "a"}).status_code == 200
+
+
 @pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
 def test_requests_of_the_schema(running: Running, mode: schemathesis.GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{running.url}/openapi.json")
     sent = {path: _send_all(schema[path]["POST"].as_strategy(generation_mode=mode)) for path in PATHS}
     assert min(sent.values()) > 0
+
+
+@pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
+def test_requests_for_embeddings(embedding: Running, mode: schemathesis.GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{embedding.url}/openapi.json")
+    assert _send_all(schema[EMBEDDINGS]["POST"].as_strategy(generation_mode=mode)) > 0
 
 
 def _send_all(cases: Any) -> int:

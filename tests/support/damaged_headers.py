@@ -27,7 +27,7 @@ from medusa_cli.converters.gguf import header as gh
 from medusa_cli.decoding import trial
 from medusa_cli.support.errors import MedusaError
 
-Kind = Literal["heads", "base"]
+Kind = Literal["heads", "base", "embedder"]
 
 COUNTS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 TYPES = (*range(0, 45), 99, 2**16, 2**31, 2**32 - 1)
@@ -233,7 +233,9 @@ def opened(kind: Kind, path: Path, base: Any) -> Iterator[tuple[str, Callable[[]
             heads = native.Heads(base, str(path))
             decode(base, heads)
             return heads.kind, heads.accuracy, heads.tree
-        model = native.Model(str(path), n_gpu_layers=0)
+        model = native.Model(str(path), n_gpu_layers=0, embeds=kind == "embedder")
+        if kind == "embedder":
+            return native.Embedder(model, n_threads=1).embed([[1 % model.n_vocab] * 3, [0]])
         decode(model, None)
         return model.description, model.architecture, model.chat_template, model.bos_text, model.eos_text, model.n_vocab
 
@@ -315,7 +317,7 @@ def is_found_by_trial(path: Path, mtp: Path | None = None) -> bool:
 def run(kind: Kind, folder: Path, total: int) -> list[str]:
     """Opens `total` damaged copies of the files KIND*.gguf in `folder`; returns what went wrong.
 
-    folder/base.gguf: the intact model. A base may end the process where a trial run finds that out; heads may not.
+    folder/base.gguf: the intact model. A model may end the process where a trial run finds that out; heads may not.
     """
     complaints: list[str] = []
     begin = 0
@@ -326,7 +328,7 @@ def run(kind: Kind, folder: Path, total: int) -> list[str]:
         complaints += [line for line in lines if line.startswith("{")]
         last = max((int(line) for line in lines if line.isdigit()), default=None)
         finished = (done.returncode, done.stderr, last) == (0, "", total - 1)
-        stopped = kind == "base" and is_found_by_trial(folder / f"damaged-{kind}.gguf")
+        stopped = kind != "heads" and is_found_by_trial(folder / f"damaged-{kind}.gguf")
         if last is None or not (finished or stopped):
             complaints.append(f"number {last}: code {done.returncode}, stderr {done.stderr[-2000:]!r}")
         begin = total if last is None else last + 1
