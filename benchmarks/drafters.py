@@ -4,6 +4,7 @@
     python benchmarks/drafters.py beside MODEL --llama-server FILE [--drafter FILE] [--accept 0.67]
     python benchmarks/drafters.py write FILE [--vocabulary 248320]
     python benchmarks/drafters.py eagle MODEL FILE [--size 8b]
+    python benchmarks/drafters.py rows MODEL TEXT...
 
 The models are made up, too: `write` makes one in the shape of Qwen3.5, of 1.2 billion parameters, with one layer, which
 with `--agree 0.67` or `0.9` often says what the model says. `eagle` makes one in the shape of Llama 3.1 8B, and an
@@ -248,8 +249,39 @@ class Eagle:
         made_up_model.write_eagle(self.drafter, size)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """How many tokens of texts would not be among the rows that a drafter with a large vocabulary chooses from.
+
+    These are the first ones, and the newest others (native/draft_model/output_rows.h).
+    """
+
+    model: str
+    texts: tuple[Path, ...]
+    _: KW_ONLY
+    first: int = 32768
+    newest: int = 1024
+
+    def run(self) -> None:
+        model = native.Model(str(common.find_model(self.model).path), n_gpu_layers=0, repack=False)
+        table = Table("text", "tokens", "beyond the first", "nor among the newest")
+        for path in self.texts:
+            tokens = model.tokenize(path.read_text("utf-8"), add_special=False)
+            others: dict[int, None] = {}  # in the order of their last use
+            beyond = missing = 0
+            for token in (token for token in tokens if token >= self.first):
+                beyond += 1
+                missing += token not in others
+                others.pop(token, None)
+                others[token] = None
+                if len(others) > self.newest:
+                    del others[next(iter(others))]
+            table.add_row(path.name, str(len(tokens)), f"{beyond / len(tokens):.3f}", f"{missing / len(tokens):.3f}")
+        common.show(table)
+
+
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Speed, Beside, Write, Eagle)
+    return common.parser(__doc__, Speed, Beside, Write, Eagle, Rows)
 
 
 if __name__ == "__main__":
