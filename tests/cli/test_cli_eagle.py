@@ -80,9 +80,17 @@ def test_layers_that_no_model_has_are_left_out(files: Path, tmp_path: Path, dama
     assert drafters.for_model(tmp_path / "m.gguf") is None
 
 
+@pytest.mark.parametrize("tensor", ["fc.weight", "output_norm.weight", "blk.0.attn_q.weight"])
+def test_files_without_a_tensor_are_left_out(files: Path, tmp_path: Path, tensor: str) -> None:
+    copied(files, tmp_path, target="m.gguf")
+    edited(files / "wide.gguf", tmp_path / "eagle3.gguf", without=[tensor])
+    assert drafters.for_model(tmp_path / "m.gguf") is None
+
+
 def test_what_only_the_engine_can_refuse_ends_with_a_line(files: Path, tmp_path: Path) -> None:
     copied(files, tmp_path, target="m.gguf")
-    eagle = edited(files / "wide.gguf", tmp_path / "eagle3.gguf", without=["fc.weight"])
+    eagle = tmp_path / "eagle3.gguf"
+    write_eagle(eagle, "wide", change=lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"][:, :64]}))
     code, out, error = invoke("generate", str(tmp_path / "m.gguf"), "--raw", "-p", "x")
     assert (code, out) == (1, "")
     assert error.splitlines()[-1].startswith(f"error: cannot load {eagle} (")
