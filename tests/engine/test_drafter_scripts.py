@@ -27,6 +27,8 @@ MTP = ["qwen35", "glm4moe", "deepseek2", "step35", "gemma4"]
 """A hybrid's chain, trees, latent attention, several layers, and a cache that another model fills."""
 EAGLE = ["plain", "wide", "qwen35"]
 """One that uses all that it can of its model, one that uses none of it, and a hybrid's."""
+WINDOWED = ["step35"]
+"""Those whose layers for further tokens have windows."""
 NAMES = [*MTP, *(f"eagle3-{name}" for name in EAGLE)]
 
 pytestmark = pytest.mark.skipif(native.kernel_info()["selected"] is None, reason="llama.cpp's kernels round by width")
@@ -191,7 +193,10 @@ def test_answers_and_drafts_are_those_of_fresh_sessions(
     turns: list[Turn],
     seed: int,
 ) -> None:
-    """Which of 96 rows are of the text depends on text that is gone; what recycles saves more, which others refuse."""
+    """Which of 96 rows are of the text depends on text that is gone; what recycles saves more, which others refuse.
+
+    A drafter with windows begins anew after a cut beyond what they hold, and then drafts from less text.
+    """
     pair, sampling = pairs(name), native.Sampling(temperature=temperature, seed=seed)
 
     def opened(number: int) -> native.Session:
@@ -208,7 +213,7 @@ def test_answers_and_drafts_are_those_of_fresh_sessions(
         expected = plain.generate(said, max_tokens=turn.tokens, sampling=sampling, ignore_eos=True).tokens
         assert answer == expected[: len(answer)], f"turn {number}"
         said = said + answer
-    if recycling or rows == 96 or (moves and any(turn.moves == 2 for turn in turns)):
+    if recycling or rows == 96 or name in WINDOWED or (moves and any(turn.moves == 2 for turn in turns)):
         return
     if lookup or {*ways} != {"chain"}:
         session = moved(session, pair.opened("chain", draft_rows=rows), drafts=True)
