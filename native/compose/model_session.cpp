@@ -105,6 +105,9 @@ void check(const LlamaModel& model, const Heads* heads, const Tree& tree, const 
     }
     if (heads) check_heads(model, *heads, tree);
     if (params.draft_model) check_draft_model(model, *params.draft_model);
+    if (params.draft_rows.value_or(0) < 0) {
+        throw Error("draft_rows is " + std::to_string(*params.draft_rows) + ": give 0 or more");
+    }
     if (params.drafter) check_drafter(model, *params.drafter, tree);
     if (params.lookahead) check_lookahead(*params.lookahead);
     if (params.recycling && tree.size() > 1 && !params.dynamic) {

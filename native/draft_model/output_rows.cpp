@@ -60,13 +60,8 @@ OutputRows::OutputRows(const LlamaModel& drafter, const LlamaModel& model, Matri
       backend_(start_backend(drafter.output_device())),
       tensors_(3),
       packed_(3) {
-    std::vector<Token> rows(static_cast<size_t>(wanted));
-    if (const TensorInfo* table = drafter.file().find("d2t")) {
-        std::vector<int64_t> ids(static_cast<size_t>(table->ne[0]));
-        drafter.file().read(*table, 0, table->size, ids.data());
-        tokens_.assign(ids.begin(), ids.end());
-        rows.resize(ids.size());
-    }
+    tokens_ = own_vocabulary(drafter.file());
+    std::vector<Token> rows(tokens_.empty() ? static_cast<size_t>(wanted) : tokens_.size());
     std::iota(rows.begin(), rows.end(), 0);
     if (tokens_.empty()) {
         tokens_ = rows;

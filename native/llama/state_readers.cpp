@@ -57,24 +57,14 @@ void check_attention(const GgufFile& file) {
     }
 }
 
-// The drafter's own vocabulary: which of the model's tokens each of its rows stands for.
 void check_vocabulary(const GgufFile& file) {
     const size_t tokens = token_count(file);
     if (const TensorInfo* rows = file.find("token_embd.weight"); rows && static_cast<size_t>(rows->ne[1]) < tokens) {
         refuse(file, "token_embd.weight has " + std::to_string(rows->ne[1]) + " rows for " + std::to_string(tokens) +
                          " tokens");
     }
-    const TensorInfo* table = file.find("d2t");
-    if (!table) return;
-    if (table->type != GGML_TYPE_I64) refuse(file, std::string("d2t has type ") + ggml_type_name(table->type));
-    if (!file.find("output.weight")) refuse(file, "it has a vocabulary of its own (d2t), and no output matrix");
-    std::vector<int64_t> ids(static_cast<size_t>(table->ne[0]));
-    if (table->size != ids.size() * sizeof(int64_t)) refuse(file, "d2t is not a list of tokens");
-    file.read(*table, 0, table->size, ids.data());
-    for (size_t row = 0; row < ids.size(); ++row) {
-        if (ids[row] >= 0 && static_cast<size_t>(ids[row]) < tokens) continue;
-        refuse(file, "row " + std::to_string(row) + " of d2t is token " + std::to_string(ids[row]) + ", of " +
-                         std::to_string(tokens));
+    if (!own_vocabulary(file).empty() && !file.find("output.weight")) {
+        refuse(file, "it has a vocabulary of its own (d2t), and no output matrix");
     }
 }
 
@@ -143,6 +133,22 @@ std::vector<int> layers_read(const GgufFile& file) {
     return layers;
 }
 
+std::vector<Token> own_vocabulary(const GgufFile& file) {
+    const TensorInfo* table = file.find("d2t");
+    if (!table) return {};
+    if (table->type != GGML_TYPE_I64) refuse(file, std::string("d2t has type ") + ggml_type_name(table->type));
+    std::vector<int64_t> ids(static_cast<size_t>(table->ne[0]));
+    if (table->size != ids.size() * sizeof(int64_t)) refuse(file, "d2t is not a list of tokens");
+    file.read(*table, 0, table->size, ids.data());
+    const size_t tokens = token_count(file);
+    for (size_t row = 0; row < ids.size(); ++row) {
+        if (ids[row] >= 0 && static_cast<size_t>(ids[row]) < tokens) continue;
+        refuse(file, "row " + std::to_string(row) + " of d2t is token " + std::to_string(ids[row]) + ", of " +
+                         std::to_string(tokens));
+    }
+    return {ids.begin(), ids.end()};
+}
+
 int block_size(const GgufFile& file) {
     return static_cast<int>(std::min<uint32_t>(key(file, "block_size", 16), INT32_MAX));
 }
@@ -179,6 +185,13 @@ void check_state_reader_fits(const LlamaModel& model, const LlamaModel& drafter)
     }
     if (std::ranges::find(mixes_states, model.architecture()) != mixes_states.end()) {
         refuse_pair("states of " + model.architecture() + " models cannot be read");
+    }
+    // The vocabularies may differ by padding.
+    for (const Token token : own_vocabulary(file)) {
+        if (token >= model.vocab_size()) {
+            refuse_pair("it drafts token " + std::to_string(token) + ", the model has " +
+                        std::to_string(model.vocab_size()));
+        }
     }
     const bool same_width = model.embedding_size() == drafter.embedding_size();
     if (!file.find("token_embd.weight") && !same_width) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/common.h"
 #include "base/gguf_file.h"
 
 namespace medusa {
@@ -19,6 +20,10 @@ bool is_state_reader(const GgufFile& file);
 // After which layers (from 0) of the model drafted for it reads the states. Throws Error unless the file names them, as
 // many as its kind reads, none of them the embeddings.
 std::vector<int> layers_read(const GgufFile& file);
+
+// Which tokens the rows of the drafter's own output matrix stand for (d2t); empty: all, in order. Throws Error where
+// that is no list of tokens of the file.
+std::vector<Token> own_vocabulary(const GgufFile& file);
 
 // DFlash: how many tokens it decodes at a time, the root included.
 int block_size(const GgufFile& file);

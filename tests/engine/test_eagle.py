@@ -84,3 +84,8 @@ def test_a_vocabulary_of_its_own_serves_whole(tmp_path: Path) -> None:
         for rows in (None, 0, 64)
     ]
     assert drafts[0] == drafts[1] == drafts[2]
+
+
+def test_fewer_rows_than_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(native.NativeError, match="draft_rows is -1"):
+        Pair(tmp_path, "plain", agree=False).session(tree=chain(1), draft_rows=-1)

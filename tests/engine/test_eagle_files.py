@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import random_models
-from architectures import ARCHITECTURES, Keys
+from architectures import ARCHITECTURES, TOKENS, Keys
 from damaged_eagle import DAMAGES, REPLACEABLE, without_one
 from damaged_layers import run
-from eagle_models import DRAFT_TOKENS, EAGLE_MODELS, LAYERS, write_eagle, write_target
+from eagle_models import DRAFT_TOKENS, EAGLE_MODELS, LAYERS, draft_tokens, write_eagle, write_target
 from mtp_trials import Outcome, outcome, outcomes
 from random_models import write_random_model
 
@@ -134,6 +134,17 @@ def test_vocabularies_of_far_other_sizes(
     path = write_eagle(tmp_path / "eagle3.gguf", name, keys=vocabulary(size))
     beyond = name == "wide" and size < DRAFT_TOKENS  # its own vocabulary (d2t) has ids that are no tokens
     check_refused(outcome(target_of(folder, name), path), str(path), f"of {size}" if beyond else f"has {size} tokens")
+
+
+def test_drafts_that_are_no_tokens_of_the_model(
+    folder: Path, tmp_path: Path, vocabulary: Callable[[int], dict[str, Any]]
+) -> None:
+    """A drafter's vocabulary may have padding that the model's lacks; its own output rows must not stand for it."""
+    path = tmp_path / "eagle3.gguf"
+    beyond = draft_tokens()
+    beyond[-1] = TOKENS + 2
+    write_eagle(path, "wide", keys=vocabulary(TOKENS + 6), change=lambda tensors: tensors.update({"d2t": beyond}))
+    check_refused(outcome(target_of(folder, "wide"), path), str(path), f"it drafts token {TOKENS + 2}")
 
 
 @pytest.mark.parametrize("size", [250, 262])
