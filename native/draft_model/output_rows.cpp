@@ -67,13 +67,18 @@ OutputRows::OutputRows(const LlamaModel& drafter, const LlamaModel& model, Matri
         tokens_ = rows;
         choose_rows_of_text(model, wanted / share_of_text);
     }
-    first_ = declare(drafter, static_cast<int64_t>(rows.size()));
+    // A vocabulary of its own has the whole matrix, which is loaded already.
+    if (drafter.file().find("d2t")) first_ = drafter.output_tensor();
+    const bool loaded = first_ != nullptr;
+    if (!loaded) first_ = declare(drafter, static_cast<int64_t>(rows.size()));
     if (!used_.empty()) of_text_ = declare(drafter, static_cast<int64_t>(used_.size()));
     if (drafter.encodes_states()) declare_norm(drafter);
     tensors_.allocate(drafter.output_device(), "rows of the drafter's output matrix", "use {no_drafter}");
     packed_.allocate(kernels::buffer_type(), "rows of the drafter's output matrix", "use {no_drafter}");
-    const std::vector<char> bytes = read(rows);
-    ggml_backend_tensor_set(first_, bytes.data(), 0, bytes.size());
+    if (!loaded) {
+        const std::vector<char> bytes = read(rows);
+        ggml_backend_tensor_set(first_, bytes.data(), 0, bytes.size());
+    }
     if (norm_) {
         const TensorInfo* info = drafter.file().find("output_norm.weight");
         std::vector<float> values(static_cast<size_t>(width_));
