@@ -188,7 +188,7 @@ def read_data(material: Material, arguments: argparse.Namespace, top: TopLayers)
         tokens = material.answers if of_questions else material.tokens
         whole = whole_texts(spans, material.asked_prompts if of_questions else material.prompts, tokens)
         folder = arguments.work / f"{name}-{top.first}"
-        states = LayerStates(folder, whole, top.first - 1, material.base.n_embd, material.model, 1)
+        states = LayerStates(folder, whole, [top.first - 1], material.base.n_embd, material.model, 1)
         if name != "train":
             states.write(material.model, 1)
         examples = dataset.examples_of(tokens, [text.span for text in whole], material.t2d, arguments.heads)

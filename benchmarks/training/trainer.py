@@ -163,7 +163,7 @@ def joint_seconds(path: Path, layer_count: int, kind: str, steps: int) -> tuple[
         stored = states.LayerStates(
             Path(folder) / "states",
             states.whole_texts(spans, prompts, tokens),
-            first - 1,
+            [first - 1],
             base.n_embd,
             native.Model(str(path)),
             1,
@@ -223,7 +223,7 @@ def training_rate(path: Path, arguments: Namespace) -> float:
 def reading_rate(path: Path, arguments: Namespace) -> float:
     decoder, rng = shape.read_shape(shape.BaseTensors(path).header), np.random.default_rng(0)
     below, model = len(decoder.layers) - arguments.layers - 1, native.Model(str(path), n_gpu_layers=0)
-    reader = native.StatesReader(model, LENGTH, tap_layer=below, outputs=False, n_threads=arguments.threads)
+    reader = native.StatesReader(model, LENGTH, tap_layers=[below], outputs=False, n_threads=arguments.threads)
     text = rng.integers(0, model.n_vocab, LENGTH).tolist()
     reader.read(text)
     count, begin = 0, time.process_time()
@@ -261,14 +261,14 @@ def compare(path: Path, layer_count: int, token_count: int, threads: int) -> Non
     top = layers.TopLayers(tensors, decoder, len(decoder.layers) - layer_count, torch.device("cpu"))
     output = torch.from_numpy(output_rows(base, np.arange(base.n_vocab)))
     texts = parity.first_tokens([model.tokenize(text) for text in PASSAGES], token_count)
-    tapped = top.first - 1 if top.first else None
-    reader = native.StatesReader(model, max(map(len, texts)), tap_layer=tapped, outputs=True, n_threads=threads)
+    below = [top.first - 1] if top.first else []
+    reader = native.StatesReader(model, max(map(len, texts)), tap_layers=below, outputs=True, n_threads=threads)
     allowed, errors = parity.tolerance(tensors), []
     same, tied, kl, count = 0, 0, 0.0, sum(map(len, texts))
     with torch.no_grad():
         for text in texts:
             states = reader.read(text)
-            entered = parity.entering(top, text, states.after_layer)
+            entered = parity.entering(top, text, states.after_layers)
             made = top(entered, [len(text)])
             same += parity.agreeing(made, output, states.best, 0.0)
             tied += parity.agreeing(made, output, states.best, allowed.tie)

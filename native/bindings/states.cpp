@@ -19,21 +19,22 @@ void bind_states(nb::module_& m) {
         .def_ro("last_logits", &States::last_logits, "Behind the last token.")
         // The arrays own their numbers: they do not refer to the object, which a property's policy would keep alive.
         .def_prop_ro(
-            "after_layer", [](const States& s) { return matrix(s.after_layer, s.tokens); }, nb::rv_policy::automatic,
-            "[T, n_embd] states after the tapped layer; None without one.")
+            "after_layers", [](const States& s) { return matrix(s.after_layers, s.tokens); }, nb::rv_policy::automatic,
+            "[T, layers * n_embd] states after the tapped layers, side by side; None without one.")
         .def_prop_ro(
             "post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); }, nb::rv_policy::automatic,
             "[T, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs are\n"
             "asked.");
     nb::class_<StatesReader>(m, "StatesReader", "Reads one text after another, each from an empty cache.")
-        .def(nb::new_([](std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
+        .def(nb::new_([](std::shared_ptr<LlamaModel> model, int longest, std::vector<int> tap_layers, bool outputs,
                          int n_threads) {
-                 return std::make_unique<StatesReader>(std::move(model), longest, tap_layer, outputs,
+                 return std::make_unique<StatesReader>(std::move(model), longest, std::move(tap_layers), outputs,
                                                        resolve_threads(n_threads));
              }),
-             "model"_a, "longest"_a, nb::kw_only(), "tap_layer"_a = nb::none(), "outputs"_a = false, "n_threads"_a = 0,
-             "longest: most tokens of a text. tap_layer: from 0, not the last one. outputs: also what the final\n"
-             "norm and the output matrix give, for which each token pays. NativeError where the layer cannot be\n"
+             "model"_a, "longest"_a, nb::kw_only(), "tap_layers"_a = std::vector<int>(), "outputs"_a = false,
+             "n_threads"_a = 0,
+             "longest: most tokens of a text. tap_layers: from 0, not the last one. outputs: also what the final\n"
+             "norm and the output matrix give, for which each token pays. NativeError where a layer cannot be\n"
              "read.")
         .def(
             "read",

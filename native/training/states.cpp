@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "decoding/sampler.h"
 
@@ -11,13 +12,13 @@ namespace {
 constexpr int sequence[] = {0};
 constexpr int output_rows = 64;  // per pass: logits take memory
 
-ContextParams sized(int longest, std::optional<int> tap_layer, bool outputs, Threads threads) {
+ContextParams sized(int longest, std::vector<int> tap_layers, bool outputs, Threads threads) {
     if (longest < 1) throw Error("states: the longest text must have tokens");
     ContextParams params;
     params.context_size = longest;
     params.max_outputs = outputs ? output_rows : 1;
     params.threads = threads;
-    if (tap_layer) params.tap_layers = {*tap_layer};
+    params.tap_layers = std::move(tap_layers);
     return params;
 }
 
@@ -27,12 +28,12 @@ void append(std::span<const float> row, std::vector<float>& to) {
 
 }  // namespace
 
-StatesReader::StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
+StatesReader::StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::vector<int> tap_layers, bool outputs,
                            Threads threads)
-    : tapped_(tap_layer.has_value()),
+    : tapped_(!tap_layers.empty()),
       outputs_(outputs),
       longest_(longest),
-      context_(std::move(model), sized(longest, tap_layer, outputs, threads)) {
+      context_(std::move(model), sized(longest, std::move(tap_layers), outputs, threads)) {
     context_.set_hidden(outputs);
 }
 
@@ -59,7 +60,7 @@ States StatesReader::read(std::span<const Token> tokens) {
 
 void StatesReader::keep(std::span<const BatchRow> rows, States& out) {
     for (int row = 0; row < static_cast<int>(rows.size()); ++row) {
-        if (tapped_) append(context_.tapped(row), out.after_layer);
+        if (tapped_) append(context_.tapped(row), out.after_layers);
         if (!outputs_) continue;
         append(context_.hidden(row), out.post_norm);
         out.best.push_back(argmax(context_.logits(row)));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,7 +11,7 @@ namespace medusa {
 
 struct States {
     size_t tokens = 0;
-    std::vector<float> after_layer;  // [tokens][n_embd]; empty where no layer is tapped
+    std::vector<float> after_layers;  // [tokens][tapped layers][n_embd]; empty where none are
     // If outputs were requested, else empty:
     std::vector<float> post_norm;    // [tokens][n_embd]
     std::vector<Token> best;         // the argmax after each token
@@ -22,9 +21,9 @@ struct States {
 // Reads one text after another, each from an empty cache.
 class StatesReader {
   public:
-    // longest: most tokens in a text. tap_layer: from 0, not the last. outputs: the states after the final norm and
+    // longest: most tokens in a text. tap_layers: from 0, not the last. outputs: the states after the final norm and
     // what follows from them; each token then pays for the output matrix.
-    StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::optional<int> tap_layer, bool outputs,
+    StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::vector<int> tap_layers, bool outputs,
                  Threads threads);
     States read(std::span<const Token> tokens);
 

@@ -64,8 +64,8 @@ def observed(path: Path, tokens: Sequence[int], layer: int, width: int) -> NDArr
 def test_the_bits_are_those_of_the_callback(tmp_path: Path, architecture: str, layer: int) -> None:
     path = random_base(tmp_path / "base.gguf", architecture)
     model = native.Model(str(path), n_gpu_layers=0)
-    reader = native.StatesReader(model, len(TEXT), tap_layer=layer, n_threads=1)
-    states = reader.read(TEXT).after_layer
+    reader = native.StatesReader(model, len(TEXT), tap_layers=[layer], n_threads=1)
+    states = reader.read(TEXT).after_layers
     assert states is not None
     assert states.shape == (len(TEXT), HIDDEN)
     np.testing.assert_array_equal(states, observed(path, TEXT, layer, 512))
@@ -74,12 +74,12 @@ def test_the_bits_are_those_of_the_callback(tmp_path: Path, architecture: str, l
 def test_a_tap_changes_no_bit_of_what_the_model_says(tmp_path: Path) -> None:
     model = native.Model(str(random_base(tmp_path / "base.gguf", "qwen2")))
 
-    def said(tap_layer: int | None) -> native.States:
-        return native.StatesReader(model, len(TEXT), tap_layer=tap_layer, outputs=True, n_threads=1).read(TEXT)
+    def said(tap_layers: list[int]) -> native.States:
+        return native.StatesReader(model, len(TEXT), tap_layers=tap_layers, outputs=True, n_threads=1).read(TEXT)
 
-    plain, tapped = said(None), said(3)
-    assert plain.after_layer is None
-    assert tapped.after_layer is not None
+    plain, tapped = said([]), said([3])
+    assert plain.after_layers is None
+    assert tapped.after_layers is not None
     np.testing.assert_array_equal(plain.post_norm, tapped.post_norm)
     assert (plain.best, plain.last_logits) == (tapped.best, tapped.last_logits)
     assert len(set(plain.best)) > 5
@@ -87,17 +87,17 @@ def test_a_tap_changes_no_bit_of_what_the_model_says(tmp_path: Path) -> None:
 
 def test_texts_one_after_another_do_not_see_each_other(tmp_path: Path) -> None:
     model = native.Model(str(random_base(tmp_path / "base.gguf", "llama")))
-    reader = native.StatesReader(model, 90, tap_layer=2, n_threads=1)
-    first = reader.read(TEXT).after_layer
+    reader = native.StatesReader(model, 90, tap_layers=[2], n_threads=1)
+    first = reader.read(TEXT).after_layers
     reader.read(TEXT[::-1][:40])
-    np.testing.assert_array_equal(reader.read(TEXT).after_layer, first)
+    np.testing.assert_array_equal(reader.read(TEXT).after_layers, first)
 
 
 @pytest.mark.parametrize("layer", [-1, LAYERS - 1, 99])
 def test_layers_that_cannot_be_read(tmp_path: Path, layer: int) -> None:
     model = native.Model(str(random_base(tmp_path / "base.gguf", "llama")))
     with pytest.raises(native.NativeError, match="those after layers 0 to 5 can"):
-        native.StatesReader(model, 10, tap_layer=layer)
+        native.StatesReader(model, 10, tap_layers=[layer])
 
 
 def base_with_a_layer_that_does_nothing(path: Path) -> Path:

@@ -42,11 +42,11 @@ class Case:
         self.model = native.Model(str(path), repack=repack)
         self.heads = native.Heads(self.model, str(self.file))
         self.numpy = NumpyStreams(Base(path), streams)
-        self.states = native.StatesReader(self.model, 5000, tap_layer=streams.first_layer - 1, n_threads=1)
+        self.states = native.StatesReader(self.model, 5000, tap_layers=[streams.first_layer - 1], n_threads=1)
 
     def logits(self, text: Sequence[int]) -> NDArray[np.float64]:
         """[gamma, D] behind text[-2], with text[-1] as the root."""
-        states = self.states.read(text[:-1]).after_layer
+        states = self.states.read(text[:-1]).after_layers
         assert states is not None
         return self.numpy.logits(states[-1], text[-1], self.numpy.caches(states))
 

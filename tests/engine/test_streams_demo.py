@@ -38,7 +38,7 @@ def test_the_demo_model_drafts_as_numpy_does_and_says_the_same(demo_model_path: 
     write_heads(tmp_path / "heads.gguf", streams)
     heads = native.Heads(model, str(tmp_path / "heads.gguf"))
 
-    states = native.StatesReader(model, len(text), tap_layer=base.layers - 3).read(text[:-1]).after_layer
+    states = native.StatesReader(model, len(text), tap_layers=[base.layers - 3]).read(text[:-1]).after_layers
     assert states is not None
     numpy = NumpyStreams(base, streams)
     wanted = numpy.logits(states[-1], text[-1], numpy.caches(states))

@@ -57,9 +57,9 @@ def test_states_are_those_of_the_engine(tmp_path: Path, architecture: str, optio
     """Several texts at once, as rows side by side; weights are F32, so that nothing but the order of sums differs."""
     path = random_base(tmp_path / "base.gguf", architecture, **options)
     model, layers = native.Model(str(path), n_gpu_layers=0), opened(path)
-    reader = native.StatesReader(model, 90, tap_layer=FIRST - 1, outputs=True, n_threads=1)
+    reader = native.StatesReader(model, 90, tap_layers=[FIRST - 1], outputs=True, n_threads=1)
     read = [reader.read(text) for text in TEXTS]
-    entered = torch.cat([torch.from_numpy(np.asarray(states.after_layer)) for states in read])
+    entered = torch.cat([torch.from_numpy(np.asarray(states.after_layers)) for states in read])
     normed = torch.cat([torch.from_numpy(np.asarray(states.post_norm)) for states in read])
     with torch.no_grad():
         made = layers(entered, [len(text) for text in TEXTS])
@@ -192,10 +192,10 @@ def test_untouched_tensors_stay_byte_for_byte(tmp_path: Path, quantized: bool) -
     assert after.pop("general.name") == "base (Medusa-2)"
     assert before == after
     model = native.Model(str(tmp_path / "new.gguf"))
-    reader = native.StatesReader(model, 60, tap_layer=FIRST - 1, outputs=True)
+    reader = native.StatesReader(model, 60, tap_layers=[FIRST - 1], outputs=True)
     states = reader.read(TEXTS[0])
     with torch.no_grad():
-        made = opened(tmp_path / "new.gguf")(torch.from_numpy(np.asarray(states.after_layer)), [60])
+        made = opened(tmp_path / "new.gguf")(torch.from_numpy(np.asarray(states.after_layers)), [60])
     assert float((made - torch.from_numpy(np.asarray(states.post_norm))).norm() / made.norm()) < 0.05
 
 

@@ -160,7 +160,7 @@ def test_the_file_drafts_for_the_new_model_and_changes_nothing_of_it(whole: Path
     text = np.random.default_rng(1).integers(3, 200, 30).tolist()
     ours = testing.stream_probabilities(native.StreamReader(model, heads, 30, n_threads=1), text)
     made = read_stream_heads(whole / "heads.gguf")
-    states = native.StatesReader(model, 30, tap_layer=made.first_layer - 1, n_threads=1).read(text[:-1]).after_layer
+    states = native.StatesReader(model, 30, tap_layers=[made.first_layer - 1], n_threads=1).read(text[:-1]).after_layers
     assert states is not None
     top = layers_of(whole / "new.gguf", made.layers)
     streams = Streams(top, len(made.embedding), SHARED.bare)

@@ -156,7 +156,7 @@ def test_the_engine_drafts_with_the_file(whole: Path) -> None:
     made = read_stream_heads(whole / "out.gguf")
     text = np.random.default_rng(1).integers(3, 200, 30).tolist()
     ours = testing.stream_probabilities(native.StreamReader(model, heads, 30, n_threads=1), text)
-    states = native.StatesReader(model, 30, tap_layer=made.first_layer - 1, n_threads=1).read(text[:-1]).after_layer
+    states = native.StatesReader(model, 30, tap_layers=[made.first_layer - 1], n_threads=1).read(text[:-1]).after_layers
     assert states is not None
     top = layers_of(whole / "base.gguf", made.layers)
     embedding = BaseTensors(whole / "base.gguf").load("token_embd.weight")[text[-1]]

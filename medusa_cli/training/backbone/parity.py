@@ -77,12 +77,12 @@ def check(
                 f"(error {error:.2f} of what it adds): it cannot be trained jointly"
             )
     texts = first_tokens(texts, TOKENS)
-    longest, tapped = max(map(len, texts)), layers.first - 1 if layers.first else None
-    reader = native.StatesReader(model, longest, tap_layer=tapped, outputs=True, n_threads=threads)
+    longest, below = max(map(len, texts)), [layers.first - 1] if layers.first else []
+    reader = native.StatesReader(model, longest, tap_layers=below, outputs=True, n_threads=threads)
     same = 0
     for text in texts:
         states = reader.read(text)
-        entered = entering(layers, text, states.after_layer)
+        entered = entering(layers, text, states.after_layers)
         same += agreeing(layers(entered.to(output.device), [len(text)]), output, states.best, allowed.tie)
     total = sum(map(len, texts))
     if same < LEAST_AGREEMENT * total:
@@ -111,7 +111,7 @@ def layer_errors(
     rotations = layers.rotations([len(text)], device)
 
     def after(number: int) -> Tensor:
-        states = native.StatesReader(model, len(text), tap_layer=number, n_threads=threads).read(text).after_layer
+        states = native.StatesReader(model, len(text), tap_layers=[number], n_threads=threads).read(text).after_layers
         assert states is not None
         return torch.from_numpy(states).to(device)
 

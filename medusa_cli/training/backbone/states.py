@@ -57,7 +57,7 @@ class Embeddings:
     def __init__(self, texts: Sequence[WholeText], matrix: NDArray[np.float32]) -> None:
         """matrix [V, h]: as the first layer reads its rows."""
         self.texts, self._matrix = texts, matrix
-        self.key: dict[str, Any] = _key(texts, -1, matrix.shape[1])
+        self.key: dict[str, Any] = _key(texts, None, matrix.shape[1])
 
     def read(self, text: int) -> NDArray[np.float32]:
         """[rows, hidden] of texts[text]."""
@@ -65,9 +65,9 @@ class Embeddings:
 
 
 class LayerStates:
-    """States of `texts` after one layer in half precision, one file per text in their own folder.
+    """States of `texts` after some layers in half precision, one file per text in their own folder.
 
-    layer: None: after the final norm. key: tells them from others. With a model to read from, read() makes what is
+    layers: none: after the final norm. key: tells them from others. With a model to read from, read() makes what is
     missing: a short run does not pay for texts that it never sees.
     """
 
@@ -75,14 +75,15 @@ class LayerStates:
         self,
         folder: Path,
         texts: Sequence[WholeText],
-        layer: int | None,
+        layers: Sequence[int],
         hidden: int,
         model: native.Model | None = None,
         threads: int = 0,
     ) -> None:
         """Opens or creates. Files of other texts are removed."""
-        self.folder, self.texts, self.layer, self.hidden = folder, texts, layer, hidden
-        self.key: dict[str, Any] = _key(texts, layer, hidden)
+        self.folder, self.texts, self.layers = folder, texts, list(layers)
+        self.width = max(1, len(self.layers)) * hidden
+        self.key: dict[str, Any] = _key(texts, self.layers, hidden)
         self._model, self._threads = model, threads
         self._reader: native.StatesReader | None = None
         try:
@@ -99,7 +100,7 @@ class LayerStates:
     @property
     def nbytes(self) -> int:
         """Bytes when complete."""
-        return sum(len(text.fed) for text in self.texts) * self.hidden * 2
+        return sum(len(text.fed) for text in self.texts) * self.width * 2
 
     @property
     def missing_rows(self) -> int:
@@ -115,21 +116,21 @@ class LayerStates:
             on_rows(rows)
 
     def read(self, text: int) -> NDArray[np.float16]:
-        """[rows, hidden] of texts[text]."""
+        """[rows, layers * hidden] of texts[text]."""
         if not self._file(text).exists():
             self._make(text)
         return np.load(self._file(text), mmap_mode="r")
 
     def _make(self, text: int) -> None:
         assert self._model is not None
-        last = self.layer is None
+        last = not self.layers
         if self._reader is None:
             longest = max(len(whole.fed) for whole in self.texts)
             self._reader = native.StatesReader(
-                self._model, longest, tap_layer=self.layer, outputs=last, n_threads=self._threads
+                self._model, longest, tap_layers=self.layers, outputs=last, n_threads=self._threads
             )
         found = self._reader.read(self.texts[text].fed.tolist())
-        states = found.post_norm if last else found.after_layer
+        states = found.post_norm if last else found.after_layers
         assert states is not None
         with atomic_file(self._file(text)) as file:
             np.save(file, as_stored(states))
@@ -141,8 +142,8 @@ class LayerStates:
         return [text for text in range(len(self.texts)) if not self._file(text).exists()]
 
 
-def _key(texts: Sequence[WholeText], layer: int | None, hidden: int) -> dict[str, Any]:
-    digest = hashlib.sha256(str(layer).encode())
+def _key(texts: Sequence[WholeText], layers: Sequence[int] | None, hidden: int) -> dict[str, Any]:
+    digest = hashlib.sha256(str(layers).encode())
     for text in texts:
         digest.update(text.fed.tobytes())
     return {"states": digest.hexdigest(), "hidden": hidden}
@@ -207,7 +208,7 @@ class PromptStates(LayerStates):
     def __init__(self, folder: Path, spans: Sequence[Span], prompts: dict[int, NDArray[np.int32]], hidden: int) -> None:
         """prompts: by first row of the answer; each has at least one token."""
         texts = [WholeText(span, prompts[span.start][:-1]) for span in spans if len(prompts[span.start]) > 1]
-        super().__init__(folder, texts, None, hidden)
+        super().__init__(folder, texts, [], hidden)
         self._places = {text.span.start: place for place, text in enumerate(texts)}
         self._none = torch.zeros(0, hidden, dtype=torch.float16)
 

@@ -134,7 +134,7 @@ def entered_texts(
     if top.embeddings is not None:
         return Embeddings(texts, top.embeddings)
     layer, hidden = top.first - 1, setup.base.n_embd
-    states = LayerStates(setup.folder / f"layer-{layer}{name}", texts, layer, hidden, model, setup.options.threads)
+    states = LayerStates(setup.folder / f"layer-{layer}{name}", texts, [layer], hidden, model, setup.options.threads)
     free, needed = shutil.disk_usage(setup.folder).free, states.missing_rows * hidden * 2
     if needed:
         say(setup.options.console, f"States of layer {layer}: up to {states.nbytes / GIB:.2f} GiB in {states.folder}")
